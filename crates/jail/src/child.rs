@@ -1,8 +1,8 @@
-//! Processes that this one starts: what each is given, what it cannot do, and how it ends.
+//! The processes that this one starts: what each gets, what it cannot do, and how it ends.
 //!
-//! A program of our own [enters](crate::Jail::enter) its jail by itself. One of others' (passt, QEMU) is confined between
-//! fork and exec, by what it inherits and cannot take back; namespaces and Landlock are for it to choose, since it
-//! has its own.
+//! A program of our own [enters](crate::Jail::enter) its jail by itself. Other programs (passt,
+//! QEMU) are confined between fork and exec, by attributes that they inherit and cannot undo. They
+//! set up namespaces and Landlock by themselves, if they use them.
 #![allow(unsafe_code, reason = "what a child is to be without, it can only give up by itself")]
 
 use std::io;
@@ -15,24 +15,24 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 
 use crate::parent_death;
 
-/// Most descriptors that may be handed over.
+/// Most descriptors that can be handed over.
 const MOST_GIVEN: usize = 8;
 
-/// What a child is given, and what it cannot do. Of this process's descriptors it gets the three standard streams as
-/// the command says, and those that are handed over, under the numbers that they have here. None of its programs gains
-/// a privilege (`PR_SET_NO_NEW_PRIVS`), and it leaves no core file.
+/// What a child gets, and what it cannot do. It gets the three standard streams as the command
+/// says, and the descriptors that are handed over, under the same numbers. No program that it runs
+/// gains privileges (`PR_SET_NO_NEW_PRIVS`), and it leaves no core file.
 #[derive(Clone, Debug, Default)]
 pub struct Outfit {
     given: [RawFd; MOST_GIVEN],
     count: usize,
-    /// What ends it when the thread that starts it ends, if something does.
+    /// The signal that ends it when the thread that starts it ends, if any.
     ends_by: Option<Signal>,
     /// Most descriptors that it may have.
     descriptors: Option<u64>,
 }
 
 impl Outfit {
-    /// Nothing but the standard streams; it outlives this process.
+    /// A child with the standard streams only, which outlives this process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -41,7 +41,7 @@ impl Outfit {
     /// Hands a descriptor over.
     ///
     /// # Panics
-    /// More than eight are handed over.
+    /// More than eight descriptors are handed over.
     #[must_use]
     pub fn with(mut self, fd: BorrowedFd<'_>) -> Self {
         assert!(self.count < MOST_GIVEN, "a child is handed eight descriptors at most");
@@ -50,20 +50,22 @@ impl Outfit {
         self
     }
 
-    /// Has this signal end it with the thread that starts it, however that ends: start it from one that stays. A
-    /// process that changes its user is spared by the kernel.
+    /// Ends the child by this signal when the thread that starts it ends, for whatever reason.
+    /// Start it from a long-lived thread. The kernel sends no signal to a process that changes its
+    /// user.
     #[must_use]
     pub fn ending_by(self, signal: Signal) -> Self {
         Self { ends_by: Some(signal), ..self }
     }
 
-    /// It may have so many descriptors at most.
+    /// Limits the number of its descriptors.
     #[must_use]
     pub fn with_descriptors(self, most: u64) -> Self {
         Self { descriptors: Some(most), ..self }
     }
 
-    /// Gives it to what `command` will start. The descriptors that are handed over must be open until then.
+    /// Prepares `command` to start such a child. The descriptors that are handed over must be open
+    /// until it starts.
     pub fn equip<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let (outfit, parent) = (self.clone(), getpid());
         let put_on = move || {
@@ -82,7 +84,7 @@ impl Outfit {
         rustix::thread::set_no_new_privs(true)?;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
         if let Some(most) = self.descriptors {
-            // No more than it has anyhow.
+            // The limit must not exceed the present one.
             let has = rustix::process::getrlimit(Resource::Nofile);
             let most = Some(has.maximum.map_or(most, |maximum| maximum.min(most)));
             setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -90,8 +92,8 @@ impl Outfit {
         Ok(())
     }
 
-    /// All descriptors but the standard streams are closed by exec, with which std tells of a failure until then; those
-    /// that are handed over are not.
+    /// Marks all descriptors for closing at exec, except the standard streams and those that are
+    /// handed over. Until exec, std reports failures through one of them.
     fn hand_over(&self) -> io::Result<()> {
         // SAFETY: it closes nothing yet.
         let marked = unsafe {
@@ -108,15 +110,15 @@ impl Outfit {
     }
 }
 
-/// A child that ends at once when this is dropped, if it has not by then.
+/// A child that is killed when this is dropped, if it has not ended by then.
 #[derive(Debug)]
 pub struct Child(std::process::Child);
 
 impl Child {
-    /// Starts it.
+    /// Starts the child.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn start(command: &mut Command, outfit: &Outfit) -> io::Result<Self> {
         outfit.equip(command).spawn().map(Self)
     }
@@ -127,12 +129,12 @@ impl Child {
         self.0.id()
     }
 
-    /// Ends it; how it ended.
+    /// Kills the child and returns how it ended.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn end(&mut self) -> io::Result<ExitStatus> {
-        // Fails only if it is dead already.
+        // Fails only if it has ended already.
         let _ = self.0.kill();
         self.0.wait()
     }
@@ -151,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// What a child that is fitted out so says.
+    /// The output of a child with this outfit.
     fn said(outfit: &Outfit, script: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::null());
@@ -159,7 +161,7 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// A descriptor that every child would inherit.
+    /// A descriptor that each child would inherit.
     fn leaky() -> std::os::fd::OwnedFd {
         let fd = rustix::pipe::pipe().unwrap().0;
         rustix::io::fcntl_setfd(&fd, FdFlags::empty()).unwrap();

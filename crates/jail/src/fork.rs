@@ -6,15 +6,15 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 
-/// Which of the two processes this is.
+/// The side of a fork that this process is on.
 pub enum Side {
-    /// The one that was there before; the other is its child.
+    /// The original process; the other one is its child.
     Parent(Pid),
     /// The new one.
     Child,
 }
 
-/// Divides this process, which has one thread.
+/// Forks this process, which must have one thread.
 pub fn fork() -> io::Result<Side> {
     // SAFETY: this process has one thread (`Jail::enter` looks), so the copy holds no lock of a thread that it lacks.
     let pid = unsafe { libc::fork() };
@@ -24,7 +24,7 @@ pub fn fork() -> io::Result<Side> {
     }
 }
 
-/// Ends this process at once. What its creator might clean up is the other process's.
+/// Ends this process at once, without cleanup, which belongs to the other process.
 pub fn end(status: i32) -> ! {
     // SAFETY: it does not return.
     unsafe { libc::_exit(status) }
@@ -35,7 +35,8 @@ pub fn reap(child: Pid) {
     while let Err(Errno::INTR) = rustix::process::waitpid(Some(child), WaitOptions::empty()) {}
 }
 
-/// Has the signals that ask a process to end do so. The first process of a namespace ignores those that nothing handles.
+/// Lets the signals that ask a process to end do so. The first process of a namespace ignores
+/// signals without a handler.
 pub fn obey_signals() -> io::Result<()> {
     extern "C" fn obey(signal: libc::c_int) {
         end(128 + signal);

@@ -1,4 +1,4 @@
-//! Landlock: what of the file system, the network and other processes stays in reach.
+//! Landlock: limits access to the file system, the network and other processes.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, RestrictionStatus,
@@ -7,10 +7,11 @@ use landlock::{
 
 use super::Wall;
 
-/// Everything that is known to be restrictable.
+/// The newest version of Landlock that the crate knows.
 const NEWEST: ABI = ABI::V6;
 
-/// Takes everything away that is `wanted` (files, network, scopes) and that the kernel lets be taken away; what became of each.
+/// Restricts what is `wanted` (files, network, scopes), as far as the kernel can. Returns the
+/// result for each.
 pub fn restrict([files, network, scope]: [bool; 3]) -> Vec<(Wall, Result<(), String>)> {
     let wanted = [
         (files, Wall::LandlockFiles, ABI::V1),
@@ -40,7 +41,7 @@ fn raise([files, network, scope]: [bool; 3]) -> Result<RestrictionStatus, Rulese
     rules.create()?.log_same_exec(false)?.restrict_self()
 }
 
-/// Whether what came with version `since` of Landlock was taken away.
+/// Tells whether the restrictions of version `since` of Landlock are in force.
 fn judge(status: &Result<RestrictionStatus, RulesetError>, since: ABI) -> Result<(), String> {
     let status = status.as_ref().map_err(ToString::to_string)?;
     match (&status.ruleset, status.landlock) {

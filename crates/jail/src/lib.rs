@@ -1,9 +1,10 @@
-//! What confines a process, and how the descriptors that strangers send are closed.
+//! Confines processes, and closes the descriptors that strangers send.
 //!
-//! Every child of the supervisor passes through here: the data process, passt, and those to come. A child says what is to
-//! confine it in a [`Jail`], which is data, and [enters](Jail::enter) it before it starts a thread; it is told which [`Walls`]
-//! stand. A wall that the kernel or a container refuses is left out, with the reason. How children are started, and what they
-//! inherit, is in [`child`].
+//! All children of the supervisor pass through here: the data process, passt, and others. A child
+//! describes its confinement in a [`Jail`], which is data, and [enters](Jail::enter) it before it
+//! starts a thread. It learns which [`Walls`] stand. A wall that the kernel or a container refuses
+//! is left out, and the reason is kept. How children are started, and what they inherit, is in
+//! [`child`].
 #![allow(
     unsafe_code,
     reason = "socket options that rustix does not name, and a descriptor moved out of its owner"
@@ -30,41 +31,41 @@ use serde::{Deserialize, Serialize};
 
 pub use self::wall::{Refused, Wall, Walls};
 
-/// What is to confine a process.
+/// The confinement of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jail {
     /// The walls to raise.
     pub walls: BTreeSet<Wall>,
-    /// The user and group, of the same number, that the process is to become. Only a creator that may change users can give
-    /// one (see [`user::dedicated`]).
+    /// The user, and the group with the same number, that the process becomes. Only a creator that
+    /// may change users can set one (see [`user::dedicated`]).
     pub user: Option<u32>,
 }
 
 /// What a process knows once it is confined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
-    /// What stands, and what could not be raised.
+    /// The walls that stand, and those that could not be raised.
     pub walls: Walls,
-    /// As which users the process sees peers that its creator's user started. Users that a namespace does not map all look
-    /// alike, and like nobody of these.
+    /// The user numbers under which the process sees peers of its creator's user. All users that a
+    /// namespace does not map look alike, but differ from these.
     pub creators: Vec<u32>,
 }
 
 impl Inside {
-    /// Of a process that is not confined.
+    /// For a process that is not confined.
     #[must_use]
     pub fn outside() -> Self {
         Self { walls: Walls::default(), creators: namespaces::here() }
     }
 }
 
-/// The process could not be confined, or might be confined wrongly.
+/// The process could not be confined, or its confinement might have gaps.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
     /// Another thread would stay outside.
     #[error("A process enters its jail before it starts threads; this one has {0}")]
     Threads(usize),
-    /// A wall that stands in part can neither be completed nor taken down.
+    /// A wall stands in part, and can neither be completed nor removed.
     #[error("Cannot {what}")]
     System {
         /// What was done.
@@ -98,11 +99,12 @@ impl Jail {
         self.walls.contains(&wall)
     }
 
-    /// Confines this process for good; of its descriptors it keeps `keep` and the three standard streams.
-    /// [`Wall::SystemCalls`] is the caller's, which knows what it needs of the kernel.
+    /// Confines this process for good. It keeps only the descriptors `keep` and the three standard
+    /// streams. The caller raises [`Wall::SystemCalls`], because it knows which calls it needs.
     ///
-    /// Where there are namespaces the process that returns is another one, a grandchild: the caller's ends with status 0 when
-    /// the other is confined, and with status 1 when it cannot be. Both were one program until here, so call this first of all.
+    /// With namespaces, this returns in another process, a grandchild. The caller's process ends:
+    /// with status 0 once the other one is confined, or with status 1 if it cannot be. Both were
+    /// one program until here, so call this first of all.
     ///
     /// # Errors
     /// [`JailError`]; the process must end then.
@@ -143,7 +145,7 @@ impl Jail {
     }
 }
 
-/// How many threads this process has; 1 where that cannot be told.
+/// The number of threads of this process; 1 if it cannot be read.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }

@@ -1,8 +1,9 @@
-//! Namespaces of a process's own.
+//! Moves a process into namespaces of its own.
 //!
-//! Three processes take part. The *creator* stays where it is: it may write which users there are in the namespace of another.
-//! The *mover* enters the namespaces; a process namespace holds for its children only, so it starts the *inhabitant*, which goes
-//! on as the program. Whichever ends early ends those that it started: they wait for a word of its.
+//! Three processes take part. The *creator* stays outside: it may map the users of another
+//! process's namespace. The *mover* enters the namespaces. A process namespace applies to children
+//! only, so the mover starts the *inhabitant*, which continues as the program. If one of them ends
+//! early, the processes that it started end, too, because they wait for its message.
 #![allow(
     unsafe_code,
     reason = "rustix calls unshare unsafe, for the sake of its tables of descriptors"
@@ -18,13 +19,14 @@ use rustix::thread::{Gid, Uid, UnshareFlags};
 use super::fork::{self, Side};
 use super::{Jail, JailError, Wall, Walls, user};
 
-/// The creator's user and group as the inhabitant sees them. Nobody else's look like these, not even where the creator's user
-/// is the one that all unknown ones look like.
+/// The creator's user and group, as the inhabitant sees them. No other user looks like these, even
+/// if the creator's user has the number that stands for unknown users.
 const CREATOR: u32 = 1;
 /// The inhabitant's own user and group, as it sees them.
 const OWN: u32 = 2;
 
-/// What the mover and the inhabitant say: their user namespace is there, they have none (a reason follows), all walls stand.
+/// The messages of mover and inhabitant: the user namespace exists; there is none (the reason
+/// follows); all walls stand.
 const MAP: u8 = b'm';
 const NO_USER: u8 = b'n';
 const UP: u8 = b'u';
@@ -35,14 +37,14 @@ const GO: u8 = b'g';
 pub struct Place {
     /// Whether it has a mount namespace of its own.
     pub mounts: Result<(), String>,
-    /// As which users it sees the creator's.
+    /// The numbers under which it sees the creator's user.
     pub creators: Vec<u32>,
-    /// Its own user and group, once it is to take them; `None` for the number it was told.
+    /// The user and group that it takes on; `None` for the number that it was given.
     own: Option<u32>,
 }
 
 impl Place {
-    /// Takes the user on that is this process's own: `user` outside.
+    /// Takes on the user of this process: `user` outside.
     pub fn become_user(&self, user: Option<u32>) -> io::Result<()> {
         let Some(number) = self.own.or(user) else { return Ok(()) };
         let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
@@ -52,7 +54,7 @@ impl Place {
     }
 }
 
-/// What waits for the creator's last word, where there is a creator.
+/// Waits for the creator's last message, if there is a creator.
 pub struct Go(Option<UnixStream>);
 
 impl Go {
@@ -61,7 +63,8 @@ impl Go {
         self.0.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Tells the creator that all walls stand, after which that ends. Without it nobody knows of this process: it ends too.
+    /// Tells the creator that all walls stand; the creator then ends. If the creator does not
+    /// answer, no process knows of this one, and it ends, too.
     pub fn wait(self) -> io::Result<()> {
         let Some(mut creator) = self.0 else { return Ok(()) };
         creator.write_all(&[UP])?;
@@ -69,7 +72,8 @@ impl Go {
     }
 }
 
-/// Enters the namespaces that the jail wants. Returns in the inhabitant; the creator and the mover end here.
+/// Enters the namespaces that the jail wants. Returns in the inhabitant; the creator and the mover
+/// end here.
 pub fn enter(jail: &Jail, walls: &mut Walls) -> Result<(Place, Go), JailError> {
     let system = |what| move |source| JailError::System { what, source };
     let mut with_user = jail.wants(Wall::UserNamespace);
@@ -99,12 +103,12 @@ pub fn enter(jail: &Jail, walls: &mut Walls) -> Result<(Place, Go), JailError> {
     }
 }
 
-/// As which users a process outside of namespaces sees its creator's.
+/// The numbers under which a process outside of namespaces sees its creator's user.
 pub fn here() -> Vec<u32> {
     vec![rustix::process::geteuid().as_raw(), 0]
 }
 
-/// The namespaces beside the user namespace, which goes before them: it gives the right to enter these.
+/// The namespaces that follow the user namespace, which gives the right to enter them.
 const NAMESPACES: [(Wall, UnshareFlags); 6] = [
     (Wall::Root, UnshareFlags::NEWNS),
     (Wall::ProcessNamespace, UnshareFlags::NEWPID),
@@ -114,7 +118,7 @@ const NAMESPACES: [(Wall, UnshareFlags); 6] = [
     (Wall::CgroupNamespace, UnshareFlags::NEWCGROUP),
 ];
 
-/// The mover's part, and what the inhabitant begins with.
+/// The part of the mover, and the start of the inhabitant.
 fn move_in(
     jail: &Jail,
     with_user: bool,
@@ -128,7 +132,7 @@ fn move_in(
             let _ = creator.write_all(error.to_string().as_bytes());
             fork::end(1);
         }
-        // If the users cannot be mapped, the creator says why, and begins anew.
+        // If the users cannot be mapped, the creator reports why and starts over.
         if creator.write_all(&[MAP]).and_then(|()| creator.read_exact(&mut [0])).is_err() {
             fork::end(1);
         }
@@ -139,7 +143,7 @@ fn move_in(
     for (wall, flag) in NAMESPACES.into_iter().filter(|(wall, _)| jail.wants(*wall)) {
         let done = unshare(flag).map_err(|error| error.to_string());
         match wall {
-            // Stands once the old root is left.
+            // This wall stands once the old root is left.
             Wall::Root => mounts = done,
             _ => walls.note(wall, done),
         }
@@ -165,7 +169,7 @@ enum Outcome {
     Up,
     /// There is no user namespace, for this reason.
     NoUser(String),
-    /// It, or the inhabitant, ended for a reason that it told.
+    /// The mover or the inhabitant ended, for a reason that it reported.
     Dead,
 }
 
@@ -191,13 +195,13 @@ fn attend(mut inner: UnixStream, mover: Pid, jail: &Jail) -> Outcome {
             _ => break Outcome::Dead,
         }
     };
-    // A mover that still waits ends with this.
+    // This ends a mover that still waits.
     drop(inner);
     fork::reap(mover);
     outcome
 }
 
-/// Says which users and groups there are in the namespace of `mover`: the creator's, and its own to be.
+/// Maps the users and groups in the namespace of `mover`: those of the creator, and its own.
 fn map_users(mover: Pid, jail: &Jail) -> io::Result<()> {
     let write = |file: &str, text: &str| {
         std::fs::write(format!("/proc/{}/{file}", mover.as_raw_nonzero()), text)
@@ -207,7 +211,7 @@ fn map_users(mover: Pid, jail: &Jail) -> io::Result<()> {
         None => format!("{CREATOR} {creator} 1\n"),
     };
     if !user::may_change() {
-        // Else a process could leave groups whose members a file denies something.
+        // Otherwise a process could leave a group to which a file denies access.
         write("setgroups", "deny")?;
     }
     write("gid_map", &map(rustix::process::getegid().as_raw()))?;

@@ -1,4 +1,5 @@
-//! The parent-death signal (`PR_SET_PDEATHSIG`, prctl(2)): a process ends with who started it, however that ended.
+//! The parent-death signal (`PR_SET_PDEATHSIG`, prctl(2)): a process ends with the one that started
+//! it.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,8 +7,9 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Has the kernel send `signal` to the process that `command` will start, as soon as the thread that starts it ends: start it
-/// from one that stays. A process that changes its user is spared.
+/// Makes the kernel send `signal` to the process that `command` will start when the thread that
+/// starts it ends. Start it from a long-lived thread. The kernel sends no signal to a process that
+/// changes its user.
 #[expect(unsafe_code, reason = "a process can ask for this signal only by itself")]
 pub fn signal(command: &mut Command, signal: Signal) -> &mut Command {
     let parent = getpid();
@@ -22,8 +24,8 @@ pub(crate) fn ask(signal: Signal, parent: Pid) -> io::Result<()> {
     if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// What ends the terminal, or the processes in its foreground, does not end this command's process, not even as it starts:
-/// until it has left the terminal, signals are this process's to handle, which only takes note of them.
+/// Protects the process of this command from signals of the terminal, even as it starts. Until it
+/// has left the terminal, this process handles such signals, and only notes them.
 #[expect(unsafe_code, reason = "by itself it would leave the terminal too late")]
 pub fn in_its_own_session(command: &mut Command) -> &mut Command {
     let leave = || rustix::process::setsid().map(|_| ()).map_err(std::io::Error::from);
@@ -40,7 +42,7 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("100");
         let mut child = in_its_own_session(&mut command).spawn().unwrap();
-        // It runs by now, whatever it has done of its own yet.
+        // It exists by now, whatever it has done so far.
         let pid = Pid::from_raw(child.id() as i32);
         let session = rustix::process::getsid(pid);
         child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! The process and user at the other end of a Unix socket.
 #![allow(unsafe_code, reason = "rustix takes a peer's process number for one that is never 0")]
 
 use std::io;
@@ -7,16 +7,17 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A peer, as this process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process; `None` if that has no number here, because it is outside of this process namespace.
+    /// Its process; `None` if that has no number here, because it is outside of this process
+    /// namespace.
     pub pid: Option<i32>,
-    /// Its user. One that this user namespace does not know looks like `nobody`, and like any other such.
+    /// Its user. Users that this user namespace does not map all look like `nobody`.
     pub uid: u32,
 }
 
-/// Who connected a socket, or listened for it (`SO_PEERCRED`).
+/// The peer that connected a socket, or listened for it (`SO_PEERCRED`).
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn of(socket: impl AsFd) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&found) as libc::socklen_t;

@@ -7,11 +7,11 @@ use std::os::fd::RawFd;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// Capabilities that a kernel may know: its masks have 64 bits.
+/// The number of capabilities that a kernel can have: its masks have 64 bits.
 const CAPABILITIES: libc::c_ulong = 64;
 
-/// Empties the bounding set of capabilities, where this process may: without new privileges it bounds nothing. To be called
-/// before another user is taken on, with which the right to do so goes.
+/// Empties the bounding set of capabilities, if this process may. Without new privileges the set
+/// has no effect. Call it before the change of user, which takes that right away.
 pub fn drop_bounds() {
     for capability in 0..CAPABILITIES {
         // SAFETY: takes numbers alone. It fails for one that the kernel does not know, and without CAP_SETPCAP.
@@ -21,25 +21,25 @@ pub fn drop_bounds() {
 
 /// Empties the other sets of capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
-    // Ambient capabilities are permitted and inheritable ones: they go with these.
+    // Ambient capabilities are subsets of these sets, so they are dropped, too.
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Neither a core file nor another process of the same user shows this process's memory.
+/// Hides this process's memory from core files and from other processes of the same user.
 pub fn hide_memory() -> io::Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, none)?;
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Privileges are given up for good, beyond any program that this process might run.
+/// Makes the loss of privileges permanent, for any program that this process might run, too.
 pub fn forbid_new() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// Closes every descriptor but the standard streams and `kept`.
+/// Closes all descriptors except the standard streams and `kept`.
 pub fn close_others(kept: &[RawFd]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
     kept.sort_unstable();

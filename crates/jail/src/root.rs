@@ -1,4 +1,4 @@
-//! A root without anything in it.
+//! An empty root directory.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags,
 };
 
-/// Leaves everything that is mounted for an empty directory that cannot be written. This process has a mount namespace of its own.
+/// Replaces all mounts by an empty read-only directory. This process must have a mount namespace of
+/// its own.
 pub fn leave() -> io::Result<()> {
     let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation)?;
@@ -25,9 +26,9 @@ pub fn leave() -> io::Result<()> {
     rustix::mount::move_mount(&root, "", CWD, "/", flags)?;
     rustix::process::fchdir(&root)?;
     match rustix::process::pivot_root(".", ".") {
-        // The old root lies over the new one.
+        // The old root is mounted over the new one.
         Ok(()) => rustix::mount::unmount(".", UnmountFlags::DETACH)?,
-        // The first root of a machine cannot be left. Without a capability there is no way back from here either.
+        // The first root of a machine cannot be left. Without capabilities a chroot is final, too.
         Err(_) => rustix::process::chroot(".")?,
     }
     Ok(rustix::process::chdir("/")?)

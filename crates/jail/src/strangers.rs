@@ -1,20 +1,22 @@
-//! Descriptors of strangers: how they are received, how their kind is asked, how they are closed.
+//! Descriptors of strangers: how they are received, identified and closed.
 //!
-//! The kernel works for whoever made a descriptor, on the thread that uses it. To close one may wait as
-//! long as its maker likes: for a peer that does not read (`SO_LINGER`), for a file system in user space
-//! (FUSE), for two million watches of an eventfd; `fstat(2)` may wait for a file system, too. A socket's
-//! close also closes what lies unread in its queue. So three rules hold, and this module is the one place
-//! that knows them:
+//! The maker of a descriptor decides how much the kernel works for it on the thread that uses it. A
+//! close may wait as long as the maker likes: for a peer that does not read (`SO_LINGER`), for a
+//! file system in user space (FUSE), for two million watches of an eventfd. `fstat(2)` may wait for
+//! a file system, too. The close of a socket also closes descriptors that are unread in its queue.
+//! So there are three rules, which this module alone implements:
 //!
-//! - **Where none are to come, none do.** [`refuse`] has the kernel fail whoever sends some
-//!   (`SO_PASSRIGHTS`, Linux 6.16). Before 6.16, [`Inlet`] receives them with room for as many as a message
-//!   can carry: the kernel closes those without room at once, on the receiving thread.
-//! - **What came is a [`Descriptor`]**, which knows whose it is. Dropped, it is closed by a [`Closer`]'s thread, and
-//!   by no thread that serves anybody. Two closes of a user are under way at a time; while both of them
-//!   are stuck, that user is [refused](Closer::admits).
-//! - **[Its kind](kind()) is asked without entering its file system.**
+//! - **A socket that needs no descriptors gets none.** [`refuse`] makes the kernel fail a send with
+//!   descriptors (`SO_PASSRIGHTS`, Linux 6.16). On older kernels, [`Inlet`] receives them with room
+//!   for as many as a message can carry: the kernel closes those without room at once, on the
+//!   receiving thread.
+//! - **A received descriptor is a [`Descriptor`]**, which knows its user. On drop, a [`Closer`]'s
+//!   thread closes it, never a thread that serves others. Two closes of a user run at a time. While
+//!   both are stuck, that user is [refused](Closer::admits).
+//! - **[Its kind](kind()) is determined without entering its file system.**
 //!
-//! The same holds for sockets of our own that strangers write to: what they send lies in our queues.
+//! The same holds for our own sockets that strangers write to, because our queues hold what they
+//! send.
 
 mod closer;
 mod inlet;
@@ -36,33 +38,33 @@ pub use self::rights::{SWITCH, accept, refuse, refuses};
 #[cfg(test)]
 mod tests;
 
-/// Reads what cannot be read any more once the process is confined. Call it first.
+/// Reads what a confined process cannot read any more. Call it first.
 pub fn prepare() {
     receive::prepare();
     rights::prepare();
 }
 
-/// A descriptor, and whose it is: that of a stranger is closed by the [`closer()`].
+/// A descriptor and its user. That of a stranger is closed by the [`closer()`].
 pub struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
-    /// The user it is charged to; `None` for one that no stranger has a hand in.
+    /// The user it is charged to; `None` for a descriptor that no stranger can influence.
     uid: Option<u32>,
 }
 
 impl Descriptor {
-    /// One that a stranger of this user sent, or may send to.
+    /// A descriptor that a stranger of this user sent, or may send to.
     #[must_use]
     pub fn of(uid: u32, fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), uid: Some(uid) }
     }
 
-    /// One of our own, which is closed at once.
+    /// A descriptor of our own, which is closed at once.
     #[must_use]
     pub fn ours(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), uid: None }
     }
 
-    /// Charges it to another user, who is known by now.
+    /// Charges it to another user, once that is known.
     #[must_use]
     pub fn charged_to(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
@@ -75,7 +77,7 @@ impl Descriptor {
         self.uid.unwrap_or(0)
     }
 
-    /// Says that no stranger has a hand in it: it is closed at once.
+    /// Declares that no stranger can influence it, so that it is closed at once.
     #[must_use]
     pub fn into_ours(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
@@ -86,26 +88,26 @@ impl Descriptor {
     /// Another descriptor of the same file, charged to the same user.
     ///
     /// # Errors
-    /// There is none left.
+    /// The process has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: ManuallyDrop::new(self.fd.try_clone()?), uid: self.uid })
     }
 
-    /// Shuts a stranger's socket down: its peer sees the end of the connection, and no more comes.
+    /// Shuts a stranger's socket down: its peer sees the end of the connection.
     ///
-    /// The kernel wakes all who watch the peer's end, so the closer does it. A socket of our own is shut
-    /// down at once.
+    /// The kernel wakes all watchers of the peer's end, so the closer does it. A socket of our own
+    /// is shut down at once.
     pub fn hang_up(&self) {
         match self.uid.map(|uid| (uid, self.fd.try_clone())) {
             Some((uid, Ok(twin))) => closer().hang_up(uid, twin),
-            // Without a descriptor to spare, waking the watchers is the lesser evil. Fails only if it is
-            // closed already.
+            // Without a descriptor for the closer, waking the watchers here is the lesser evil. It
+            // fails only if the socket is shut down already.
             Some((_, Err(_))) | None => shut_down(&self.fd),
         }
     }
 
-    /// As [`hang_up`](Self::hang_up), so that the peer finds the connection's end and not that its last
-    /// words were not read: QEMU 11.1 ends itself over that.
+    /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last. The peer then
+    /// sees the end of the connection and no reset: QEMU 11.1 aborts on a reset.
     pub fn take_leave(&self) {
         match self.uid.map(|uid| (uid, self.fd.try_clone())) {
             Some((uid, Ok(twin))) => closer().take_leave(uid, twin),
@@ -114,13 +116,13 @@ impl Descriptor {
     }
 }
 
-/// Ends what we write, then reads what there is away.
+/// Ends our side, then discards what is there to read.
 fn take_leave(socket: &OwnedFd) {
-    // Each fails only if it is closed already.
+    // Each call fails only if the socket is shut down already.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     shut_down(socket);
     let mut bytes = [0; 8192];
-    // No more comes in; as much as a socket's buffer holds is there.
+    // No more arrives; at most a full socket buffer is there.
     for _ in 0..1024 {
         match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((_, 0)) | Err(_) => break,
@@ -145,7 +147,7 @@ impl Drop for Descriptor {
 }
 
 impl From<OwnedFd> for Descriptor {
-    /// One that somebody else may have a hand in, charged to root until it is known to whom.
+    /// A descriptor that a stranger may influence, charged to root until its user is known.
     fn from(fd: OwnedFd) -> Self {
         Self::of(0, fd)
     }

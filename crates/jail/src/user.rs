@@ -1,16 +1,16 @@
-//! Users that nobody has: one for each process that is confined.
+//! Unused user numbers, one for each process that is confined.
 
 use std::io;
 
 use rustix::thread::CapabilitySet;
 
-/// Where numbers of users are taken from, and how many there are. The first range is assigned to nothing (systemd's list of
-/// users, and those of distributions, end below). The second is that of systemd's dynamic users: containers often have
-/// 65,536 users, and no systemd.
+/// The ranges that user numbers are taken from: start and length. The first one is assigned to
+/// nothing (systemd's list of users, and those of distributions, end below). The second is that of
+/// systemd's dynamic users: containers often have 65,536 users, and no systemd.
 const RANGES: [(u32, u32); 2] = [(0x7000_0000, 1 << 24), (61_184, 4096)];
 
-/// The user for what is called `name`: the same each time, another one for about each name. `None` where this process may not
-/// change users, or has no such users.
+/// The user number for `name`: always the same, and almost always different for another name.
+/// `None` if this process may not change users, or has no such users.
 #[must_use]
 pub fn dedicated(name: &str) -> Option<u32> {
     may_change().then_some(())?;
@@ -19,14 +19,14 @@ pub fn dedicated(name: &str) -> Option<u32> {
     choose(name, &maps.ok()?)
 }
 
-/// True if this process may give itself and its children other users and groups.
+/// True if this process may change the user and group of itself and its children.
 #[must_use]
 pub fn may_change() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// The user for `name` where these maps (`/proc/PID/uid_map`) say which users and groups there are.
+/// The user number for `name`, with the users and groups of these maps (`/proc/PID/uid_map`).
 fn choose(name: &str, maps: &[String]) -> Option<u32> {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -54,7 +54,7 @@ mod tests {
         assert!((0x7000_0000..0x7100_0000).contains(&user), "{user}");
         assert_eq!(choose("/run/toklat vale0", &all), Some(user));
         assert_ne!(choose("/run/toklat vale1", &all), Some(user));
-        // A container that a user started.
+        // A container that an unprivileged user started.
         let few = ["0 1000 1\n1 100000 65535\n".to_owned(), all[1].clone()];
         let user = choose("/run/toklat vale0", &few).unwrap();
         assert!((61_184..65_280).contains(&user), "{user}");

@@ -1,38 +1,39 @@
-//! The walls, and which of them stand.
+//! The walls around a process, and which of them stand.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that a confined process cannot do.
+/// One restriction of a confined process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wall {
-    /// No capability in any set, the bounding set included where it may be emptied.
+    /// No capability in any set, nor in the bounding set if that can be emptied.
     Capabilities,
-    /// A user and a group of its own, in no other group.
+    /// A user and a group of its own, and no other group.
     User,
-    /// Not dumpable: no core file, no debugger, no look into its memory by others of its user.
+    /// Not dumpable: no core file, no debugger, no access to its memory for other processes of its
+    /// user.
     Memory,
-    /// No program gives it privileges (`PR_SET_NO_NEW_PRIVS`).
+    /// No program can give it privileges (`PR_SET_NO_NEW_PRIVS`).
     NoNewPrivileges,
-    /// No descriptor beyond those that it was given.
+    /// No descriptor except those that it was given.
     Descriptors,
     /// Landlock: opens no file.
     LandlockFiles,
-    /// Landlock: neither listens on TCP nor connects by it.
+    /// Landlock: no TCP listener, no TCP connection.
     LandlockNetwork,
-    /// Landlock: signals no process outside, reaches no abstract socket.
+    /// Landlock: no signal to a process outside, no abstract socket.
     LandlockScope,
-    /// A user namespace: a privilege that it came by would hold for nothing outside.
+    /// A user namespace: privileges gained in it have no effect outside.
     UserNamespace,
-    /// A mount namespace whose root is an empty directory that cannot be written.
+    /// A mount namespace whose root is an empty read-only directory.
     Root,
-    /// A process namespace: other processes have no number.
+    /// A process namespace: processes outside have no number.
     ProcessNamespace,
     /// An IPC namespace: no System V memory, no message queue.
     IpcNamespace,
-    /// A UTS namespace: the host's name is not its business.
+    /// A UTS namespace: the host's name is hidden.
     NameNamespace,
     /// A network namespace without an interface.
     NetworkNamespace,
@@ -102,17 +103,17 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// What stands around a process, and what was refused.
+/// The walls that stand around a process, and those that were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Walls {
     /// The walls that stand.
     pub standing: Vec<Wall>,
-    /// The walls that were wanted and could not be raised.
+    /// The walls that were wanted but could not be raised.
     pub refused: Vec<Refused>,
 }
 
 impl Walls {
-    /// Notes what became of a wall.
+    /// Notes whether a wall was raised.
     pub fn note(&mut self, wall: Wall, done: Result<(), String>) {
         match done {
             Ok(()) => self.standing.push(wall),

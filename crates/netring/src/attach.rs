@@ -1,9 +1,8 @@
-//! What a client and the daemon say to each other on the attach socket.
+//! The messages between a client and the daemon on the attach socket.
 //!
-//! A SEQPACKET socket: one [`Request`] with its descriptors, one [`Reply`] with its own, in turn. The
-//! connection may be closed after a reply; a port lives as long as its *token*, the socket that the
-//! reply carries: either side wakes the other with a byte on it, and its last close anywhere is the
-//! end of the port.
+//! A SEQPACKET socket carries one [`Request`] with its descriptors, then one [`Reply`] with its
+//! own. The connection may be closed after a reply. The reply carries the port's *token*, a socket:
+//! each side wakes the other with a byte on it, and the port ends with its last close anywhere.
 //!
 //! | request | its descriptors | reply's descriptors |
 //! |---|---|---|
@@ -45,8 +44,8 @@ pub mod op {
     pub const MAKE_PIPE: u16 = 3;
     /// A message of netmap's interface, which is not a [`super::Request`]: see crate `netmap`.
     pub const NETMAP: u16 = 4;
-    /// Name the port that comes after this one, by switch and name; status `ENOENT` after the last. The
-    /// reply's message is the name.
+    /// Name the port after this one, in the order of switch and name; status `ENOENT` after the
+    /// last. The reply's message is the name.
     pub const NEXT: u16 = 5;
 }
 
@@ -56,12 +55,12 @@ pub mod flags {
     pub const MONITOR_TX: u32 = 0x100;
     /// A monitor: copies of what the port receives.
     pub const MONITOR_RX: u32 = 0x200;
-    /// The port alone. Every port has one owner, so it changes nothing; it keeps no monitor away.
+    /// The port alone. Each port has one owner, so it changes nothing; monitors are still allowed.
     pub const EXCLUSIVE: u32 = 0x800;
-    /// A port of a switch that is there: none is made.
+    /// A port of an existing switch: no switch is made.
     pub const EXISTING: u32 = 0x1000;
-    /// A port that is made for this client forwards as VALE does: no limit of floods, addresses or length
-    /// but the switch's own.
+    /// A port that is made for this client forwards as VALE does: no limit of floods, addresses or
+    /// length except those of the switch.
     pub const UNLIMITED: u32 = 0x2000;
 }
 
@@ -100,13 +99,13 @@ pub struct Request {
 pub struct Reply {
     /// [`VERSION`] of the daemon.
     pub version: u16,
-    /// The offload requests that slots carry, of those that were asked for.
+    /// The offload requests that slots carry: those that were asked for and granted.
     pub offloads: u16,
     /// 0, or an errno.
     pub status: i32,
     /// The port's number in its switch.
     pub port: u32,
-    /// Largest frame the port takes, in bytes.
+    /// Bytes of the largest frame that the port accepts.
     pub max_frame: u32,
     /// For the second end of a pipe: what the first one asked for.
     pub geometry: Geometry,
@@ -118,7 +117,7 @@ pub struct Reply {
     pub peer_rx: RingSpec,
     /// Likewise: bytes of a buffer that frames use.
     pub buf_usable: u32,
-    /// Why it failed and what to do, in words, padded with zeros.
+    /// The reason for a failure and the remedy, in words, padded with zeros.
     pub message: [u8; 160],
 }
 
@@ -126,7 +125,7 @@ const _: () = assert!(size_of::<Request>() == 152);
 const _: () = assert!(size_of::<Reply>() == 240);
 
 impl Request {
-    /// A request of zeros but for the version, for `op` on `name` (cut at [`NAME`] bytes).
+    /// A request of zeros except for the version, for `op` on `name` (truncated to [`NAME`] bytes).
     #[must_use]
     pub fn new(op: u16, name: &str) -> Self {
         let mut request = Self { version: VERSION, op, ..Self::new_zeroed() };
@@ -134,7 +133,7 @@ impl Request {
         request
     }
 
-    /// The name, if it is text.
+    /// The name, if it is valid UTF-8.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         text(&self.name)
@@ -142,7 +141,7 @@ impl Request {
 }
 
 impl Reply {
-    /// A refusal: an errno, and why and what to do in words.
+    /// A refusal: an errno, and the reason and the remedy in words.
     #[must_use]
     pub fn refused(errno: i32, message: &str) -> Self {
         let mut reply = Self { version: VERSION, status: errno, ..Self::new_zeroed() };

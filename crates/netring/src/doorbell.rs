@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::PortError;
 
-/// Whom to kick, and where the other side's kicks arrive.
+/// Where to send kicks, and where kicks arrive.
 #[derive(Debug)]
 pub(crate) enum Doorbell {
     /// A byte on the token, in both directions.
@@ -20,9 +20,9 @@ pub(crate) enum Doorbell {
     Pipe {
         /// Where we are woken.
         own: OwnedFd,
-        /// Where the other end is woken.
+        /// The eventfd of the other end.
         peer: OwnedFd,
-        /// Tells the daemon that this end is open, if there is one.
+        /// Keeps this end open at the daemon, if there is one.
         token: Option<OwnedFd>,
     },
     /// The other side is in this process and needs no waking.
@@ -30,7 +30,7 @@ pub(crate) enum Doorbell {
 }
 
 impl Doorbell {
-    /// That of a port with its switch in the same process: its descriptor never becomes ready.
+    /// For a port whose switch is in the same process. The descriptor never becomes ready.
     pub(crate) fn inline() -> Result<Self, Errno> {
         static SILENT: OnceLock<OwnedFd> = OnceLock::new();
         if let Some(silent) = SILENT.get() {
@@ -40,7 +40,7 @@ impl Doorbell {
         Ok(Self::Inline(SILENT.get_or_init(|| made)))
     }
 
-    /// That of an end of a pipe. Its descriptors are made not to block.
+    /// For an end of a pipe. Makes its descriptors non-blocking.
     pub(crate) fn pipe(own: OwnedFd, peer: OwnedFd, token: Option<OwnedFd>) -> Result<Self, Errno> {
         for fd in [&own, &peer] {
             rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
@@ -70,14 +70,14 @@ impl Doorbell {
             Self::Inline(_) => Ok(0),
         };
         match done {
-            // Full: a kick is pending already.
+            // The token is full: a kick is pending already.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PortError::Gone),
             Err(errno) => Err(PortError::Io(errno)),
         }
     }
 
-    /// Takes the other side's kicks in.
+    /// Reads the kicks that have arrived.
     pub(crate) fn drain(&self) -> Result<(), PortError> {
         let mut bytes = [0; 64];
         let done = match self {
@@ -98,7 +98,7 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps until the other side kicks; false if time ran out or a signal came first.
+    /// Sleeps until the other side kicks; false after a timeout or a signal.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool, PortError> {
         let timeout = timeout.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -114,7 +114,7 @@ impl Doorbell {
     }
 }
 
-/// An eventfd that does not block.
+/// A non-blocking eventfd.
 pub(crate) fn new_eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }

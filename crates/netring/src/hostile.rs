@@ -1,15 +1,15 @@
-//! What a fuzzer drives: our side of a pipe whose other end writes whatever it likes.
+//! The target of a fuzzer: our end of a pipe whose other end writes arbitrary data.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::layout::{Control, RingMemory, SlotWord};
 use crate::{Interest, PipeConfig, PortError, Region, RegionConfig, pipe};
 
-/// Lets a hostile peer, whose doings are `script`, write to the rings of a pipe between the calls of
-/// an honest end. Returns how the honest end found out, if it did.
+/// Lets a hostile peer write to the rings of a pipe between the calls of an honest end, as `script`
+/// says. Returns the error by which the honest end noticed, if it did.
 ///
-/// Nothing here may panic or run for long, whatever the script: that is what is tested. Each step of
-/// the script is 9 bytes: what to do, a position, and 8 bytes to write there.
+/// No script may cause a panic or a long run: that is what is tested. Each step of the script has 9
+/// bytes: an action, a position, and 8 bytes to write there.
 #[doc(hidden)]
 #[expect(clippy::expect_used, reason = "a fuzzer wants to hear of it")]
 pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
@@ -68,7 +68,7 @@ pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
     honest.flush().err()
 }
 
-/// The flags of a ring: wake-ups, faults, resets.
+/// Writes to the flags of a ring: wake-ups, faults, resets.
 fn control_word(control: &Control, value: u64) {
     let (owner, core) = (&control.owner_flags.0, &control.core_flags.0);
     let words = [&owner.reset_wanted, &core.fault, &core.reset_done];

@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a buffer that frames use by default.
 pub const BUFFER_BYTES: u32 = 2048;
-/// Distance of buffers by default: 64 more than they use, so that headers fall into different cache
-/// sets. It is what the ring tells programs as `nr_buf_size`.
+/// Default distance of buffers: 64 bytes more than they use, so that headers fall into different
+/// cache sets. Rings report it to programs as `nr_buf_size`.
 pub const BUFFER_STRIDE: u32 = 2112;
 /// Slots of a ring by default.
 pub const SLOTS: u32 = 1024;
@@ -68,7 +68,7 @@ impl SlotWord {
         Self { buf: bits as u32, len: (bits >> 32) as u16, flags: (bits >> 48) as u16 }
     }
 
-    /// Its bits, as they stand in memory.
+    /// Its bits, as in memory.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -88,7 +88,7 @@ pub struct Slot {
     /// - Without it: a length torn from its buffer number
     /// - Shown by: `Slot` tests
     word: AtomicU64,
-    /// Address of an indirect buffer, or an offload request; read once, and checked.
+    /// The address of an indirect buffer, or an offload request. It is read once and validated.
     pub ptr: AtomicU64,
 }
 
@@ -102,7 +102,7 @@ impl Slot {
         SlotWord::from_bits(self.word.load(Ordering::Relaxed))
     }
 
-    /// Stores buffer number, length and flags at once; published by the ring's cursor.
+    /// Stores buffer number, length and flags at once. The ring's cursor publishes them.
     #[inline(always)]
     pub fn store(&self, word: SlotWord) {
         self.word.store(word.to_bits(), Ordering::Relaxed);
@@ -164,7 +164,7 @@ const _: () = assert!(std::mem::offset_of!(RingHeader, sem) == 128);
 /// `struct netmap_if` without its ring offsets: 56 bytes; `ring_ofs` (8 bytes each) follow.
 pub const IF_HEADER: usize = 56;
 
-/// The transport's words of one ring, beside the region. Each line has one writer.
+/// The transport's words of one ring, outside of the region. Each line has one writer.
 ///
 /// | line | writer | send ring | receive ring |
 /// |---|---|---|---|
@@ -227,7 +227,7 @@ pub struct Line<T>(pub T);
 // SAFETY: T is shareable; the padding is never read.
 unsafe impl<T: Shareable> Shareable for Line<T> {}
 
-/// What the client tells the core beside its head.
+/// What the client tells the core besides its head.
 #[derive(Debug)]
 #[repr(C)]
 pub struct OwnerFlags {
@@ -241,8 +241,8 @@ pub struct OwnerFlags {
     /// - Without it: a client sleeps for ever beside a full ring
     /// - Shown by: loom `wake_up_is_never_lost`
     pub wake: WakeFlag,
-    /// Counted up by a client that wants its port out of the error state; looked at on ring 0 of the
-    /// first direction the port has.
+    /// A client increments it to ask for a reset of its port. It counts on ring 0 of the first
+    /// direction that the port has.
     ///
     /// # Protocol: `owner_flags.reset_wanted`
     /// - Writer: client
@@ -252,7 +252,7 @@ pub struct OwnerFlags {
     /// - Without it: rings are reset before the client has put them into their first state
     /// - Shown by: `dataplane` tests `faults`
     pub reset_wanted: AtomicU32,
-    /// The process that syncs the ring at this moment, or 0: netmap's programs may be several.
+    /// The process that currently syncs the ring, or 0: several of netmap's programs may share it.
     ///
     /// # Protocol: `owner_flags.holder` (netmap's programs)
     /// - Writer: the process that syncs the ring
@@ -268,7 +268,7 @@ pub struct OwnerFlags {
 // SAFETY: atomic words.
 unsafe impl Shareable for OwnerFlags {}
 
-/// What the core tells the client beside its position.
+/// What the core tells the client besides its position.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CoreFlags {
@@ -282,7 +282,7 @@ pub struct CoreFlags {
     /// - Without it: a worker sleeps while frames wait
     /// - Shown by: loom `wake_up_is_never_lost`
     pub wake: WakeFlag,
-    /// 0 while all is well, else a [`Fault`]: the core ignores the ring until the port is reset.
+    /// 0, or a [`Fault`]: then the core ignores the ring until the port is reset.
     ///
     /// # Protocol: `core_flags.fault`, `reset_done`
     /// - Writer: worker
@@ -300,12 +300,12 @@ pub struct CoreFlags {
 // SAFETY: atomic words.
 unsafe impl Shareable for CoreFlags {}
 
-/// What a client did to get its port into the error state.
+/// What a client did to put its port into the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A head outside the ring, or not between the core's position and the tail.
+    /// A head outside of the ring, or not between the core's position and the tail.
     BadHead = 1,
     /// A buffer number outside the region.
     BadBuffer = 2,
@@ -315,15 +315,16 @@ pub enum Fault {
     EndlessFrame = 4,
     /// An indirect slot, which the client's library must resolve.
     Indirect = 5,
-    /// The region's memory failed under the switch.
+    /// The region's memory has failed.
     Memory = 6,
-    /// To wake its owner took the switch too long, again and again, whichever port of the user's it was. The port
-    /// is out of service until it is opened again.
+    /// Waking the owners of the user's ports took the switch too long again and again, on this port
+    /// or another one. The port is out of service until it is opened again.
     SlowBell = 7,
-    /// Memory of its owner's user held the switch up, again and again. The port is out of service until it is opened
-    /// again.
+    /// Memory of the owner's user delayed the switch again and again. The port is out of service
+    /// until it is opened again.
     SlowMemory = 8,
-    /// An offload request that the port was not opened for, or one that is not on a frame's first slot.
+    /// An offload request that the port was not opened for, or one that is not in a frame's first
+    /// slot.
     Offload = 9,
 }
 
@@ -362,7 +363,7 @@ pub struct Geometry {
     pub ring_num: u32,
     /// Distance of buffers.
     pub buf_size: u32,
-    /// How many of them, the two reserved ones included.
+    /// The number of buffers, including the two reserved ones.
     pub buf_num: u32,
 }
 
@@ -407,7 +408,7 @@ impl Geometry {
     /// Checks sizes, counts and alignment, and that a file of `file_len` bytes holds it all.
     ///
     /// # Errors
-    /// Names the field that is out of range.
+    /// The message names the field that is out of range.
     pub fn check(&self, file_len: usize) -> Result<(), GeometryError> {
         let aligned = |size: u32, to: u32| size.is_multiple_of(to);
         let checks = [
@@ -422,7 +423,7 @@ impl Geometry {
         if let Some((_, what)) = checks.into_iter().find(|(good, _)| !good) {
             return Err(GeometryError(what));
         }
-        // Only now: sizes of unchecked numbers may not fit 64 bits.
+        // The sizes are computed last, because those of unchecked numbers may not fit 64 bits.
         match self.file_size() {
             size if size > MAX_REGION => Err(GeometryError("size")),
             size if size > file_len as u64 => Err(GeometryError("size: the file is shorter")),
@@ -436,7 +437,7 @@ const fn pool(size: u32, count: u32) -> u64 {
     (size as u64 * count as u64).next_multiple_of(PAGE)
 }
 
-/// Which ring objects of a region a port uses in one direction: `rings` consecutive ones.
+/// The ring objects of a region that a port uses in one direction: `rings` consecutive ones.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -454,7 +455,7 @@ impl RingSpec {
     /// Checks that the rings exist and their slots fit.
     ///
     /// # Errors
-    /// Names what is out of range.
+    /// The message names what is out of range.
     pub fn check(&self, geometry: &Geometry) -> Result<(), GeometryError> {
         let room = geometry.ring_size.saturating_sub(RING_HEADER as u32) / size_of::<Slot>() as u32;
         let end = self.first.checked_add(self.rings);
@@ -482,7 +483,8 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// The parts of ring object `ring` with `slots` slots; `None` if they do not lie within the mapping.
+    /// The parts of ring object `ring` with `slots` slots; `None` if they are not within the
+    /// mapping.
     #[must_use]
     pub fn of(map: &Arc<Mapping>, geometry: &Geometry, ring: u32, slots: u32) -> Option<Self> {
         let at = usize::try_from(geometry.ring_offset(ring)).ok()?;
@@ -495,11 +497,12 @@ impl RingMemory {
     }
 }
 
-/// Most bytes of a frame that asks to be segmented: an IP packet, its Ethernet header and two tags.
+/// Most bytes of a frame that is to be segmented: an IP packet, its Ethernet header and two tags.
 pub const MAX_SEGMENTED: u32 = u16::MAX as u32 + 14 + 8;
 
-/// The offload requests among `wanted` that a port can carry which receives by `rx`, in buffers of `usable`
-/// bytes: a frame that is to be segmented must fit into a chain, and the chain into the ring.
+/// The requests among `wanted` that a port can carry that receives by `rx`, in buffers of `usable`
+/// bytes. A frame that is to be segmented must fit into a chain of slots, and the chain into the
+/// ring.
 #[must_use]
 pub fn carried(wanted: OffloadSet, usable: u32, rx: &RingSpec) -> OffloadSet {
     let chain = MAX_SEGMENTED.div_ceil(usable.clamp(1, u16::MAX.into()));

@@ -7,8 +7,8 @@
 //!   R            [ control blocks, one per ring ]        the transport's cursors: see [`layout::Control`]
 //! ```
 //!
-//! The client owns the layout; the switch computes every address from the [`layout::Geometry`] and the
-//! [`layout::RingSpec`] it was told and checked, and believes nothing that stands in the memory.
+//! The client owns the layout. The switch computes all addresses from the [`layout::Geometry`] and
+//! the [`layout::RingSpec`] that it was told and has validated, and trusts nothing in the memory.
 //!
 //! ```no_run
 //! use netring::{Interest, Port};
@@ -32,11 +32,11 @@
 //! |---|---|
 //! | [`layout`] | netmap's structures, and the control block of a ring |
 //! | [`attach`] | messages between a client and the daemon |
-//! | `region` | [`Region`]: who has which interface, ring and buffer |
+//! | `region` | [`Region`]: which port has which interface, ring and buffer |
 //! | `queue` | one ring: positions, publishing, checks of what the other side wrote |
 //! | `send`, `receive` | [`Outgoing`] and [`Incoming`]: slots and frames, lent |
-//! | `port`, `doorbell` | [`Port`]: flush, wait, reset; who is woken how |
-//! | `open`, `pipe` | how ports and pipes come to be, and are handed on |
+//! | `port`, `doorbell` | [`Port`]: flush, wait, reset; how each side is woken |
+//! | `open`, `pipe` | how ports and pipes are opened, and passed to other processes |
 #![allow(unsafe_code, reason = "structures in shared memory are marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -40,7 +40,7 @@ pub enum OpenError {
         #[source]
         source: Errno,
     },
-    /// Its socket is not ours to use.
+    /// Permission for the socket is missing.
     #[error(
         "Not allowed to use {}; become a member of the group that it belongs to (usermod -aG toklat USER, then log in \
          again), or run this as root", socket.display()
@@ -59,7 +59,7 @@ pub enum OpenError {
         /// Why, and what to do.
         message: String,
     },
-    /// The daemon's answer makes no sense.
+    /// The daemon's reply is not valid.
     #[error("The daemon's answer is malformed ({0}); is it of the same version?")]
     Malformed(&'static str),
     /// The region is missing something.
@@ -150,7 +150,7 @@ pub(crate) struct Opened {
     offloads: OffloadSet,
 }
 
-/// What the daemon has given for a port's rings.
+/// What the daemon has granted for a port's rings.
 pub(crate) struct Attached {
     pub(crate) doorbell: Doorbell,
     /// Bytes of the largest frame.
@@ -197,7 +197,7 @@ impl Open {
         Self { tx_rings: send, rx_rings: receive, ..self }
     }
 
-    /// Buffers beside those of the slots; see [`Port::take_extra`].
+    /// Buffers in addition to those of the slots; see [`Port::take_extra`].
     #[must_use]
     pub fn extra_buffers(self, extra_buffers: u32) -> Self {
         Self { extra_buffers, ..self }
@@ -227,35 +227,36 @@ impl Open {
         Self { monitor: Some(monitor), ..self }
     }
 
-    /// Asks for the port alone. Every port has one owner, with or without it: opening one that is
-    /// open already fails. netmap's programs say so; monitors are not kept away.
+    /// Asks for the port alone. Each port has one owner anyway: opening a port that is open fails.
+    /// netmap's programs ask for it. Monitors are still allowed.
     #[must_use]
     pub fn exclusive(self) -> Self {
         Self { exclusive: true, ..self }
     }
 
-    /// Fails if the switch does not exist, instead of having it made: for names that people type.
+    /// Fails if the switch does not exist, instead of making it: for names that people type.
     #[must_use]
     pub fn existing(self) -> Self {
         Self { existing: true, ..self }
     }
 
-    /// Asks that slots carry offload requests: checksums and segmentation are left to who receives a frame.
-    /// The port may make the requests in `offloads`, and gets frames with them as they were sent; what it
-    /// gets is [`Port::offloads`]. Without it frames arrive finished. Both ends of a pipe ask for the same.
+    /// Asks that slots carry offload requests: the receiver of a frame does its checksums and
+    /// segmentation. The port may make the requests in `offloads`, and receives frames with the
+    /// requests of their sender. [`Port::offloads`] returns what was granted. Without it frames
+    /// arrive finished. Both ends of a pipe must ask for the same.
     #[must_use]
     pub fn offloads(self, offloads: OffloadSet) -> Self {
         Self { offloads, ..self }
     }
 
-    /// A port that is made for this client has no limits of floods, addresses and length but the switch's
-    /// own, as VALE's have none: for programs that send what they were told to send.
+    /// A port that is made for this client has no limits of floods, addresses and length except
+    /// those of the switch, like ports of VALE: for programs that send what they were told to send.
     #[must_use]
     pub fn unlimited(self) -> Self {
         Self { unlimited: true, ..self }
     }
 
-    /// Opens it.
+    /// Opens the port.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -295,7 +296,7 @@ impl Open {
         Opened { directory, name: self.name.clone(), flags: self.flags(), offloads: self.offloads }
     }
 
-    /// The region that was asked for, or one just large enough.
+    /// The region that was given, or one that is just large enough.
     fn region(
         &self,
         rings: u32,
@@ -313,7 +314,7 @@ impl Open {
     /// [`Port::inline`].
     ///
     /// # Errors
-    /// The region has not enough of something.
+    /// The region does not have enough interfaces, rings or buffers.
     pub fn inline(self) -> Result<Port, RegionError> {
         let (memory, lease, ends) = self.lay_out(Region::private)?;
         let offloads = ends.carried(self.offloads, memory.usable);
@@ -330,7 +331,7 @@ impl Open {
         Ok(Port::assemble(parts)?)
     }
 
-    /// The port's rings, in the region that was asked for or one of its own.
+    /// The port's rings, in the region that was given or one of its own.
     fn lay_out(&self, make: MakeRegion) -> Result<(Memory, Lease, Ends), RegionError> {
         // A monitor has nothing to send.
         let tx_rings = if self.monitor.is_some() { 0 } else { self.tx_rings };
@@ -355,7 +356,7 @@ impl Open {
         Ok(port)
     }
 
-    /// Opens the end of a pipe if the pipe exists, and else makes it.
+    /// Opens an end of a pipe, and makes the pipe if it does not exist.
     fn open_pipe(self) -> Result<Port, OpenError> {
         let name = self.name.clone();
         let [brace, other] = if name.contains('{') { ['{', '}'] } else { ['}', '{'] };
@@ -368,7 +369,7 @@ impl Open {
         let Opened { directory, flags, .. } = self.opened();
         let offloads = u32::from(self.offloads.bits());
         let join = Request { flags, offloads, ..Request::new(op::OPEN_PIPE, &name) };
-        // Somebody else may make or close the pipe between the two questions.
+        // Another process may make or close the pipe between the two requests.
         for _ in 0..8 {
             match ask(&directory, &join, &[]) {
                 Err(OpenError::Refused { errno, .. }) if errno == Errno::NOENT.raw_os_error() => {}
@@ -452,7 +453,7 @@ impl Opened {
 /// The names of all ports of the daemon's switches, in order.
 ///
 /// # Errors
-/// There is no daemon, or it may not be asked.
+/// There is no daemon, or permission is missing.
 pub fn ports(directory: &Path) -> Result<Vec<String>, OpenError> {
     let socket = connect(&directory.join(SOCKET))?;
     let mut names: Vec<String> = Vec::new();
@@ -460,7 +461,7 @@ pub fn ports(directory: &Path) -> Result<Vec<String>, OpenError> {
     loop {
         let last = names.last().map_or("", String::as_str);
         match ask_on(&socket, &Request::new(op::NEXT, last), &[]) {
-            // A daemon that does not go on would be asked for ever.
+            // The names must ascend: a daemon that repeats one would be asked forever.
             Ok((reply, _)) if parts(reply.message()) > parts(last) => {
                 names.push(reply.message().to_owned())
             }
@@ -487,7 +488,7 @@ fn ask(
     ask_on(&connect(&directory.join(SOCKET))?, request, fds)
 }
 
-/// As [`ask`], on a connection that is used again.
+/// As [`ask`], on an existing connection.
 fn ask_on(
     socket: &OwnedFd,
     request: &Request,
@@ -500,7 +501,7 @@ fn ask_on(
     }
     let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
     match rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL) {
-        // One that has no room for the connection answers before it is asked.
+        // A daemon without room for the connection replies before it is asked.
         Ok(_) | Err(Errno::PIPE) => (),
         Err(error) => return Err(OpenError::Io(error)),
     }

@@ -1,4 +1,4 @@
-//! Pipes without a daemon, and ports that are handed on to another process.
+//! Pipes without a daemon, and ports that are passed to another process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -59,25 +59,27 @@ impl PipeConfig {
         Self { pages, ..self }
     }
 
-    /// Has slots carry these offload requests: see [`Open::offloads`](crate::Open::offloads). Nobody between
-    /// the ends checks them.
+    /// Makes slots carry these offload requests: see [`Open::offloads`](crate::Open::offloads).
+    /// They are not validated between the ends.
     #[must_use]
     pub fn offloads(self, offloads: OffloadSet) -> Self {
         Self { offloads, ..self }
     }
 
-    /// Puts it into a region: two interfaces, four rings a ring, and buffers for half of them.
+    /// Puts it into a region. It takes two interfaces, four ring objects for each ring, and buffers
+    /// for half of them.
     #[must_use]
     pub fn in_region(self, region: &Arc<Region>) -> Self {
         Self { region: Some(Arc::clone(region)), ..self }
     }
 }
 
-/// Makes a pipe (netmap's twin rings) and returns its two ends: for two threads, or for a process that
-/// forks or hands one end on. Lossless; frames pass without being copied.
+/// Makes a pipe (netmap's twin rings) and returns its two ends: for two threads, or for a process
+/// that forks or passes one end on. It is lossless, and frames pass without a copy.
 ///
 /// # Errors
-/// The region has not enough of something, or the kernel has no memory or descriptor for it.
+/// The region does not have enough interfaces, rings or buffers, or the kernel has no memory or
+/// descriptor left.
 pub fn pipe(config: &PipeConfig) -> Result<(Port, Port), RegionError> {
     let PipeConfig { rings, slots, pages, .. } = *config;
     let region = match &config.region {
@@ -113,7 +115,7 @@ pub fn pipe(config: &PipeConfig) -> Result<(Port, Port), RegionError> {
     Ok((end(0)?, end(1)?))
 }
 
-/// The end of a pipe that the daemon has told us of.
+/// An end of a pipe, from the daemon's reply.
 pub(crate) fn join(name: &str, (reply, fds): (Reply, Vec<OwnedFd>)) -> Result<Port, OpenError> {
     let Ok([token, own, peer, file]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err(OpenError::Malformed("number of descriptors"));
@@ -135,13 +137,13 @@ pub enum PartsError {
     /// The bytes or the number of descriptors are not what [`Port::into_parts`] made.
     #[error("These are not the parts of a port; pass on what Port::into_parts returned, in order")]
     Malformed,
-    /// The memory is not usable, or the rings do not lie within it.
+    /// The memory is not usable, or the rings are not within it.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The port cannot be handed on.
+    /// The port cannot be passed on.
     #[error("A port in a private region cannot leave its process; make it with Region::create")]
     PrivateRegion,
-    /// The port is not in order.
+    /// The port has an error.
     #[error(transparent)]
     Port(#[from] PortError),
     /// The operating system refused something.
@@ -163,7 +165,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Checks everything, maps it, and makes the port.
+    /// Validates everything, maps the memory, and makes the port.
     fn port(
         &self,
         name: &str,
@@ -205,16 +207,16 @@ struct Description {
     name: [u8; NAME],
 }
 
-/// Bytes of the description of a port that is handed on.
+/// Bytes of the description of a port that is passed on.
 pub const PARTS_BYTES: usize = size_of::<Description>();
 
 impl Port {
-    /// Takes the port apart, to hand it on to another process: its descriptors, to be passed in this
-    /// order (SCM_RIGHTS, or inherited), and its description. What was filled and released is
-    /// published first. Its rings stay taken in the region they are in.
+    /// Takes the port apart to pass it to another process. Returns its descriptors, to be passed in
+    /// this order (SCM_RIGHTS, or inherited), and its description. Filled and released slots are
+    /// published first. Its rings stay allocated in their region.
     ///
     /// # Errors
-    /// [`PartsError::PrivateRegion`], or what [`flush`](Self::flush) says.
+    /// [`PartsError::PrivateRegion`], or an error of [`flush`](Self::flush).
     pub fn into_parts(mut self) -> Result<(Vec<OwnedFd>, [u8; PARTS_BYTES]), PartsError> {
         self.flush()?;
         self.send.iter_mut().for_each(SendQueue::settle);
@@ -252,7 +254,7 @@ impl Port {
         Ok((fds, zerocopy::transmute!(description)))
     }
 
-    /// Puts a port together that another process took apart.
+    /// Makes a port from the parts that another process took apart.
     ///
     /// # Errors
     /// See [`PartsError`].

@@ -18,17 +18,17 @@ use crate::queue::{Memory, ReceiveQueue, SendQueue, View};
 use crate::region::{Buffer, Ends, Lease, Region, RegionError};
 use crate::{Incoming, Outgoing};
 
-/// Why a port does not go on.
+/// Why a port cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
     /// The switch found something malformed in the rings and ignores them.
     #[error("The switch put the port into its error state ({0:?}); call Port::reset")]
     Fault(Fault),
-    /// The other side wrote something malformed into the rings; nothing more is read from them.
+    /// The other side wrote something malformed into the rings. They are not read any more.
     #[error("The other side of the port broke its rings ({0:?}); close the port and open it again")]
     Peer(Fault),
-    /// The daemon and the switch are gone, or have closed the port.
+    /// The daemon and the switch have ended, or have closed the port.
     #[error(
         "The port was removed, or its daemon ended (`toklat port show` tells); Port::reopen opens it again"
     )]
@@ -36,7 +36,7 @@ pub enum PortError {
     /// The switch did not answer a request for a reset.
     #[error("The switch did not reset the port within {0:?}; close the port and open it again")]
     NotReset(Duration),
-    /// A port that was taken over from another process, and pipes, cannot be reset or reopened here.
+    /// Pipes and ports from another process cannot be reset or reopened here.
     #[error("This port cannot be put back into its first state; close it and open it again")]
     NotRestartable,
     /// The operating system refused something.
@@ -55,24 +55,24 @@ bitflags::bitflags! {
     }
 }
 
-/// What an owner can do at once.
+/// What an owner can do without waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// There are received frames.
     pub readable: bool,
-    /// There are free slots to send with.
+    /// There are free slots.
     pub writable: bool,
 }
 
 impl Readiness {
-    /// True if there is anything to do.
+    /// True if there is something to do.
     #[must_use]
     pub fn any(self) -> bool {
         self.readable || self.writable
     }
 }
 
-/// The rings of a port, for a switch that lives in the same process.
+/// The rings of a port, for a switch in the same process.
 #[derive(Clone, Debug)]
 pub struct Rings {
     /// The region's memory.
@@ -83,7 +83,7 @@ pub struct Rings {
     pub tx: RingSpec,
     /// The port's receive rings.
     pub rx: RingSpec,
-    /// Bytes of a buffer that the switch fills.
+    /// Bytes of a buffer that the switch may fill.
     pub buf_usable: u32,
     /// The offload requests that slots carry.
     pub offloads: OffloadSet,
@@ -94,10 +94,10 @@ const RESET_TIME: Duration = Duration::from_secs(2);
 
 /// A port of a switch, or an end of a pipe, as its owner uses it.
 ///
-/// Slots are lent by [`send`](Self::send) and frames by [`receive`](Self::receive); nothing of it is
-/// visible to the other side before [`flush`](Self::flush), which publishes everything at once.
+/// [`send`](Self::send) lends slots and [`receive`](Self::receive) lends frames. The other side
+/// sees nothing of it until [`flush`](Self::flush), which publishes everything at once.
 pub struct Port {
-    // Dropped in this order: the other side hears of the end before the memory is used again.
+    // Dropped in this order: the other side learns of the end before the memory is reused.
     pub(crate) doorbell: Doorbell,
     pub(crate) send: Box<[SendQueue]>,
     pub(crate) receive: Box<[ReceiveQueue]>,
@@ -110,11 +110,11 @@ pub struct Port {
     offloads: OffloadSet,
     pub(crate) opened: Option<Opened>,
     pub(crate) name: String,
-    /// What a ring that does not exist lends its positions from.
+    /// The positions of a ring that does not exist.
     nothing: (u32, Option<Fault>),
 }
 
-/// What a port is made from.
+/// The parts of a port.
 pub(crate) struct Parts<'a> {
     pub(crate) name: &'a str,
     pub(crate) memory: Memory,
@@ -137,11 +137,11 @@ impl Port {
         Open::new(name).open()
     }
 
-    /// A port for a switch in this process: the same, but nobody is kicked. Give
+    /// A port for a switch in this process. It works like others but kicks no one. Give
     /// [`rings`](Self::rings) to the switch.
     ///
     /// # Errors
-    /// The region has not enough of something.
+    /// The region does not have enough interfaces, rings or buffers.
     pub fn inline(
         region: &Arc<Region>,
         name: &str,
@@ -158,7 +158,7 @@ impl Port {
         let send = (0..ends.tx.rings).map(|i| {
             let twin = twin.map(|twin| twin.first + i);
             let queue = SendQueue::new(&memory, ends.tx.first + i, twin, ends.tx.slots)?;
-            // A pipe's other end reads slots only, as a rule.
+            // The other end of a pipe usually reads the slots only.
             Some(queue.read_by_another_core(matches!(doorbell, Doorbell::Token(_))))
         });
         let receive = (0..ends.rx.rings)
@@ -181,7 +181,7 @@ impl Port {
         Ok(port)
     }
 
-    /// From now on slots carry these offload requests.
+    /// Makes slots carry these offload requests.
     fn carry(&mut self, offloads: OffloadSet) {
         self.offloads = offloads;
         let sending = self.send.iter_mut().map(|queue| &mut queue.view);
@@ -195,15 +195,16 @@ impl Port {
         &self.name
     }
 
-    /// Bytes of the largest frame that the switch takes from it.
+    /// Bytes of the largest frame that the switch accepts from it.
     #[must_use]
     pub fn max_frame(&self) -> usize {
         self.max_frame
     }
 
-    /// The offload requests that its slots carry, both ways: those it asked for ([`Open::offloads`]), as far
-    /// as its rings have room for the frames. The longest has [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED)
-    /// bytes, whatever [`max_frame`](Self::max_frame) says: that is the limit of its segments.
+    /// The offload requests that its slots carry, both ways: those it asked for
+    /// ([`Open::offloads`]), as far as its rings have room for the frames. The longest frame has
+    /// [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED) bytes; [`max_frame`](Self::max_frame) limits
+    /// its segments only.
     #[must_use]
     pub fn offloads(&self) -> OffloadSet {
         self.offloads
@@ -234,17 +235,17 @@ impl Port {
         }
     }
 
-    /// The region it lies in, if this process made it.
+    /// Its region, if this process made it.
     #[must_use]
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.memory.region.as_ref()
     }
 
-    /// Gives the port's descriptors other numbers: `to` gets each, and returns it or a duplicate. For
-    /// libraries in programs that close what they do not know.
+    /// Gives the port's descriptors other numbers: `to` gets each, and returns it or a duplicate.
+    /// For libraries in programs that close descriptors that they do not know.
     ///
     /// # Errors
-    /// The system has no descriptor left; the port is as it was.
+    /// The system has no descriptor left; the port is unchanged.
     pub fn map_descriptors(&mut self, to: impl FnMut(OwnedFd) -> OwnedFd) -> Result<(), PortError> {
         let spare = Doorbell::inline().map_err(PortError::Io)?;
         let doorbell = std::mem::replace(&mut self.doorbell, spare);
@@ -269,7 +270,7 @@ impl Port {
         self.queue(0).receive(max)
     }
 
-    /// The queues of number `i`. One that does not exist never has room or frames.
+    /// The queues with number `i`. A queue that does not exist never has room or frames.
     #[inline]
     pub fn queue(&mut self, i: usize) -> Queue<'_> {
         Queue {
@@ -279,15 +280,15 @@ impl Port {
         }
     }
 
-    /// Makes visible what was filled and released since the last time, on all queues; at most one
-    /// kick.
+    /// Publishes what was filled and released since the last call, on all queues, with one kick at
+    /// most.
     ///
     /// # Errors
-    /// The port is in its error state, the other side broke the rings, or the daemon is gone. What
-    /// could be published was.
+    /// The port is in its error state, the other side broke the rings, or the daemon has ended.
+    /// What could be published was.
     #[inline]
     pub fn flush(&mut self) -> Result<(), PortError> {
-        // A bit a ring: only those that moved are worth waking the other side for.
+        // A bit for each ring: only rings that moved are a reason to wake the other side.
         let (mut sent, mut released) = (0u32, 0u32);
         for (i, queue) in self.send.iter_mut().enumerate() {
             sent |= u32::from(queue.publish()) << i;
@@ -311,7 +312,7 @@ impl Port {
         self.check()
     }
 
-    /// As [`flush`](Self::flush), after copying the bytes of indirect slots into their buffers.
+    /// As [`flush`](Self::flush), but first copies the bytes of indirect slots into their buffers.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).
@@ -328,7 +329,7 @@ impl Port {
         self.flush()
     }
 
-    /// The error that the port is in, if it is in one. Publishes nothing, and makes no system call.
+    /// Returns the error that the port is in. Publishes nothing, and makes no system call.
     ///
     /// # Errors
     /// [`PortError::Fault`] or [`PortError::Peer`].
@@ -342,7 +343,7 @@ impl Port {
         Ok(())
     }
 
-    /// What the switch says of the rings. Nobody says anything of those of a pipe.
+    /// The faults that the switch reports. Rings of a pipe have none.
     #[inline]
     fn core_faults(&self) -> impl Iterator<Item = u32> + '_ {
         let send = self.send.iter().map(|queue| &queue.view);
@@ -361,7 +362,7 @@ impl Port {
         }
     }
 
-    /// What can be done at once; looks at the other side's positions.
+    /// What can be done without waiting. Reads the other side's positions.
     #[must_use]
     pub fn ready(&mut self) -> Readiness {
         let readable = self.receive.iter_mut().any(|queue| {
@@ -375,8 +376,9 @@ impl Port {
         Readiness { readable, writable }
     }
 
-    /// Asks for the descriptor to become readable when something of `interest` is there, then looks
-    /// once more: if the answer is not empty, do not wait. Call [`disarm`](Self::disarm) afterwards.
+    /// Asks for the descriptor to become readable when something of `interest` is there, then
+    /// checks once more. If the result is not empty, do not wait. Call [`disarm`](Self::disarm)
+    /// afterwards.
     ///
     /// This is how a port is used with epoll, tokio's `AsyncFd` and the like:
     ///
@@ -411,7 +413,7 @@ impl Port {
         }
     }
 
-    /// Takes back what [`arm`](Self::arm) asked for, and empties the descriptor.
+    /// Undoes [`arm`](Self::arm), and empties the descriptor.
     ///
     /// # Errors
     /// [`PortError::Gone`] when the daemon has closed the port.
@@ -430,7 +432,7 @@ impl Port {
     }
 
     /// Flushes, then waits until something of `interest` can be done or `timeout` is over (`None`
-    /// for no limit). The answer is empty after a timeout or a signal. A port without a token
+    /// for no limit). The result is empty after a timeout or a signal. A port without a token
     /// ([`inline`](Self::inline)) does not wait: its switch runs when its owner runs it.
     ///
     /// # Errors
@@ -458,8 +460,8 @@ impl Port {
         }
     }
 
-    /// Brings the port out of its error state: the rings are as they were at first, what was in them
-    /// is lost. A port that is in order stays as it is.
+    /// Ends the error state of the port. Its rings become as new, and their content is lost. A port
+    /// without an error is unchanged.
     ///
     /// # Errors
     /// [`PortError::NotReset`] when the switch does not answer; see also [`PortError::NotRestartable`].
@@ -487,11 +489,11 @@ impl Port {
         Ok(())
     }
 
-    /// Opens the port anew under the same name and with the same rings, after
-    /// [`PortError::Gone`]. What was in the rings is lost.
+    /// Opens the port again under the same name and with the same rings, after [`PortError::Gone`].
+    /// The content of the rings is lost.
     ///
     /// # Errors
-    /// As for [`Open::open`]; the port can then be reopened later.
+    /// As for [`Open::open`]. The port can still be reopened later.
     pub fn reopen(&mut self) -> Result<(), OpenError> {
         let (Some(opened), Some(lease)) = (&self.opened, &self.lease) else {
             return Err(OpenError::NotOpenedHere);
@@ -505,7 +507,7 @@ impl Port {
         Ok(())
     }
 
-    /// Puts the rings, as far as they are ours, into their first state.
+    /// Resets our part of the rings to the first state.
     fn restart(&mut self) -> Result<(), PortError> {
         let lease = match (&self.lease, &self.doorbell) {
             (Some(lease), Doorbell::Token(_) | Doorbell::Inline(_)) => lease,
@@ -517,7 +519,7 @@ impl Port {
         Ok(())
     }
 
-    /// The control block that resets are asked for in.
+    /// The control block where resets are asked for.
     fn first_control(&self) -> Option<&Control> {
         let first = self.send.first().map(|queue| &queue.view);
         let first = first.or_else(|| self.receive.first().map(|queue| &queue.view));
@@ -547,7 +549,7 @@ impl fmt::Debug for Port {
     }
 }
 
-/// The send and the receive queue of one number.
+/// The send and the receive queue with one number.
 #[derive(Debug)]
 pub struct Queue<'a> {
     send: Option<&'a mut SendQueue>,
@@ -576,8 +578,8 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Lends both at once: to answer frames on the port they came from. `None` if one of the queues
-    /// does not exist.
+    /// Lends both at once, to answer frames on the port that they came from. `None` if one of the
+    /// queues does not exist.
     #[inline]
     #[must_use]
     pub fn both(self, send: usize, receive: usize) -> Option<(Outgoing<'a>, Incoming<'a>)> {

@@ -1,4 +1,4 @@
-//! One ring as its owner sees it: positions of its own, and the peer's as last observed.
+//! One ring as its owner sees it: its own positions, and the peer's as last observed.
 //!
 //! ```text
 //!   send ring       core .......... published ........ head ............ (core - 1)
@@ -7,10 +7,10 @@
 //!                   read, private   lent to Incoming   with the core
 //! ```
 //!
-//! A pipe has no core. Its sender fills the slots of the twin, the other end's receive ring, and plays
-//! the core for it: it publishes `core`, and slots that the reader released (`owner`) are free again,
-//! with the buffers that the reader left in them. So nothing is copied, not even slots; the send ring
-//! that is the twin's counterpart in netmap's layout is brought up to date when an end is handed on.
+//! A pipe has no core. Its sender fills the slots of the twin, the other end's receive ring, and
+//! acts as its core: it publishes `core`. Slots that the reader has released (`owner`) are free
+//! again, with the buffers that the reader left in them. So nothing is copied, not even slots. The
+//! send ring that is the twin's counterpart in netmap's layout is updated when an end is passed on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,12 +25,12 @@ use crate::layout::{
 use crate::region::{Region, pool_of};
 use crate::{Incoming, Outgoing};
 
-/// A ring's memory and what is needed to find its buffers.
+/// A ring's memory, and what it takes to find its buffers.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) ring: RingMemory,
     pub(crate) slots: u32,
-    /// Bytes of a buffer that we fill.
+    /// Bytes of a buffer that we may fill.
     pub(crate) usable: u16,
     /// Another core reads what we fill.
     pub(crate) far: bool,
@@ -40,13 +40,13 @@ pub(crate) struct View {
     region: Option<Arc<Region>>,
 }
 
-/// The memory that the queues of a port lie in.
+/// The memory of a port's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) geometry: Geometry,
     pub(crate) usable: u32,
-    /// Who keeps the books, if that is this process.
+    /// The region that allocates the buffers, if this process made it.
     pub(crate) region: Option<Arc<Region>>,
     pub(crate) file: Option<Arc<Memfd>>,
 }
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// Ring object `ring`; `None` if it does not lie within the mapping.
+    /// Ring object `ring`; `None` if it is not within the mapping.
     fn view(&self, ring: u32, slots: u32) -> Option<View> {
         Some(View {
             ring: RingMemory::of(&self.mapping, &self.geometry, ring, slots)?,
@@ -83,20 +83,20 @@ pub(crate) fn buffer(buffers: Buffers<'_>, number: u32, len: u32) -> Option<Byte
 }
 
 impl View {
-    /// The first `len` bytes of a buffer; `None` if a number or length that somebody else wrote is
+    /// The first `len` bytes of a buffer; `None` if a number or length that the other side wrote is
     /// out of range.
     #[inline(always)]
     pub(crate) fn buffer(&self, number: u32, len: u32) -> Option<Bytes<'_>> {
         buffer(self.pool.buffers(), number, len)
     }
 
-    /// Its buffers, for loops over [`buffer`].
+    /// The ring's buffers, for loops over [`buffer`].
     #[inline(always)]
     pub(crate) fn buffers(&self) -> Buffers<'_> {
         self.pool.buffers()
     }
 
-    /// What a slot holds at this moment.
+    /// The current content of a slot.
     #[inline(always)]
     pub(crate) fn load(&self, at: u32) -> SlotWord {
         self.ring.slots[at as usize].load()
@@ -111,7 +111,7 @@ impl View {
         self.ring.header.mapping()
     }
 
-    /// Two buffers have changed places: tells the one who keeps the books.
+    /// Tells the region that two buffers have changed places.
     #[inline]
     pub(crate) fn exchanged(&self, a: u32, b: u32) {
         if let Some(region) = &self.region {
@@ -119,21 +119,21 @@ impl View {
         }
     }
 
-    /// True if a position that somebody else wrote lies in `from ..= limit`.
+    /// True if a position that the other side wrote is in `from ..= limit`.
     #[inline(always)]
     fn is_within(&self, at: u32, from: u32, limit: u32) -> bool {
         at < self.slots && distance(from, at, self.slots) <= distance(from, limit, self.slots)
     }
 }
 
-/// The words by which a sender and its reader hand over slots.
+/// The words by which a sender and its reader pass slots to each other.
 #[derive(Debug)]
 struct HandOver {
-    /// Where we publish what we have filled.
+    /// Where we publish filled slots.
     ours: Shared<Cursor>,
     /// Where we ask to be woken.
     our_wake: Shared<WakeFlag>,
-    /// Where the peer publishes what it is done with.
+    /// Where the peer publishes slots that it is done with.
     theirs: Shared<Cursor>,
     /// Where the peer asks to be woken.
     their_wake: Shared<WakeFlag>,
@@ -142,7 +142,7 @@ struct HandOver {
 }
 
 impl HandOver {
-    /// Of a port: the owner of the send ring hands over to the core.
+    /// For a port: the owner of the send ring passes slots to the core.
     fn to_core(ring: &RingMemory) -> Self {
         let control = &ring.control;
         Self {
@@ -154,7 +154,7 @@ impl HandOver {
         }
     }
 
-    /// Of a pipe: we play the core of `twin`, and our positions show in the send ring.
+    /// For a pipe: we act as the core of `twin`, and the send ring shows our positions.
     fn to_twin(twin: &RingMemory, ring: &RingMemory) -> Self {
         let control = &twin.control;
         Self {
@@ -170,22 +170,22 @@ impl HandOver {
 /// A send ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// For pipes the other end's receive ring.
+    /// For pipes, the other end's receive ring.
     pub(crate) view: View,
-    /// For pipes the send ring, which [`settle`](Self::settle) brings up to date.
+    /// For pipes, the send ring, which [`settle`](Self::settle) updates.
     counterpart: Option<RingMemory>,
     words: HandOver,
     pub(crate) head: u32,
     published: u32,
     core: u32,
-    /// The arming of the peer that was answered last.
+    /// The peer's last wake-up request that was answered.
     answered: u32,
     pub(crate) fault: Option<Fault>,
 }
 
 impl SendQueue {
-    /// The send ring `ring`, whose twin is `twin` if it is a pipe's, at the positions its memory has;
-    /// `None` if they or the ring are out of range.
+    /// The send ring `ring`, with its twin `twin` if it belongs to a pipe, at the positions in its
+    /// memory. `None` if they or the ring are out of range.
     pub(crate) fn new(memory: &Memory, ring: u32, twin: Option<u32>, slots: u32) -> Option<Self> {
         let view = memory.view(twin.unwrap_or(ring), slots)?;
         let (words, counterpart) = match twin {
@@ -209,23 +209,23 @@ impl SendQueue {
         (head < slots && core < slots).then_some(queue)
     }
 
-    /// With `far`, another core reads what is filled: see [`Outgoing::fill`].
+    /// With `far`, another core reads the filled slots: see [`Outgoing::fill`].
     pub(crate) fn read_by_another_core(self, far: bool) -> Self {
         Self { view: View { far, ..self.view }, ..self }
     }
 
-    /// Back to the positions of a new ring.
+    /// Returns to the positions of a new ring.
     pub(crate) fn restart(&mut self) {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
     }
 
-    /// Free slots, as far as is known.
+    /// Free slots, as far as known.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {
         self.view.slots - 1 - distance(self.core, self.head, self.view.slots)
     }
 
-    /// Up to `max` free slots. Looks at the peer's position only if those known of are fewer.
+    /// Lends up to `max` free slots. Reads the peer's position only if fewer are known.
     #[inline]
     pub(crate) fn lend(&mut self, max: usize) -> Outgoing<'_> {
         let max = max.min(self.view.slots as usize) as u32;
@@ -236,7 +236,7 @@ impl SendQueue {
         Outgoing::new(&self.view, &mut self.head, &mut self.fault, left)
     }
 
-    /// Looks what the peer is done with.
+    /// Reads which slots the peer is done with.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let to = self.words.theirs.observe();
@@ -247,7 +247,7 @@ impl SendQueue {
         }
     }
 
-    /// Where the last complete frame ends. A frame that is not complete is not published.
+    /// Where the last complete frame ends. Incomplete frames are not published.
     fn end(&self) -> u32 {
         let mut end = self.head;
         while end != self.published
@@ -258,8 +258,8 @@ impl SendQueue {
         end
     }
 
-    /// Makes filled slots visible. True if there were any: look at [`must_kick`](Self::must_kick)
-    /// after a full fence.
+    /// Publishes filled slots. Returns true if there were any: then check
+    /// [`must_kick`](Self::must_kick) after a full fence.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         if self.head == self.published {
@@ -273,7 +273,7 @@ impl SendQueue {
         moved
     }
 
-    /// Pipes: brings the send ring's slots up to date, for an owner that uses netmap's layout.
+    /// Pipes: updates the send ring's slots, for an owner that uses netmap's layout.
     pub(crate) fn settle(&mut self) {
         let Some(ring) = &self.counterpart else { return };
         for (slot, twin) in ring.slots.iter().zip(&self.view.ring.slots[..]) {
@@ -283,13 +283,13 @@ impl SendQueue {
         ring.control.core.0.publish(self.core);
     }
 
-    /// True if the peer sleeps and has not been kicked for it yet. The caller has fenced.
+    /// True if the peer sleeps and has not been kicked yet. The caller must have fenced.
     #[inline]
     pub(crate) fn must_kick(&mut self) -> bool {
         self.words.their_wake.must_kick_fenced(&mut self.answered)
     }
 
-    /// Asks to be woken when slots come back, or takes that back.
+    /// Asks to be woken when slots return, or cancels that.
     pub(crate) fn set_wake(&self, armed: bool) {
         let wake = &self.words.our_wake;
         if armed { wake.arm() } else { wake.disarm() }
@@ -326,35 +326,35 @@ pub(crate) struct ReceiveQueue {
     pub(crate) head: u32,
     published: u32,
     core: u32,
-    /// The arming of the peer that was answered last.
+    /// The peer's last wake-up request that was answered.
     answered: u32,
     pub(crate) fault: Option<Fault>,
 }
 
 impl ReceiveQueue {
-    /// The receive ring `ring`, at the positions its memory has; `None` if they or the ring are out
+    /// The receive ring `ring`, at the positions in its memory. `None` if they or the ring are out
     /// of range.
     pub(crate) fn new(memory: &Memory, ring: u32, slots: u32) -> Option<Self> {
         let view = memory.view(ring, slots)?;
         let head = view.ring.control.owner.0.own();
-        // What has been received meanwhile is found at the first look.
+        // Frames received in the meantime are found at the first look.
         let good = head < slots;
         let queue = Self { view, head, published: head, core: head, answered: 0, fault: None };
         good.then_some(queue)
     }
 
-    /// Back to the positions of a new ring.
+    /// Returns to the positions of a new ring.
     pub(crate) fn restart(&mut self) {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
     }
 
-    /// Slots received, as far as is known.
+    /// Slots received, as far as known.
     #[inline(always)]
     pub(crate) fn received(&self) -> u32 {
         distance(self.head, self.core, self.view.slots)
     }
 
-    /// Up to `max` received frames. Looks at the peer's position only if fewer slots are known of.
+    /// Lends up to `max` received frames. Reads the peer's position only if fewer slots are known.
     #[inline]
     pub(crate) fn lend(&mut self, max: usize) -> Incoming<'_> {
         if (self.received() as usize) < max {
@@ -364,7 +364,7 @@ impl ReceiveQueue {
         Incoming::new(&self.view, &mut self.head, &mut self.fault, end, max)
     }
 
-    /// Looks what the peer has filled.
+    /// Reads which slots the peer has filled.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let to = self.view.ring.control.core.0.observe();
@@ -375,7 +375,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Gives slots that were read back. True if there were any.
+    /// Releases slots that were read. Returns true if there were any.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         if self.head == self.published {

@@ -9,8 +9,8 @@ use crate::layout::{Fault, MAX_FRAGS, Slot, SlotWord, advance, distance, next, s
 use crate::queue::View;
 use crate::send::EMPTY;
 
-/// Received frames, oldest first. Frames that were taken from it go back to the ring at the next
-/// [`Port::flush`](crate::Port::flush); those that were not stay.
+/// Received frames, oldest first. Frames that were taken return to the ring at the next
+/// [`Port::flush`](crate::Port::flush); the others stay.
 ///
 #[derive(Debug)]
 pub struct Incoming<'a> {
@@ -18,10 +18,11 @@ pub struct Incoming<'a> {
     slots: &'a [Slot],
     head: &'a mut u32,
     fault: &'a mut Option<Fault>,
-    /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
+    /// A copy of `head` that can stay in a register, because no function out of line gets a
+    /// reference to it.
     at: u32,
     end: u32,
-    /// Frames that may be taken; no more than slots are left.
+    /// The number of frames that may be taken, at most the number of slots left.
     left: usize,
 }
 
@@ -39,19 +40,19 @@ impl<'a> Incoming<'a> {
         Self { view: Some(view), slots: &view.ring.slots, at, head, fault, end, left }
     }
 
-    /// Nothing: the port has no such ring.
+    /// No frames: the port has no such ring.
     pub(crate) fn none(nowhere: &'a mut u32, fault: &'a mut Option<Fault>) -> Self {
         Self { view: None, slots: &[], at: 0, head: nowhere, fault, end: 0, left: 0 }
     }
 
-    /// Slots that were received and not taken yet; no fewer than frames.
+    /// Slots that were received and not taken yet; at least the number of frames.
     #[inline]
     #[must_use]
     pub fn slots_left(&self) -> usize {
         self.view.map_or(0, |view| distance(self.at, self.end, view.slots) as usize)
     }
 
-    /// The next frame, if it has at most `slots` slots; else it stays.
+    /// The next frame, if it has at most `slots` slots. Otherwise it stays.
     #[inline]
     pub fn next_within(&mut self, slots: usize) -> Option<Received<'a>> {
         let (at, left) = (self.at, self.left);
@@ -110,8 +111,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Slots and bytes of the frame at `at`, if it ends before `end`. The error is `None` if it may still
-/// be completed.
+/// The number of slots and bytes of the frame at `at`, if it ends before `end`. The error is `None`
+/// if the frame may still be completed.
 fn measure(view: &View, at: u32, end: u32) -> Result<(u16, u32), Option<Fault>> {
     let (mut slot, mut slots, mut len) = (at, 0, 0);
     while slot != end {
@@ -128,12 +129,12 @@ fn measure(view: &View, at: u32, end: u32) -> Result<(u16, u32), Option<Fault>> 
         }
         slot = next(slot, view.slots);
     }
-    // A frame that fills the ring and does not end never will.
+    // A frame that fills the ring without an end can never be completed.
     let full = distance(at, end, view.slots) == view.slots - 1;
     Err(full.then_some(Fault::EndlessFrame))
 }
 
-/// What is wrong with a slot that did not pass the check.
+/// The fault of an invalid slot.
 #[cold]
 fn fault_of(view: &View, word: SlotWord) -> Fault {
     match view.buffer(word.buf, 0) {
@@ -158,14 +159,14 @@ impl<'a> Received<'a> {
         self.len as usize
     }
 
-    /// True for a frame of no bytes.
+    /// True for an empty frame.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its bytes in its first slot: all, unless [`slot_count`](Self::slot_count) is above 1.
+    /// The bytes in its first slot: all of them unless [`slot_count`](Self::slot_count) is above 1.
     #[inline(always)]
     #[must_use]
     pub fn window(&self) -> Bytes<'a> {
@@ -179,8 +180,9 @@ impl<'a> Received<'a> {
         self.first.word.flags
     }
 
-    /// What its sender left to be done, if the port [carries](crate::Port::offloads) such requests: the switch has
-    /// checked it; in a pipe it is what the other end says. The header length is not known.
+    /// The offload request of its sender, if the port [carries](crate::Port::offloads) such
+    /// requests. The switch has validated it; in a pipe it comes from the other end as it is. The
+    /// header length is not known.
     #[inline]
     #[must_use]
     pub fn offload(&self) -> Offload {
@@ -191,13 +193,13 @@ impl<'a> Received<'a> {
         Offload::from_word(view.ring.slots[*at as usize].ptr.load(Relaxed))
     }
 
-    /// Where its bytes lie, slot by slot.
+    /// Its bytes, slot by slot.
     #[inline]
     pub fn windows(&self) -> impl Iterator<Item = Bytes<'a>> + use<'a> {
         self.slots().map(|slot| slot.window)
     }
 
-    /// Copies the frame to the start of `to`; returns how many bytes fitted.
+    /// Copies the frame to the start of `to`. Returns how many bytes fit.
     #[inline]
     pub fn copy_out(&self, to: &mut [u8]) -> usize {
         let mut done = self.first.window.copy_out(to);
@@ -209,7 +211,7 @@ impl<'a> Received<'a> {
         done
     }
 
-    /// True if the frame is made of exactly `bytes`: compared where it lies.
+    /// True if the frame's bytes equal `bytes`. Compares them in place.
     #[inline]
     #[must_use]
     pub fn equals(&self, bytes: &[u8]) -> bool {
@@ -225,28 +227,28 @@ impl<'a> Received<'a> {
         bytes
     }
 
-    /// How many slots it consists of.
+    /// The number of its slots.
     #[inline(always)]
     #[must_use]
     pub fn slot_count(&self) -> usize {
         usize::from(self.slots)
     }
 
-    /// Its slots, to be read or exchanged one by one.
+    /// Its slots, to read or exchange one by one.
     #[inline]
     pub fn into_slots(self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         self.slots()
     }
 
-    /// As [`into_slots`](Self::into_slots); of a slot that is exchanged, `self` is then out of date.
+    /// As [`into_slots`](Self::into_slots). If a slot is exchanged, `self` is out of date.
     #[inline]
     pub(crate) fn slots(&self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         let first = ReceivedSlot { ..self.first };
         std::iter::once(first).chain(self.rest())
     }
 
-    /// The slots after the first. They are loaded and checked again: one that the peer has spoilt
-    /// since has no bytes.
+    /// The slots after the first. They are loaded and validated again. One that the peer has
+    /// changed to something invalid is empty.
     fn rest(&self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         let (view, mut at) = (self.first.view, self.first.at);
         (1..self.slots).map(move |_| {
@@ -269,7 +271,7 @@ pub struct ReceivedSlot<'a> {
 }
 
 impl<'a> ReceivedSlot<'a> {
-    /// The slot, if its buffer exists and is as long as it says.
+    /// The slot, if its buffer exists and has room for its length.
     #[inline(always)]
     fn check(view: &'a View, at: u32, word: SlotWord) -> Option<Self> {
         let window = view.buffer(word.buf, u32::from(word.len))?;
@@ -283,7 +285,7 @@ impl<'a> ReceivedSlot<'a> {
         self.window.len()
     }
 
-    /// True for a slot of no bytes.
+    /// True for an empty slot.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {

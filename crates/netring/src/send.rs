@@ -1,4 +1,4 @@
-//! Sending: slots lent to be filled.
+//! Sending: slots are lent to be filled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,17 +10,18 @@ use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, next, slot_flags};
 use crate::queue::{View, buffer};
 use crate::{Buffer, Received, ReceivedSlot};
 
-/// How many slots ahead [`Outgoing::fill`] fetches.
+/// How many slots ahead [`Outgoing::fill`] prefetches.
 const AHEAD: usize = 12;
 
-/// Free slots of a send ring, lent to be filled. What was filled is sent by the next
-/// [`Port::flush`](crate::Port::flush).
+/// Free slots of a send ring, lent to be filled. The next [`Port::flush`](crate::Port::flush) sends
+/// the filled ones.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     view: Option<&'a View>,
     head: &'a mut u32,
     fault: &'a mut Option<Fault>,
-    /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
+    /// A copy of `head` that can stay in a register, because no function out of line gets a
+    /// reference to it.
     at: u32,
     left: u32,
 }
@@ -36,7 +37,7 @@ impl<'a> Outgoing<'a> {
         Self { view: Some(view), at: *head, head, fault, left }
     }
 
-    /// Nothing: the port has no such ring.
+    /// No slots: the port has no such ring.
     pub(crate) fn none(nowhere: &'a mut u32, fault: &'a mut Option<Fault>) -> Self {
         Self { view: None, at: 0, head: nowhere, fault, left: 0 }
     }
@@ -55,7 +56,7 @@ impl<'a> Outgoing<'a> {
         self.view.map_or(0, |view| usize::from(view.usable))
     }
 
-    /// The window of the free slot that is `ahead` of the next one; the slot stays free.
+    /// The window of the free slot `ahead` slots after the next one. The slot stays free.
     #[inline]
     #[must_use]
     pub fn window(&self, ahead: usize) -> Option<Bytes<'a>> {
@@ -70,7 +71,7 @@ impl<'a> Outgoing<'a> {
         let view = self.view.filter(|_| self.left > 0)?;
         let word = SlotWord { buf: view.load(self.at).buf, len: 0, flags: 0 };
         let Some(window) = view.buffer(word.buf, u32::from(view.usable)) else {
-            // Somebody else wrote to our slots.
+            // The other side has written to our slots.
             (*self.fault, self.left) = (Some(Fault::BadBuffer), 0);
             return None;
         };
@@ -84,8 +85,8 @@ impl<'a> Outgoing<'a> {
         })
     }
 
-    /// Copies a frame in, over as many slots as it needs; false, and nothing is sent, if there is no
-    /// room for it, or it has no bytes or more than [`MAX_FRAGS`] slots take.
+    /// Copies a frame in, over as many slots as it needs. Returns false, and sends nothing, if
+    /// there is no room, or if the frame is empty or needs more than [`MAX_FRAGS`] slots.
     #[inline]
     pub fn push(&mut self, frame: &[u8]) -> bool {
         if frame.is_empty() || frame.len() > self.slot_bytes() {
@@ -97,9 +98,10 @@ impl<'a> Outgoing<'a> {
         true
     }
 
-    /// Sends a frame that lies in `pieces`, of `len` bytes in all, over as many slots as it needs, with an
-    /// offload request. False, and nothing is sent, if there is no room, if the frame has no bytes or more than
-    /// [`MAX_FRAGS`] slots take, or if the port does not carry the request ([`Port::offloads`](crate::Port::offloads)).
+    /// Sends a frame of `len` bytes, given as `pieces`, with an offload request, over as many slots
+    /// as it needs. Returns false, and sends nothing, if there is no room, if the frame is empty or
+    /// needs more than [`MAX_FRAGS`] slots, or if the port does not carry the request
+    /// ([`Port::offloads`](crate::Port::offloads)).
     #[inline]
     pub fn gather<'p>(
         &mut self,
@@ -143,9 +145,9 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Sends up to `max` frames of one slot each. `fill` writes each frame into the window it gets,
-    /// and returns its length; a length of 0 ends the run. Returns how many were filled.
+    /// and returns its length; 0 ends the run. Returns how many were filled.
     ///
-    /// The quickest way to send: nothing is done per slot but one load and one store, and a later one is fetched.
+    /// The fastest way to send: each slot costs one load, one store and a prefetch of a later slot.
     #[inline(always)]
     pub fn fill(&mut self, max: usize, fill: impl FnMut(Bytes<'_>) -> usize) -> usize {
         match self.view {
@@ -155,8 +157,8 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// As [`fill`](Self::fill). `FAR` fetches slots and buffers before they are filled: another core has read them, and each
-    /// store would wait until it has given the line up.
+    /// As [`fill`](Self::fill). `FAR` prefetches slots and buffers before they are filled. Another
+    /// core has read them, and each store would wait for their cache lines.
     #[inline(always)]
     fn fill_slots<const FAR: bool>(
         &mut self,
@@ -192,12 +194,13 @@ impl<'a> Outgoing<'a> {
         done as usize
     }
 
-    /// Passes a received frame on: its buffers are exchanged for those of the slots if both are in one
-    /// region, else its bytes are copied. A frame of no bytes goes nowhere. An offload request goes along.
+    /// Forwards a received frame. If both rings are in one region, its buffers are exchanged for
+    /// those of the slots; otherwise its bytes are copied. An empty frame is not sent. The offload
+    /// request goes along.
     ///
     /// # Errors
-    /// Gives the frame back, and nothing is sent, if there is no room for it, or if this port does not carry its
-    /// [offload request](Received::offload).
+    /// Returns the frame, and sends nothing, if there is no room, or if this port does not carry
+    /// its [offload request](Received::offload).
     #[inline]
     pub fn forward<'r>(&mut self, mut frame: Received<'r>) -> Result<(), Received<'r>> {
         let several = frame.slot_count() > 1 || frame.flags() & slot_flags::OFFLOAD != 0;
@@ -223,7 +226,7 @@ impl<'a> Outgoing<'a> {
             return Err(frame);
         }
         if !same || !frame.slots().all(fits) {
-            // Other buffers, or pieces that fill them otherwise: it is cut anew.
+            // The buffers differ, or its pieces fill them differently: divide the frame again.
             let bytes = frame.to_vec();
             let sent = self.gather([&bytes[..]], bytes.len(), offload);
             return if sent || bytes.is_empty() { Ok(()) } else { Err(frame) };
@@ -246,7 +249,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The bytes of a frame that are still to be copied.
+/// The bytes of a frame that are not copied yet.
 struct Pieces<'p, I> {
     rest: I,
     piece: &'p [u8],
@@ -254,7 +257,7 @@ struct Pieces<'p, I> {
 }
 
 impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
-    /// Fills a slot as far as there are bytes; returns how many there were.
+    /// Fills a slot with the next bytes. Returns how many there were.
     #[inline]
     fn fill(&mut self, window: Bytes<'_>) -> usize {
         let (mut done, most) = (0, self.left.min(window.len()));
@@ -272,8 +275,8 @@ impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
     }
 }
 
-/// Copies a frame of several slots to those from `at` on; returns how many it took, 0 if it does not
-/// fit in `left`.
+/// Copies a frame to the slots from `at` on. Returns how many it took; 0 if it does not fit in
+/// `left` slots.
 #[cold]
 #[inline(never)]
 fn cut(view: &View, mut at: u32, left: u32, frame: &[u8]) -> u32 {
@@ -295,7 +298,7 @@ fn cut(view: &View, mut at: u32, left: u32, frame: &[u8]) -> u32 {
 /// A window of no bytes.
 pub(crate) const EMPTY: Bytes<'static> = Bytes::empty();
 
-/// Two buffers that are not in one mapping of one region cannot change places.
+/// Buffers that are not in one mapping of one region cannot be exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("The two buffers are in different regions; open both ports in one Region, or copy")]
 pub struct OtherRegion;
@@ -304,7 +307,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What holds a buffer that can be exchanged: a slot to be sent, a received slot or frame (its first
+/// A holder of a buffer that can be exchanged: a slot to send, a received slot or frame (its first
 /// slot), a [`Buffer`].
 pub trait Lent: sealed::Sealed {
     #[doc(hidden)]
@@ -315,7 +318,7 @@ pub trait Lent: sealed::Sealed {
     fn set_number(&mut self, number: u32);
 }
 
-/// A free slot, to be filled. Sent if it was given a length, else it stays free.
+/// A free slot to fill. It is sent if it gets a length; otherwise it stays free.
 #[derive(Debug)]
 pub struct SendSlot<'o> {
     view: &'o View,
@@ -334,21 +337,21 @@ impl<'o> SendSlot<'o> {
         self.window
     }
 
-    /// How many bytes it sends, at most those of the window.
+    /// Sets how many bytes it sends, at most those of the window.
     #[inline(always)]
     pub fn set_len(&mut self, len: usize) {
         self.word.len = len.min(usize::from(self.view.usable)) as u16;
     }
 
-    /// Says whether the frame goes on in the next slot. What is not complete is not sent.
+    /// Sets whether the frame continues in the next slot. An incomplete frame is not sent.
     #[inline(always)]
     pub fn set_more(&mut self, more: bool) {
         self.word.flags &= !slot_flags::MOREFRAG;
         self.word.flags |= if more { slot_flags::MOREFRAG } else { 0 };
     }
 
-    /// Says what the sender leaves to others to do, on the first slot of a frame. False, and the slot asks for
-    /// nothing, if the port does not carry the request ([`Port::offloads`](crate::Port::offloads)).
+    /// Sets the offload request of the frame whose first slot this is. Returns false, and sets
+    /// none, if the port does not carry the request ([`Port::offloads`](crate::Port::offloads)).
     #[inline]
     pub fn set_offload(&mut self, offload: Offload) -> bool {
         self.word.flags &= !(slot_flags::OFFLOAD | slot_flags::INDIRECT);
@@ -366,7 +369,7 @@ impl<'o> SendSlot<'o> {
     /// Exchanges buffers with `other`; lengths stay.
     ///
     /// # Errors
-    /// [`OtherRegion`]: nothing changed.
+    /// [`OtherRegion`]: nothing has changed.
     #[inline]
     pub fn swap(&mut self, other: &mut impl Lent) -> Result<(), OtherRegion> {
         if !Arc::ptr_eq(self.view.mapping(), other.mapping()) {
@@ -379,8 +382,8 @@ impl<'o> SendSlot<'o> {
         Ok(())
     }
 
-    /// Marks the slot as indirect (`NS_INDIRECT`): its bytes are the `len` at `address` when the port
-    /// is flushed by [`Port::flush_indirect`](crate::Port::flush_indirect).
+    /// Marks the slot as indirect (`NS_INDIRECT`): its bytes are the `len` bytes at `address` when
+    /// [`Port::flush_indirect`](crate::Port::flush_indirect) flushes the port.
     pub fn set_indirect(&mut self, address: *const u8, len: usize) {
         let address = address.expose_provenance() as u64;
         self.view.ring.slots[*self.at as usize].ptr.store(address, Relaxed);

@@ -1,5 +1,5 @@
-//! Objective: the client says the right things on the attach socket and believes no wrong answer.
-//! Steps: a daemon that is played by a thread, in a directory of its own.
+//! Objective: the client sends correct messages on the attach socket, and refuses wrong replies.
+//! Steps: a thread plays the daemon, in a directory of its own.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::net::{
 use tempfile::TempDir;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// A daemon of these answers, one a connection. Returns what it was asked.
+/// One reply of the played daemon, one for each connection. Gets the request.
 type Answer = Box<dyn FnOnce(&Request, Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) + Send>;
 
 fn daemon(answers: Vec<Answer>) -> (TempDir, JoinHandle<Vec<Request>>) {
@@ -68,7 +68,7 @@ fn socket_pair() -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(family, SocketType::STREAM, flags, None).unwrap()
 }
 
-/// Opens a port with a token whose other end is given out.
+/// Grants a port with a token; returns the token's other end.
 fn granted() -> (Answer, OwnedFd) {
     let (theirs, ours) = socket_pair();
     (Box::new(move |_, _| (done(), vec![theirs])), ours)
@@ -184,7 +184,7 @@ fn refusals_and_nonsense_are_errors() {
     assert_eq!(private.free_buffers(), 16);
 }
 
-/// A registry of one pipe: made by the first to ask, joined by the second.
+/// A registry of one pipe: the first request makes it, the second joins it.
 fn pipe_answers() -> Vec<Answer> {
     let eventfd = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let (one, two) = (eventfd(), eventfd());

@@ -45,7 +45,7 @@ fn frames_are_forwarded_without_being_copied() {
     assert_eq!(region.free_buffers(), 4 * SLOTS as usize + 2);
 }
 
-/// In a pipe no core holds buffers back, so all of them can be seen: none is lost or doubled.
+/// In a pipe no core holds buffers, so all of them can be counted: none is lost or doubled.
 #[test]
 fn an_echo_keeps_every_buffer_once() {
     let sizes = RegionConfig::default().interfaces(2).rings(4).slots(SLOTS).buffers(2 * SLOTS);

@@ -1,5 +1,5 @@
-//! Objective: the other end of a pipe cannot do more to us than end the pipe. Steps: scripts of stores
-//! to the shared rings between our calls, known ones and random ones.
+//! Objective: the other end of a pipe can do nothing worse than end the pipe. Steps: scripts of
+//! stores to the shared rings between our calls, both fixed and random.
 
 use netring::layout::Fault;
 use netring::{PortError, drive_hostile_pipe};
@@ -86,7 +86,7 @@ proptest! {
         drive_hostile_pipe(&script);
     }
 
-    /// Values near those that are legal get further.
+    /// Nearly legal values get past more checks.
     #[test]
     fn nearly_legal_scripts_do_no_more(
         steps in prop::collection::vec((0..8_u8, 0..4_u8, 0..9_u64, 0..20_u64, 0..2200_u64, any::<bool>()), 0..200)

@@ -71,7 +71,8 @@ fn two_threads_lose_nothing_in_either_direction() {
     other.join().unwrap();
 }
 
-/// What the other process of [`two_processes_lose_nothing`] is told: descriptors and description.
+/// The environment variable that tells the other process of [`two_processes_lose_nothing`] its
+/// descriptors and description.
 const PARTS: &str = "RING_TEST_PARTS";
 
 /// The test binary runs itself again, with the other end's descriptors inherited.
@@ -81,7 +82,7 @@ fn two_processes_lose_nothing() {
         return echo(&parts);
     }
     let (mut ours, theirs) = pipe(&PipeConfig::default().slots(64)).unwrap();
-    // Filled before the end is handed on: it is not lost.
+    // Filled before the end is passed on: it must not be lost.
     assert!(ours.send(1).push(&frame(0)));
     ours.flush().unwrap();
     let (fds, description) = theirs.into_parts().unwrap();
@@ -118,7 +119,7 @@ fn two_processes_lose_nothing() {
 
 const COUNT: u32 = 3000;
 
-/// The other process: sends everything back without copying it.
+/// The other process: sends everything back without a copy.
 fn echo(parts: &str) {
     let mut port = inherited(parts);
     let mut echoed = 0;
@@ -189,7 +190,7 @@ fn what_is_no_port_is_not_put_together() {
     for byte in 0..60 {
         let mut scribbled = description;
         scribbled[byte] ^= 0x80;
-        // A larger size may still fit; nothing may be mapped that is not there.
+        // A larger size may still fit, but memory beyond the file must not be mapped.
         let _ = Port::from_parts(copies(3), &scribbled);
     }
     let mut swapped = copies(3);

@@ -1,5 +1,5 @@
-//! Objective: a port sends and receives what its core takes and gives, and nothing is visible before
-//! it is flushed. Steps: an inline port, a fake core in the same process.
+//! Objective: a port sends and receives what its core takes and gives, and nothing is visible
+//! before a flush. Steps: an inline port, and a fake core in the same process.
 
 mod support;
 
@@ -105,7 +105,7 @@ fn slots_without_a_length_are_not_sent() {
 #[test]
 fn slots_ahead_are_filled_before_they_are_taken() {
     let (mut port, mut core) = port(8);
-    // So that those ahead lie on both sides of the ring's end.
+    // So that the slots ahead are on both sides of the ring's end.
     assert_eq!(port.send(8).fill(5, |_| 1), 5);
     port.flush().unwrap();
     assert_eq!(core.take(9).len(), 5);
@@ -199,8 +199,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against queues: what was pushed comes back whole, in order and once, through a core that sends
-    /// everything back, whatever is flushed when. What the core has no room for is lost, and counted.
+    /// The model is a queue: what was pushed comes back complete, in order and once, through a core
+    /// that sends everything back, whenever slots are flushed. What the core has no room for is
+    /// lost and counted.
     #[test]
     fn rings_agree_with_queues(slots in 4..40_u32, steps in prop::collection::vec(step(), 1..120)) {
         let (mut port, mut core) = port(slots);

@@ -1,5 +1,5 @@
-//! Objective: regions are laid out as `netmap-abi.md` has it, and what a port had comes back. Steps:
-//! ports in private regions; numbers read from the memory byte by byte.
+//! Objective: regions are laid out as `netmap-abi.md` says, and all that a port had is returned.
+//! Steps: ports in private regions; numbers read from the memory byte by byte.
 
 use netring::layout::Geometry;
 use netring::{Open, PipeConfig, Port, Region, RegionConfig, RegionError, pipe};
@@ -119,7 +119,7 @@ fn buffers_are_given_back_once() {
     drop(port);
 }
 
-/// `ni_bufs_head` is what comes back at close; it may be anything by then.
+/// `ni_bufs_head` is returned at close. By then it may have any value.
 #[test]
 fn the_list_of_extra_buffers_ends_at_the_first_bad_number() {
     let open =

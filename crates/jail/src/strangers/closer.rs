@@ -1,9 +1,8 @@
-//! Closing strangers' descriptors, on threads that serve nobody.
+//! Closes strangers' descriptors on threads that serve no others.
 //!
-//! A close may take for ever, and nothing ends it then: not a signal, not even SIGKILL. So what it may
-//! take along is bounded. Each user has two closes under way at most; the rest of what is the user's waits.
-//! A user whose closes are both stuck, or who has too much waiting, is to be refused by whoever serves it.
-//! Threads end when there was nothing to do for a while.
+//! A close may take forever, and nothing can interrupt it, not even SIGKILL. So its effects are
+//! bounded. At most two closes of a user run at a time; other descriptors of the user wait. If both
+//! are stuck, or too many wait, servers must refuse the user. Idle threads end after a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,21 +15,21 @@ use rustix::net::sockopt;
 use super::receive::most_parked;
 use super::{shut_down, take_leave};
 
-/// Closes of a user that are under way at a time.
+/// Most closes of a user that run at a time.
 const AT_ONCE: usize = 2;
-/// Threads that close for users other than root and the process's own.
+/// Most threads that close for users other than root and the process's own.
 const MOST_THREADS: usize = 32;
-/// How long a close may take before its user is refused for it. It says nothing about honest ones, which
-/// take microseconds, but on a machine that is overloaded.
+/// How long a close may take before its user is refused. Ordinary closes take microseconds, except
+/// on an overloaded machine.
 const STUCK: Duration = Duration::from_millis(500);
-/// How long a thread waits for more to close.
+/// How long an idle thread waits for more work.
 const IDLE: Duration = Duration::from_millis(100);
-/// A thread's stack: it calls close(2).
+/// The size of a thread's stack: it only calls close(2).
 const STACK: usize = 64 << 10;
-/// What its threads are called: a process that is killed may go on having them.
+/// The name of its threads. They may outlive the rest of a killed process.
 pub const CLOSER_NAME: &str = "closer";
 
-/// A user has descriptors that cannot be closed, or too many that wait to be.
+/// A user has descriptors that cannot be closed, or too many that wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Descriptors that user {uid} sent cannot be closed; {waiting} more wait for that")]
 pub struct TooMany {
@@ -40,16 +39,16 @@ pub struct TooMany {
     pub waiting: usize,
 }
 
-/// How much is under way, of all users.
+/// The state of the closer, over all users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
     /// Closes that are under way.
     pub under_way: usize,
-    /// Those of them that are stuck.
+    /// How many of them are stuck.
     pub stuck: usize,
     /// Descriptors that wait to be closed.
     pub waiting: usize,
-    /// How often a user was refused for them.
+    /// How often a user was refused because of them.
     pub refused: u64,
 }
 
@@ -64,8 +63,8 @@ impl Job {
     fn run(self) {
         match self {
             Self::Close(fd) => {
-                // Then a socket's close does not wait for what it has not sent. It takes the socket's lock,
-                // which others may hold.
+                // Without lingering, a socket's close does not wait for unsent data. The call takes
+                // the socket's lock, which others may hold.
                 let _ = sockopt::set_socket_linger(&fd, None);
                 drop(fd);
             }
@@ -78,9 +77,9 @@ impl Job {
 #[derive(Default)]
 struct User {
     waiting: VecDeque<Job>,
-    /// When each close that is under way began.
+    /// When each running close began.
     under_way: [Option<Instant>; AT_ONCE],
-    /// It stands in a queue of users whose turn comes.
+    /// The user is in a queue for its turn.
     queued: bool,
 }
 
@@ -102,12 +101,12 @@ impl User {
 #[derive(Default)]
 struct State {
     users: BTreeMap<u32, User>,
-    /// Users of whom something may begin, in turn: trusted ones, and others.
+    /// Users with a job that may begin, in turn: trusted ones, and others.
     trusted: VecDeque<u32>,
     others: VecDeque<u32>,
-    /// Closes of others that are under way.
+    /// Closes of untrusted users that are running.
     others_under_way: usize,
-    /// Threads that wait for something to do.
+    /// Threads that wait for work.
     idle: usize,
     waiting: usize,
     refused: u64,
@@ -127,7 +126,7 @@ impl State {
         Some(uid)
     }
 
-    /// Puts a user into its queue, if something of it may begin.
+    /// Queues a user if one of its jobs may begin.
     fn queue(&mut self, uid: u32, trusted: bool) {
         let Some(user) = self.users.get_mut(&uid) else { return };
         if user.may_begin() && !std::mem::replace(&mut user.queued, true) {
@@ -159,8 +158,8 @@ impl Closer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes a descriptor of user `uid`; never waits for that. What cannot be closed at once is kept until
-    /// it can be, whatever its user is refused meanwhile.
+    /// Closes a descriptor of user `uid` without waiting. If it cannot be closed at once, it is
+    /// kept until it can be, even if the user is refused meanwhile.
     pub fn close(&'static self, uid: u32, fd: OwnedFd) {
         self.add(uid, Job::Close(fd));
     }
@@ -170,7 +169,7 @@ impl Closer {
         self.add(uid, Job::HangUp(socket));
     }
 
-    /// As [`hang_up`](Self::hang_up), with what it said last read away.
+    /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last.
     pub(super) fn take_leave(&'static self, uid: u32, socket: OwnedFd) {
         self.add(uid, Job::TakeLeave(socket));
     }
@@ -190,7 +189,7 @@ impl Closer {
                 self.work.notify_one();
             } else {
                 let thread = std::thread::Builder::new().name(CLOSER_NAME.into()).stack_size(STACK);
-                // Where there is none, it waits until the next descriptor comes.
+                // If no thread can start, the job waits until the next descriptor comes.
                 let _ = thread.spawn(|| self.work());
             }
         }
@@ -232,7 +231,7 @@ impl Closer {
         state.waiting -= 1;
         state.others_under_way += usize::from(!trusted);
         state.queue(uid, trusted);
-        // This one may be gone for long.
+        // This thread may be blocked for long.
         drop(self.see_to_it(state));
         job.run();
         let mut state = self.lock();
@@ -246,7 +245,7 @@ impl Closer {
         state
     }
 
-    /// Whether more may be taken from a user.
+    /// Checks whether more descriptors may be accepted from a user.
     ///
     /// # Errors
     /// [`TooMany`]: both closes of this user are stuck, or too many descriptors wait.
@@ -292,7 +291,7 @@ mod tests {
     use super::super::Descriptor;
     use super::*;
 
-    /// A socket whose close takes as long as its peer, which does not read, is there.
+    /// A socket whose close waits as long as its peer, which does not read, is there.
     struct Lingering {
         socket: OwnedFd,
         _peer: TcpStream,
@@ -308,7 +307,8 @@ mod tests {
         Lingering { socket: socket.into(), _peer: peer }
     }
 
-    /// Puts a descriptor into the queue of a socket, whose last close closes it.
+    /// Puts a descriptor into the queue of a socket, so that the last close of the socket closes
+    /// it.
     fn in_a_queue(fd: &OwnedFd) -> OwnedFd {
         let (sender, socket) = UnixStream::pair().unwrap();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -346,16 +346,16 @@ mod tests {
         closer().admits(USER).unwrap();
     }
 
-    /// What is read until the last close of the other end.
+    /// The number of bytes read until the other end is closed.
     fn read_to_end(mut socket: &UnixStream) -> usize {
         std::io::Read::read_to_end(&mut socket, &mut Vec::new()).unwrap()
     }
 
-    /// Objective: closes that are stuck take two threads, hold up neither the thread that closes nor other
-    /// users, and have their user refused until one of them ends.
+    /// Objective: stuck closes take two threads. They delay neither the thread that closes nor
+    /// other users, and their user is refused until one of them ends.
     ///
-    /// Steps: close three sockets in whose queues lies a socket that lingers, and another user's socket; look at
-    /// who is refused; have one peer go, and look again.
+    /// Steps: close three sockets with a lingering socket in their queues, and another user's
+    /// socket; check which user is refused; let one peer go, and check again.
     #[test]
     fn regression_a_user_whose_closes_are_stuck_is_refused_and_nobody_else() {
         const USER: u32 = 90_002;
@@ -376,13 +376,13 @@ mod tests {
         until("the other user's close", || !is_at_work(OTHER));
         closer().admits(OTHER).unwrap();
         assert!(closer().admits(USER).is_err());
-        // Gone, they answer with a reset: nothing is left to be sent.
+        // Gone peers answer with a reset, so nothing is left to send.
         drop(peers);
         until("the end", || !is_at_work(USER));
         closer().admits(USER).unwrap();
     }
 
-    /// Objective: many closes at once end all, by two threads.
+    /// Objective: many concurrent closes all end, on two threads.
     #[test]
     fn many_closes_of_a_user_are_done_by_two_threads() {
         const USER: u32 = 90_004;

@@ -1,4 +1,4 @@
-//! A socket on which bytes come, and no descriptors.
+//! A socket that receives bytes, and no descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 
 use super::{Descriptor, closer, receive, refuses};
 
-/// A socket of a stranger's, on which no descriptors are to come.
+/// A stranger's socket that must not receive descriptors.
 #[derive(Debug)]
 pub struct Inlet {
     socket: Descriptor,
@@ -19,25 +19,25 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Of a socket that was made to [refuse](super::refuse) them, if this kernel can.
+    /// A socket that was made to [refuse](super::refuse) descriptors, if this kernel can.
     #[must_use]
     pub fn new(socket: Descriptor) -> Self {
         let refuses = refuses(&socket);
         Self { socket, refuses, breached: AtomicBool::new(false) }
     }
 
-    /// True if the kernel lets no descriptors through, so that any way of receiving is safe.
+    /// True if the kernel lets no descriptors through, so that each way of receiving is safe.
     #[must_use]
     pub fn refuses(&self) -> bool {
         self.refuses
     }
 
-    /// Receives bytes; the number that there were, as recv(2) tells it.
+    /// Receives bytes; returns their number, as recv(2) does.
     ///
     /// # Errors
-    /// What the kernel said; `EBADMSG` if descriptors came. What came with them is lost, and who sends such
-    /// is to be [hung up](Descriptor::hang_up) on. Where nobody is, nothing is received while they cannot be
-    /// closed.
+    /// The kernel's error; `EBADMSG` if descriptors came. The bytes with them are lost, and the
+    /// caller must [hang up](Descriptor::hang_up) on the sender. While they cannot be closed,
+    /// nothing is received.
     #[inline]
     pub fn recv(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
         if self.refuses {
@@ -48,7 +48,7 @@ impl Inlet {
 
     #[cold]
     fn recv_with_room(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-        // Shown, descriptors stay where they are: without room, the kernel makes none.
+        // Peeking without room for descriptors leaves them in the socket.
         if flags.contains(RecvFlags::PEEK) {
             return rustix::net::recv(&self.socket, bytes, flags).map(|(_, len)| len);
         }

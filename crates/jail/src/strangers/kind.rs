@@ -1,4 +1,4 @@
-//! What a stranger's descriptor is, asked without entering its file system.
+//! The kind of a stranger's descriptor, determined without entering its file system.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -8,47 +8,48 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Memory: a memfd, or a file of tmpfs or hugetlbfs. `fstat(2)` of it does not wait.
+    /// Memory: a memfd, or a file of tmpfs or hugetlbfs. `fstat(2)` on it does not wait.
     Memory,
     /// An eventfd.
     Event,
     /// A socket.
     Socket,
-    /// Anything else. To ask more of it may wait as long as its maker likes.
+    /// Anything else. Further calls on it may wait as long as its maker likes.
     Other,
 }
 
-/// What a stranger's descriptor is. Never waits.
+/// The kind of a stranger's descriptor. Never waits.
 #[must_use]
 pub fn kind(fd: impl AsFd) -> Kind {
-    // Answered by shmem and hugetlbfs, sealed or not; no other file has seals.
+    // shmem and hugetlbfs answer, sealed or not; other files have no seals.
     if rustix::fs::fcntl_get_seals(&fd).is_ok() {
         return Kind::Memory;
     }
-    // Takes no lock; what is no socket is found by its operations.
+    // The call takes no lock: the file's operations tell a socket.
     if sockopt::socket_type(&fd).is_ok() {
         return Kind::Socket;
     }
     if is_anonymous(&fd) && takes_eight_bytes(&fd) { Kind::Event } else { Kind::Other }
 }
 
-/// Asked for no more than the type, and not to ask others, a file system answers with what it knows.
+/// True if the file has no type. Asked for the type only, and not to synchronize, a file system
+/// answers from its cache.
 fn is_anonymous(fd: impl AsFd) -> bool {
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    // No file of a file system is without a type; eventfds and their like are.
+    // Files of a file system have a type; eventfds and similar files have none.
     rustix::fs::statx(fd, "", how, StatxFlags::TYPE)
         .is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Unknown)
 }
 
-/// Of what has no type, only eventfds are written so: others refuse before they look at the bytes. These
-/// are nowhere, so that nothing is written, and nobody woken.
+/// Among files without a type, only eventfds access the bytes of such a write; others refuse it
+/// before. The address is invalid, so nothing is written and no thread is woken.
 fn takes_eight_bytes(fd: impl AsFd) -> bool {
     // SAFETY: the kernel finds nothing at this address, and says so.
     let wrote = unsafe { libc::write(fd.as_fd().as_raw_fd(), std::ptr::null(), 8) };
     wrote == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 
-/// True if it is an eventfd. It does not block from now on, as those of QEMU and DPDK never did.
+/// True if it is an eventfd. Makes it non-blocking, as those of QEMU and DPDK always are.
 #[must_use]
 pub fn is_event(fd: impl AsFd) -> bool {
     kind(&fd) == Kind::Event
@@ -57,7 +58,7 @@ pub fn is_event(fd: impl AsFd) -> bool {
             .is_ok()
 }
 
-/// True if it is a stream socket of this machine.
+/// True if it is a Unix stream socket.
 #[must_use]
 pub fn is_unix_stream(fd: impl AsFd) -> bool {
     sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX)
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Objective: files of tmpfs that nobody sealed, which guests' memory often is, are memory.
+    /// Objective: unsealed files of tmpfs, which guests' memory often is, are memory.
     #[test]
     fn files_of_tmpfs_are_memory() {
         let dir = std::path::Path::new("/dev/shm");
@@ -107,7 +108,8 @@ mod tests {
         assert_eq!(kind(File::open(dir).unwrap()), Kind::Other, "a directory is no memory");
     }
 
-    /// Objective: an eventfd is known without waking those who watch it, and does not block afterwards.
+    /// Objective: an eventfd is identified without waking its watchers, and is non-blocking
+    /// afterwards.
     #[test]
     fn asking_an_eventfd_wakes_nobody() {
         let event = eventfd(7, EventfdFlags::empty()).unwrap();

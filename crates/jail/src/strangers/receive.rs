@@ -17,19 +17,19 @@ pub const MOST: usize = 253;
 /// What was received.
 #[derive(Debug)]
 pub struct Received {
-    /// How many bytes; of a message that was longer, as many as there was room for.
+    /// The number of bytes; of a longer message, as many as there was room for.
     pub bytes: usize,
-    /// What the kernel says they are: with `MSG_TRUNC`, how many the message had.
+    /// The length that the kernel reports; with `MSG_TRUNC`, that of the whole message.
     pub len: usize,
     /// The message was longer, or some of its descriptors were [lost](Self::lost).
     pub truncated: bool,
-    /// It had descriptors that this process had no numbers for.
+    /// It had descriptors for which this process had no numbers left.
     pub lost: bool,
     /// The descriptors that came along.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// How many descriptors this process may have.
+/// The limit of descriptors of this process.
 fn limit() -> i32 {
     static LIMIT: OnceLock<i32> = OnceLock::new();
     *LIMIT.get_or_init(|| {
@@ -42,39 +42,39 @@ pub(super) fn prepare() {
     limit();
 }
 
-/// Descriptors that strangers never get: a message's that comes at once to each of a few threads.
+/// Descriptors that strangers never get: enough for a full message on each of a few threads.
 fn spare() -> i32 {
     (limit() / 8).clamp(MOST as i32, 8 * MOST as i32)
 }
 
-/// Most descriptors that wait to be closed: of all users, and of one.
+/// Most descriptors that may wait to be closed: of all users, and of one.
 pub(super) fn most_parked() -> (usize, usize) {
     let limit = limit().unsigned_abs() as usize;
     ((limit / 8).clamp(64, 8192), (limit / 16).clamp(32, 4096))
 }
 
-/// The highest number that a stranger's descriptor had last. The kernel numbers from the lowest that is
-/// free: a high number means that few are left.
+/// The last number of a stranger's descriptor. The kernel assigns the lowest free number, so a high
+/// number means that few are left.
 static HIGHEST: AtomicI32 = AtomicI32::new(0);
 
-/// True if a message's descriptors get numbers. What does not, the kernel closes at once, on the thread
-/// that receives.
+/// True if there are numbers for a message's descriptors. The kernel closes those without one at
+/// once, on the receiving thread.
 fn has_room(socket: impl AsFd) -> bool {
     let most = limit() - spare();
     if HIGHEST.load(Ordering::Relaxed) < most {
         return true;
     }
-    // Closed again at once: a socket that stays open elsewhere is let go of without waiting.
+    // Closing the duplicate does not wait, because the socket stays open elsewhere.
     let Ok(lowest) = rustix::io::fcntl_dupfd_cloexec(&socket, 0) else { return false };
     HIGHEST.store(lowest.as_raw_fd(), Ordering::Relaxed);
     lowest.as_raw_fd() < most
 }
 
-/// Receives bytes, and all descriptors that come with them, charged to user `uid`. Those received are
+/// Receives bytes, and all descriptors that come with them, which are charged to user `uid` and
 /// closed on exec.
 ///
 /// # Errors
-/// What the kernel said; `EMFILE` when descriptors are short, and then nothing is taken from the socket.
+/// The kernel's error; `EMFILE` when descriptors are short. Then nothing is taken from the socket.
 pub fn receive(
     socket: impl AsFd,
     uid: u32,

@@ -1,12 +1,12 @@
-//! Whether descriptors may be sent to a socket (`SO_PASSRIGHTS`, unix(7)).
+//! Whether a socket accepts descriptors (`SO_PASSRIGHTS`, unix(7)).
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
 use rustix::net::{AddressFamily, sockopt};
 
-/// The environment variable that, set to `off`, has this program do without `SO_PASSRIGHTS`, as on a kernel
-/// before 6.16: for tests.
+/// The environment variable that, if it is `off`, disables `SO_PASSRIGHTS`, as on kernels before
+/// 6.16. For tests.
 pub const SWITCH: &str = "TOKLAT_PASSRIGHTS";
 
 /// `SO_PASSRIGHTS` (asm-generic/socket.h), which libc does not name.
@@ -21,15 +21,16 @@ pub(super) fn prepare() {
     is_wanted();
 }
 
-/// Has the kernel fail whoever sends descriptors to `socket`; those to be accepted on it are made alike.
-/// To be called before `listen`, `connect`, or handing out a pair's other end: what came before stays.
+/// Makes the kernel fail a send with descriptors to `socket`. Connections that it accepts inherit
+/// this. Call it before `listen`, before `connect`, or before handing out the other end of a pair,
+/// because earlier descriptors stay.
 ///
-/// Nothing changes where the kernel does not know that: see [`refuses`].
+/// Has no effect on a kernel that does not know the option: see [`refuses`].
 pub fn refuse(socket: impl AsFd) {
     set(socket, 0);
 }
 
-/// Has the kernel let descriptors through to `socket` from now on.
+/// Lets the kernel pass descriptors to `socket` again.
 pub fn accept(socket: impl AsFd) {
     set(socket, 1);
 }

@@ -1,4 +1,4 @@
-//! What a port, or the two ends of a pipe, have of a region.
+//! What a port, or the two ends of a pipe, have allocated in a region.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use crate::layout::{
 const NETMAP_API: u32 = 14;
 /// The region is not the global one (`NI_PRIV_MEM`).
 const NI_PRIV_MEM: u32 = 1;
-/// Host rings that every interface has entries for, though no rings.
+/// Host rings: each interface has entries for them, but no rings.
 const FAKE_HOST_RINGS: u32 = 1;
 /// Bytes of `ni_name`, the terminating zero included.
 const NI_NAME: usize = 16;
@@ -46,27 +46,27 @@ impl Ends {
     }
 }
 
-/// Interfaces, rings and buffers; given back when dropped.
+/// Interfaces, rings and buffers, which return to the region on drop.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) region: Arc<Region>,
     interfaces: Vec<u32>,
     rings: Vec<RingSpec>,
-    /// Another process goes on using it.
+    /// Another process continues to use them.
     kept: AtomicBool,
 }
 
-/// Which slots a new ring gets.
+/// The buffers that the slots of a new ring get.
 #[derive(Clone, Copy)]
 enum Fill {
     /// Buffers of its own.
     Own,
-    /// Those of the send ring it is the twin of.
+    /// The buffers of this send ring, whose twin it is.
     TwinOf(u32),
 }
 
 impl Lease {
-    /// A port's: one interface, its rings, their buffers, extra buffers.
+    /// Allocates for a port: one interface, its rings, their buffers, extra buffers.
     pub(crate) fn port(
         region: &Arc<Region>,
         wanted: &Wanted<'_>,
@@ -80,8 +80,8 @@ impl Lease {
         Ok((lease, ends))
     }
 
-    /// A pipe's: two interfaces; each end's receive rings are twins of the other's send rings and
-    /// have the same buffers.
+    /// Allocates for a pipe: two interfaces. Each end's receive rings are twins of the other's send
+    /// rings and have the same buffers.
     pub(crate) fn pipe(
         region: &Arc<Region>,
         wanted: &Wanted<'_>,
@@ -135,7 +135,7 @@ impl Lease {
         Ok(spec)
     }
 
-    /// Buffers for the slots of a ring, as netmap hands them out: length that of the buffer.
+    /// Buffers for the slots of a ring as netmap hands them out, with the length of the buffer.
     fn take_buffers(&self, ring: u32, slots: u32) -> Result<Vec<SlotWord>, RegionError> {
         let len = self.region.geometry.buf_size.min(u32::from(u16::MAX)) as u16;
         let mut books = self.region.books();
@@ -155,7 +155,7 @@ impl Lease {
         Ok(self.memory(ring, slots)?.slots.iter().map(Slot::load).collect())
     }
 
-    /// The core's words of a ring that no core knows yet.
+    /// Initializes the core's words of a ring that no core uses yet.
     fn init_core(&self, ring: u32, slots: u32) -> Result<(), RegionError> {
         let control = self.memory(ring, slots)?.control;
         control.core.0.publish(0);
@@ -166,7 +166,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Everything else of a ring, as `netmap-abi.md` 1.3 and 2.2 have it at first.
+    /// Initializes the rest of a ring, as in `netmap-abi.md` 1.3 and 2.2.
     fn init_ring(
         &self,
         spec: RingSpec,
@@ -213,8 +213,8 @@ impl Lease {
         mapping.bytes(at, geometry.if_size as usize).unwrap_or(Bytes::empty())
     }
 
-    /// `netmap_if`: name, counts, and the distance of every ring from it; 0 for the host rings that
-    /// are only entries.
+    /// Writes `netmap_if`: name, counts, and the distance to each ring; 0 for host rings, which
+    /// exist as entries only.
     fn write_interface(&self, number: u32, name: &str, ends: Ends) {
         let geometry = &self.region.geometry;
         let at = self.interface(number);
@@ -235,7 +235,8 @@ impl Lease {
         }
     }
 
-    /// Links `count` buffers: the first word of each is the next one's number, 0 ends the list.
+    /// Links `count` buffers: the first word of each is the number of the next one, 0 ends the
+    /// list.
     fn take_extra(&self, interface: u32, count: u32) -> Result<(), RegionError> {
         for _ in 0..count {
             let buffer = self.region.buffer()?;
@@ -247,7 +248,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Takes the first extra buffer off the list of the lease's first interface.
+    /// Takes the first extra buffer from the list of the lease's first interface.
     pub(crate) fn pop_extra(&self) -> Option<super::Buffer> {
         let interface = self.interface(*self.interfaces.first()?);
         let number = interface.read(NI_BUFS_HEAD).filter(|number| *number != 0)?;
@@ -259,7 +260,7 @@ impl Lease {
         Some(buffer)
     }
 
-    /// Nothing of it is ever given back: another process uses it.
+    /// Never returns anything to the region, because another process uses it.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Relaxed);
     }
@@ -273,7 +274,7 @@ impl Lease {
         self.reinitialise(ends)
     }
 
-    /// Makes the rings as they were at first, with the buffers that they have now.
+    /// Resets the rings to their first state, with the buffers that they currently have.
     pub(crate) fn reinitialise(&self, ends: Ends) -> Result<(), RegionError> {
         for (spec, direction) in [(ends.tx, Direction::Send), (ends.rx, Direction::Receive)] {
             for ring in 0..spec.rings {
@@ -293,8 +294,8 @@ impl Drop for Lease {
         if self.kept.load(Relaxed) {
             return;
         }
-        // The list lies in shared memory: it ends at the first number that is not a loose buffer, so
-        // also where it bites its own tail.
+        // The list is in shared memory and may be corrupt. It ends at the first number that is not
+        // a loose buffer, so a cycle ends, too.
         while let Some(buffer) = self.pop_extra() {
             drop(buffer);
         }

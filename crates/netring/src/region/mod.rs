@@ -1,4 +1,4 @@
-//! Regions: the memory that ports of one process share, and who has what of it.
+//! Regions: the memory that ports of one process share, and which port has what of it.
 //!
 //! ```text
 //!   Region (Arc) ---- mapping, memory file
@@ -26,14 +26,14 @@ pub(crate) use lease::{Ends, Lease, Wanted};
 pub(crate) use numbers::Holder;
 use numbers::{BufferTable, Numbers};
 
-/// Why a region could not be made, or has not what was asked of it.
+/// Why a region could not be made, or could not meet a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// A size is out of range.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The memory could not be had.
+    /// The memory cannot be allocated or mapped.
     #[error(transparent)]
     Memory(#[from] shmem::RegionError),
     /// A pool is used up.
@@ -42,12 +42,12 @@ pub enum RegionError {
     /// The kernel refused an event descriptor.
     #[error("Cannot make an event descriptor; check the limit of open files")]
     Event(#[source] Errno),
-    /// A buffer was given back that is free, reserved, in a ring, or not of this region.
+    /// The buffer to return is free, reserved, in a ring, or not of this region.
     #[error("Buffer {0} was not taken, so it cannot be given back")]
     NotTaken(u32),
 }
 
-/// How large a region is to be.
+/// The size of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionConfig {
     interfaces: u32,
@@ -104,7 +104,7 @@ impl RegionConfig {
         Self { slots, ..self }
     }
 
-    /// How many buffers, without the two reserved ones: one a slot, and the extra ones.
+    /// How many buffers, not counting the two reserved ones: one for each slot, and the extra ones.
     #[must_use]
     pub fn buffers(self, buffers: u32) -> Self {
         Self { buffers, ..self }
@@ -154,12 +154,12 @@ impl RegionConfig {
 struct Books {
     interfaces: Numbers,
     rings: Numbers,
-    /// Where to look for free buffers first.
+    /// Where to look for a free buffer first.
     next_buffer: u32,
 }
 
-/// Memory for ports. Ports of one process that are in one region can exchange buffers: frames pass
-/// from one to the other without being copied.
+/// Memory for ports. Ports of one process that are in one region can exchange buffers, so frames
+/// pass between them without a copy.
 #[derive(Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
@@ -171,11 +171,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region in a sealed memory file, which can be lent to a switch or to the other end of a
-    /// pipe.
+    /// Makes a region in a sealed memory file, which can be lent to a switch or to the other end of
+    /// a pipe.
     ///
     /// # Errors
-    /// A size is out of range, or the kernel has no such memory.
+    /// A size is out of range, or the kernel does not have the memory.
     pub fn create(config: RegionConfig) -> Result<Arc<Self>, RegionError> {
         let geometry = Self::checked(&config)?;
         let file = Memfd::create("toklat-region", geometry.file_size() as usize, config.pages)?;
@@ -253,7 +253,7 @@ impl Region {
         self.books().rings.free()
     }
 
-    /// Takes a buffer that is in no ring.
+    /// Allocates a buffer that is in no ring.
     ///
     /// # Errors
     /// [`RegionError::Exhausted`].
@@ -262,7 +262,7 @@ impl Region {
         Ok(Buffer { region: Arc::clone(self), number })
     }
 
-    /// Gives back a buffer that is in no ring, by its number.
+    /// Returns a buffer that is in no ring, by its number.
     ///
     /// # Errors
     /// [`RegionError::NotTaken`] for a number out of range, a reserved or free buffer, and one that is
@@ -281,11 +281,11 @@ impl Region {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // The books are whole at any moment: a panic elsewhere does not spoil them.
+        // The data is consistent at all times, so a panic elsewhere does not corrupt it.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True for a buffer that is taken and in no ring.
+    /// True for an allocated buffer that is in no ring.
     fn is_loose(&self, buffer: u32) -> bool {
         self.buffers.is_held(buffer, Holder::LOOSE)
     }
@@ -295,7 +295,7 @@ impl Region {
         self.buffers.give_all(holder);
     }
 
-    /// Two buffers of the region have changed places.
+    /// Notes that two buffers of the region have changed places.
     #[inline]
     pub(crate) fn exchanged(&self, a: u32, b: u32) {
         self.buffers.exchange(a, b);
@@ -309,8 +309,8 @@ pub(crate) fn pool_of(mapping: &Arc<Mapping>, geometry: &Geometry) -> Option<Poo
     Pool::new(mapping, usize::try_from(first).ok()?, geometry.buf_size, count)
 }
 
-/// A buffer that is in no ring: to be exchanged for a slot's, and so kept, filled ahead or sent again.
-/// Given back to its region when dropped.
+/// A buffer that is in no ring. Exchanged for a slot's buffer, it can be kept, filled ahead or sent
+/// again. It returns to its region on drop.
 #[derive(Debug)]
 pub struct Buffer {
     pub(crate) region: Arc<Region>,

@@ -1,4 +1,4 @@
-//! Who has which buffer, ring and interface of a region. Pure bookkeeping: no shared memory.
+//! Tracks which port has which buffer, ring and interface of a region. Uses no shared memory.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -8,7 +8,7 @@ use crate::layout::RESERVED_BUFFERS;
 #[derive(Debug)]
 pub(super) struct Numbers {
     taken: Vec<bool>,
-    /// Where to look first: what was given back last is used again last, because a switch may need a
+    /// Where to look first. Numbers returned last are used again last, because a switch may need a
     /// moment to notice that a port is gone.
     next: usize,
 }
@@ -31,7 +31,7 @@ impl Numbers {
         Some(first as u32)
     }
 
-    /// Gives `count` numbers from `first` on back; false, and nothing changes, if one was not taken.
+    /// Returns `count` numbers from `first` on; false, and nothing changes, if one was not taken.
     pub(super) fn give_run(&mut self, first: u32, count: u32) -> bool {
         let (first, count) = (first as usize, count as usize);
         let Some(run) = first.checked_add(count).and_then(|end| self.taken.get_mut(first..end))
@@ -51,14 +51,14 @@ impl Numbers {
     }
 }
 
-/// Who holds a buffer: a ring, or nobody in particular.
+/// The holder of a buffer: a ring, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder(u16);
 
 impl Holder {
     const FREE: Self = Self(0);
     const RESERVED: Self = Self(1);
-    /// Taken, and in no ring: a [`Buffer`](crate::Buffer), or in a list of extra buffers.
+    /// Allocated, and in no ring: a [`Buffer`](crate::Buffer), or in a list of extra buffers.
     pub(crate) const LOOSE: Self = Self(2);
 
     /// The ring object of this number.
@@ -67,19 +67,19 @@ impl Holder {
     }
 }
 
-/// Who holds each buffer of a region.
+/// The holder of each buffer of a region.
 ///
-/// It is kept outside of shared memory, and follows every exchange of buffers that goes through the
-/// library; so what is given back when a port closes does not depend on what anybody wrote into slots.
-/// Taking and giving back happen under the region's lock; an exchange only touches two entries, whose
-/// buffers the exchanging thread has.
+/// The table is outside of shared memory and follows each exchange of buffers that goes through the
+/// library. So what returns when a port closes does not depend on the content of slots. Buffers are
+/// taken and returned under the region's lock. An exchange touches only two entries, whose buffers
+/// the exchanging thread holds.
 #[derive(Debug)]
 pub(super) struct BufferTable {
     holders: Box<[AtomicU16]>,
 }
 
 impl BufferTable {
-    /// `len` buffers, all free but the reserved ones.
+    /// `len` buffers, all free except the reserved ones.
     pub(super) fn new(len: u32) -> Self {
         let holder = |i| if i < RESERVED_BUFFERS { Holder::RESERVED } else { Holder::FREE };
         Self { holders: (0..len).map(|i| AtomicU16::new(holder(i).0)).collect() }
@@ -105,7 +105,7 @@ impl BufferTable {
         Some(found)
     }
 
-    /// Gives a buffer back that `holder` has; false if it has not.
+    /// Returns a buffer that `holder` has; false if it does not have it.
     pub(super) fn give(&self, buffer: u32, holder: Holder) -> bool {
         let held = self.is_held(buffer, holder) && holder.0 > Holder::RESERVED.0;
         if held {
@@ -114,7 +114,7 @@ impl BufferTable {
         held
     }
 
-    /// Gives all buffers back that `holder` has.
+    /// Returns all buffers that `holder` has.
     pub(super) fn give_all(&self, holder: Holder) {
         self.held_by(holder).for_each(|buffer| self.set(buffer, Holder::FREE));
     }
@@ -192,7 +192,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map from buffer to ring: nothing is handed out twice, given back twice or lost.
+        /// The model is a map from buffer to ring: no buffer is handed out twice, returned twice or
+        /// lost.
         #[test]
         fn the_table_agrees_with_an_oracle(steps in prop::collection::vec(step(), 1..200)) {
             const BUFFERS: u32 = 32;

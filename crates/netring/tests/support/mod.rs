@@ -30,7 +30,7 @@ impl FakeCore {
         core
     }
 
-    /// All receive buffers but the one of the slot that stays empty.
+    /// All receive buffers except that of the slot that stays empty.
     fn start(&mut self) {
         (self.taken, self.filled, self.reclaimed) = (0, 0, previous(0, self.rings.rx.slots));
         let slots = &self.rx.slots[..self.rings.rx.slots as usize - 1];
@@ -62,7 +62,7 @@ impl FakeCore {
         frames
     }
 
-    /// Hands a frame to the port; false if there is no room.
+    /// Gives a frame to the port; false if there is no room.
     pub fn give(&mut self, frame: &[u8]) -> bool {
         let n = self.rings.rx.slots;
         let owner = self.rx.control.owner.0.observe();
@@ -89,7 +89,7 @@ impl FakeCore {
         true
     }
 
-    /// Everything that the port sent goes back to it.
+    /// Sends all frames of the port back to it.
     pub fn reflect(&mut self) -> usize {
         let frames = self.take(usize::MAX);
         frames.iter().filter(|frame| self.give(frame)).count()
