@@ -11,7 +11,8 @@ pub use topology::{
     SwitchConfig, WorkerConfig, parse_bytes,
 };
 
-/// A region's rings as a data process is told of them; checked again when mapped.
+/// The rings of a region, as a data process gets them. They are validated again when they are
+/// mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAttach {
     /// How the region is divided: if_size, if_num, ring_size, ring_num, buf_size, buf_num.
@@ -23,10 +24,10 @@ pub struct RingAttach {
     /// Receive rings: first, rings, slots.
     #[serde(with = "ring_spec")]
     pub rx: RingSpec,
-    /// Bytes of a buffer that the switch fills.
+    /// Bytes of a buffer that the switch may fill.
     pub buf_usable: u32,
-    /// The region is the supervisor's, which reads from the slots whose buffers are free again when the
-    /// port goes: then all are put back there.
+    /// The region belongs to the supervisor. When the port is removed, all free buffers are put
+    /// back into the slots, where the supervisor finds them.
     #[serde(default)]
     pub supervised: bool,
     /// The offload requests that slots carry, as bits.
@@ -58,27 +59,28 @@ pub enum Attachment {
         /// What it receives (is handed out).
         rx: bool,
     },
-    /// A tap interface. Descriptors: its queues, 1 to 8, opened with IFF_VNET_HDR and not blocking.
+    /// A tap interface. Descriptors: its queues, 1 to 8, opened with IFF_VNET_HDR and non-blocking.
     Tap {
-        /// The kernel takes UDP that is to be segmented (since Linux 6.2).
+        /// The kernel accepts UDP segmentation requests (since Linux 6.2).
         uso: bool,
     },
-    /// A guest's virtio-net queues, by the vhost-user protocol. Descriptors: the socket, connected to
-    /// the front end.
+    /// A guest's virtio-net queues over the vhost-user protocol. Descriptors: the socket connected
+    /// to the front end.
     VhostUser {
         /// Most pairs of queues (at most 16).
         queue_pairs: u16,
     },
-    /// An emulated network card, by the vfio-user protocol. Descriptors: the socket, connected to the
-    /// front end; with shared doorbells a memory file as long as the card's first base address register.
+    /// An emulated network card over the vfio-user protocol. Descriptors: the socket connected to
+    /// the front end. With shared doorbells also a memory file as long as the card's first base
+    /// address register.
     VfioUser(NicConfig),
-    /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt). Descriptors:
-    /// the connected socket.
+    /// Frames over a stream socket, with a length before each (QEMU's `-netdev stream`, passt).
+    /// Descriptors: the connected socket.
     Stream,
     /// Frames in datagrams (QEMU's `-netdev dgram`). Descriptors: the socket.
     Dgram,
-    /// A VXLAN tunnel to other hosts. Descriptors: the UDP socket that receives, those that send (1 to 16), a memory file
-    /// for the counters of its peers.
+    /// A VXLAN tunnel to other hosts. Descriptors: the receiving UDP socket, the sending ones (1 to
+    /// 16), and a memory file for the counters of its peers.
     Vxlan(VxlanConfig),
     /// Frames from a pcap or pcapng file. Descriptors: the file.
     PcapRead {
@@ -91,7 +93,7 @@ pub enum Attachment {
     PcapWrite,
     /// Takes everything and sends nothing.
     Null,
-    /// Nobody: a configured port that waits for its client. No descriptors.
+    /// No owner: a configured port that waits for its client. No descriptors.
     Vacant,
 }
 
@@ -105,7 +107,7 @@ impl Attachment {
         )
     }
 
-    /// True if strangers made its descriptors, or send to them.
+    /// True if a peer that is not trusted made its descriptors, or sends to them.
     #[must_use]
     pub fn has_stranger(&self) -> bool {
         match self {
@@ -131,7 +133,7 @@ impl Attachment {
     }
 }
 
-/// A port as a data process is told of it.
+/// A port, as a data process gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortConfig {
     /// Its name without the switch's.
@@ -146,29 +148,29 @@ pub struct PortConfig {
     pub uid: u32,
 }
 
-/// What one user may take of a switch's data process.
+/// The limits of one user in a switch's data process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserLimits {
     /// Most learned addresses; `None` for the table's share, [`u32::MAX`] for no limit.
     pub addresses: Option<u32>,
-    /// Most bytes of guests' memory that are mapped; `None` for the process's share, [`u64::MAX`] for
-    /// no limit.
+    /// Most bytes of guests' memory that may be mapped; `None` for the process's share,
+    /// [`u64::MAX`] for no limit.
     pub memory: Option<u64>,
 }
 
-/// What users may take of a switch's data process.
+/// The limits of all users in a switch's data process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Every user who is not named.
+    /// The limits of users that are not named.
     pub each: UserLimits,
     /// Users who are, by uid.
     pub users: Vec<(u32, UserLimits)>,
 }
 
 impl Limits {
-    /// Most users that are named: a message has room for them.
+    /// Most users that can be named: they must fit a message.
     pub const MAX_USERS: usize = 512;
 
     /// What a user may take.

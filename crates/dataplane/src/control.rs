@@ -1,10 +1,11 @@
-//! What the supervisor and a data process say to each other.
+//! The messages between the supervisor and a data process.
 //!
-//! The data process listens on a SEQPACKET socket in the runtime directory that the supervisor made
-//! and passed to it; the supervisor connects, also after it was restarted itself. One JSON message a
-//! packet, descriptors by SCM_RIGHTS. The supervisor asks, the data process answers each [`Command`]
-//! with one [`Answer`], in order; only [`Answer::Keep`] and [`Answer::Forget`] come unasked. Counters, table and cursors are not asked for: they stand in the
-//! state memory file ([`crate::state`]), which the supervisor reads.
+//! The data process listens on a SEQPACKET socket in the runtime directory, which the supervisor
+//! made and passed to it. The supervisor connects, again after it was restarted. Each packet is one
+//! JSON message, with descriptors by SCM_RIGHTS. The data process answers each [`Command`] of the
+//! supervisor with one [`Answer`], in order. Only [`Answer::Keep`] and [`Answer::Forget`] are sent
+//! unasked. Counters, table and cursors need no messages: the supervisor reads them in the state
+//! memory file ([`crate::state`]).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
-/// Version of these messages; both sides close the connection if it differs.
+/// The version of these messages. Both sides disconnect if it differs.
 pub const VERSION: u32 = 4;
 
 /// What the supervisor asks.
@@ -29,28 +30,29 @@ pub enum Command {
         /// [`VERSION`].
         version: u32,
     },
-    /// Adds a port under a number that is free. Descriptors as its attachment says.
+    /// Adds a port under a free number. The attachment says which descriptors come along.
     AddPort {
         /// Its number.
         id: PortId,
         /// What it is.
         config: PortConfig,
-        /// Go on from the cursors in the state memory: the port outlives an earlier data process.
+        /// Continue from the cursors in the state memory: the port outlives an earlier data
+        /// process.
         resume: bool,
     },
-    /// What a port that is added next, to go on, said is to be kept ([`Answer::Keep`]). Descriptor: the
-    /// one that came with it, if one did.
+    /// Returns a part of the persistent state ([`Answer::Keep`]) of a port that is added next with
+    /// `resume`. Descriptor: the one that came with that part, if any.
     Restore {
         /// The port's number.
         id: PortId,
         /// The user that the port works for.
         uid: u32,
-        /// The name it was kept under.
+        /// The name of the part.
         key: String,
         /// What was kept.
         value: serde_json::Value,
     },
-    /// Removes a port; answered when no worker touches its memory any more.
+    /// Removes a port. Answered once no worker touches its memory any more.
     RemovePort {
         /// Its number.
         id: PortId,
@@ -69,7 +71,7 @@ pub enum Command {
         /// The worker.
         worker: u16,
     },
-    /// Changes what can be changed of a running switch.
+    /// Changes those settings of a running switch that can change.
     SetSwitch {
         /// What workers do when idle.
         idle: Idle,
@@ -77,14 +79,14 @@ pub enum Command {
         batch: u16,
         /// Seconds until a learned address is forgotten.
         fdb_ageing_s: u32,
-        /// Milliseconds a sender waits for a lossless port.
+        /// Milliseconds that a sender waits for a lossless port.
         stall_timeout_ms: u32,
-        /// Bytes that are mapped for one port.
+        /// Most bytes that may be mapped for one port.
         max_guest_memory: u64,
-        /// Bytes that are mapped for all ports.
+        /// Most bytes that may be mapped for all ports.
         max_mapped_memory: u64,
     },
-    /// Changes what each user may take ([`PortConfig::uid`]).
+    /// Changes the limits of users ([`PortConfig::uid`]).
     SetLimits {
         /// From now on.
         limits: Limits,
@@ -112,18 +114,18 @@ pub enum Command {
         /// Its VLAN.
         vlan: Option<VlanId>,
     },
-    /// All ports of an earlier data process are added: from now on frames are gathered.
+    /// All ports of an earlier data process are added: start to gather frames.
     Resume,
-    /// All ports, with their descriptors, one [`Answer::Port`] each, what they keep, and an
-    /// [`Answer::Done`] at last: for a supervisor that was restarted.
+    /// Lists all ports with their descriptors, an [`Answer::Port`] for each, then their persistent
+    /// state, then an [`Answer::Done`]. For a supervisor that was restarted.
     ListPorts,
-    /// Stops gathering, delivers or times out what was gathered, settles, then answers and exits:
-    /// nothing is lost, and a successor can go on.
+    /// Stops gathering, delivers or times out gathered frames, settles, then answers and exits. No
+    /// frame is lost, and a successor can continue.
     Stop,
 }
 
 impl Command {
-    /// [`Command::SetSwitch`], with what of a configuration can be changed.
+    /// A [`Command::SetSwitch`] with all settings of `config` that can change.
     #[must_use]
     pub fn set_switch(config: &SwitchConfig) -> Self {
         Self::SetSwitch {
@@ -141,7 +143,7 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answer {
-    /// Who it is. Descriptor: the state memory file.
+    /// Identifies the data process. Descriptor: the state memory file.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -152,31 +154,31 @@ pub enum Answer {
     },
     /// Done.
     Done,
-    /// A port was added; it is served by this worker.
+    /// A port was added; this worker serves it.
     Added {
         /// The worker.
         worker: u16,
     },
-    /// A port of a [`Command::ListPorts`]; descriptors as its attachment says.
+    /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
     Port {
         /// Its number.
         id: PortId,
         /// What it is.
         config: Box<PortConfig>,
     },
-    /// Not an answer, and sent at any time: something that the port needs to go on after a restart of
-    /// the data process, in place of what was kept under this name. At most one descriptor.
+    /// Sent unasked at any time: a part of a port's persistent state, which replaces the part with
+    /// the same name. At most one descriptor.
     Keep {
         /// The port's number.
         id: PortId,
         /// The user that the descriptor is charged to.
         uid: u32,
-        /// The name of it, one of the port's own.
+        /// The name of the part.
         key: String,
-        /// What is to be kept, beside the descriptor.
+        /// The value of the part, in addition to the descriptor.
         value: serde_json::Value,
     },
-    /// Not an answer, and sent at any time: what was kept under this name is not needed any more.
+    /// Sent unasked at any time: the part of this name is not needed any more.
     Forget {
         /// The port's number.
         id: PortId,
@@ -185,7 +187,7 @@ pub enum Answer {
     },
     /// It could not be done.
     Failed {
-        /// Why, and what to do about it.
+        /// The reason, and the remedy.
         reason: String,
     },
 }
@@ -200,10 +202,10 @@ pub enum ChannelError {
     /// The socket failed.
     #[error("The channel failed")]
     Io(#[from] rustix::io::Errno),
-    /// What came is not a message.
+    /// The bytes received are not a message.
     #[error("Not a message of this version")]
     Json(#[from] serde_json::Error),
-    /// More bytes or descriptors than a message has.
+    /// There are more bytes or descriptors than a message can have.
     #[error("A message is at most {MAX_MESSAGE} bytes and {MAX_DESCRIPTORS} descriptors")]
     TooLarge,
 }
@@ -216,7 +218,7 @@ pub const MAX_DESCRIPTORS: usize = 20;
 /// Sends one message with its descriptors.
 ///
 /// # Errors
-/// [`ChannelError`]; `Io(AGAIN)` if the socket does not block and is full.
+/// [`ChannelError`]; `Io(AGAIN)` if the socket is non-blocking and full.
 pub fn send<T: Serialize>(
     to: impl AsFd,
     message: &T,
@@ -236,10 +238,11 @@ pub fn send<T: Serialize>(
     Ok(())
 }
 
-/// Receives one message with its descriptors, which are root's until the message says whose they are.
+/// Receives one message with its descriptors. They are charged to root until the message names
+/// their user.
 ///
 /// # Errors
-/// [`ChannelError`]; `Io(AGAIN)` if the socket does not block and nothing is there.
+/// [`ChannelError`]; `Io(AGAIN)` if the socket is non-blocking and empty.
 pub fn receive<T: for<'de> Deserialize<'de>>(
     from: impl AsFd,
 ) -> Result<(T, Vec<Descriptor>), ChannelError> {

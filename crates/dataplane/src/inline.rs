@@ -25,7 +25,7 @@ use crate::port_link::{self, Change};
 use crate::serve::{Served, Switch, Tools};
 use crate::state::{PortState, PortStats, State};
 
-/// A port as it was plugged in.
+/// A port, as it was plugged in.
 struct Member {
     spec: PortSpec<Exit>,
     policy: Policy,
@@ -39,7 +39,7 @@ pub struct Inline {
     members: Vec<Member>,
     /// By number, ascending.
     served: Vec<Served>,
-    /// Turns so far; each listens to one port that has nothing to send.
+    /// The number of turns so far. Each turn checks one idle port for a reset.
     turns: usize,
     tools: Tools,
     instances: u32,
@@ -57,7 +57,7 @@ impl Inline {
     /// A switch without ports.
     ///
     /// # Errors
-    /// [`AttachError::Region`] when there is no memory.
+    /// [`AttachError::Region`] when there is not enough memory.
     #[expect(clippy::needless_pass_by_value, reason = "settings are made for their switch")]
     pub fn new(config: SwitchConfig) -> Result<Self, AttachError> {
         let state = State::private(&config)?;
@@ -94,7 +94,7 @@ impl Inline {
         self.add(name, policy, None, |state| attach_rings(rings, state))
     }
 
-    /// Plugs in rings that get copies of what port `of` sends or receives.
+    /// Plugs in rings that get copies of what the monitored port sends or receives.
     ///
     /// # Errors
     /// As [`add_rings`](Self::add_rings).
@@ -110,7 +110,7 @@ impl Inline {
     /// Plugs in any kind of port, made by one of [`attach`]'s functions from the port's state.
     ///
     /// # Errors
-    /// What `attach` says; [`AttachError::Number`] when all port numbers are taken.
+    /// The error of `attach`; [`AttachError::Number`] when all port numbers are taken.
     pub fn add_attached(
         &mut self,
         name: &str,
@@ -158,7 +158,7 @@ impl Inline {
         Ok(id)
     }
 
-    /// Unplugs a port; frames that wait for it are dropped and counted.
+    /// Unplugs a port. Frames that wait for it are dropped and counted.
     pub fn remove(&mut self, id: PortId) {
         self.members.retain(|member| member.spec.id != id);
         self.served.iter_mut().filter(|served| served.id == id).for_each(Served::abandon);
@@ -170,10 +170,10 @@ impl Inline {
         }
     }
 
-    /// Changes a port's rules; in other VLANs its learned addresses are forgotten.
+    /// Changes a port's policy. If its VLANs change, its learned addresses are forgotten.
     ///
     /// # Errors
-    /// There is no such port, or no room for its addresses: all is as before.
+    /// There is no such port, or no room for its addresses; then nothing has changed.
     pub fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<(), AttachError> {
         let member = self.members.iter_mut().find(|member| member.spec.id == id);
         let Member { spec, policy: earlier } = member.ok_or(AttachError::Number(id))?;
@@ -196,12 +196,12 @@ impl Inline {
         Ok(())
     }
 
-    /// Builds the table of the present ports.
+    /// Builds the table of the current ports.
     fn rebuild(&mut self) {
         self.ports = Ports::build(self.members.iter().map(|member| &member.spec));
     }
 
-    /// Forgets addresses that were not seen for the configured time. To be called once a second or so.
+    /// Forgets addresses that were not seen for the configured time. Call it about once a second.
     pub fn age(&self, now: Nanos) {
         self.fdb.age(self.ageing_s, now);
     }
@@ -215,14 +215,14 @@ impl Inline {
         self.turns = self.turns.wrapping_add(1);
         let ports = self.served.len().max(1);
         if let Some(served) = self.served.get_mut(self.turns % ports) {
-            // Where an owner that wants its port reset is heard.
+            // Sees whether the owner wants the port reset.
             served.disarm();
         }
         frames
     }
 
-    /// As [`turn`](Self::turn), of one port: for callers that know which has flushed, among many that have
-    /// not. Resets that ports ask for wait for the next turn of all.
+    /// As [`turn`](Self::turn), for one port: for callers that know which of many ports has
+    /// flushed. Resets wait for the next turn of all ports.
     pub fn turn_of(&mut self, id: PortId, now: Nanos) -> usize {
         let at = self.served.binary_search_by_key(&id, |served| served.id);
         at.map_or(0, |at| self.turn_within(at..at + 1, now))
@@ -234,7 +234,7 @@ impl Inline {
         // turns, together with the frames they hold.
         let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let (ports, fdb) = (&self.ports, &self.fdb);
-        // Nobody sleeps on an inline port: its owner is the caller.
+        // The owner of an inline port is the caller, so no owner sleeps.
         let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };
         let mut frames = 0;
         for served in self.served.get_mut(range).unwrap_or_default() {
@@ -259,7 +259,7 @@ impl Inline {
         self.state.port(id).map(|state| state.snapshot()).unwrap_or_default()
     }
 
-    /// All state: counters, totals of ports that are gone.
+    /// The whole state: counters, and totals of removed ports.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
@@ -270,10 +270,10 @@ fn attach_rings(rings: &Rings, state: &PortState) -> Result<Attached, AttachErro
     attach::ring::attach_mapped(&rings.mapping, None, &rings.into(), state, false)
 }
 
-/// Enters a port's configured addresses into the table and takes earlier ones out.
+/// Enters a port's configured addresses into the table, and removes earlier ones.
 ///
 /// # Errors
-/// [`AttachError::TableFull`]: the earlier ones are there again.
+/// [`AttachError::TableFull`]: the earlier ones are restored.
 pub(crate) fn set_addresses(
     fdb: &Fdb,
     id: PortId,
@@ -303,8 +303,8 @@ pub(crate) fn set_addresses(
     Err(AttachError::TableFull(wanted[full].1))
 }
 
-/// The filters in which a port's configured addresses are looked up: on a trunk to all VLANs, the
-/// native one only.
+/// The filters in which a port's configured addresses are looked up. For a trunk with all VLANs it
+/// is only the native one.
 fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
     match vlan {
         VlanMode::Unaware => vec![0],

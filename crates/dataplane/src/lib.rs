@@ -25,12 +25,13 @@ pub use inline::Inline;
 
 use std::os::fd::BorrowedFd;
 
-/// Signals an eventfd. One that counts already is as good.
+/// Signals an eventfd. A signal that is pending already has the same effect.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-/// Wakes whoever waits on the other end of a token. A byte that is pending already is as good.
+/// Wakes the thread that waits at the other end of a token. A byte that is pending already has the
+/// same effect.
 pub(crate) fn kick(token: BorrowedFd<'_>) {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     let _ = rustix::net::send(token, &[1], flags);

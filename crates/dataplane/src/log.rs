@@ -1,4 +1,4 @@
-//! Lines for the log, which nobody is waited for, and of which peers cause so many and no more.
+//! Log lines. No thread waits for the log, and the number of lines that peers can cause is limited.
 //!
 //! ```text
 //!   any thread --- say(about, reason, what) ---> Limiter ---> queue ---> writer thread ---> standard error
@@ -6,7 +6,7 @@
 //!                                                 | each; the rest counted     | drops lines, counted
 //! ```
 //!
-//! Until the writer is [started](start), lines go to standard error at once: so it is in tests.
+//! Until the writer is [started](start), lines go straight to standard error, as in tests.
 
 mod limit;
 
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 pub use self::limit::{Limiter, Repeated};
 
-/// Lines that wait to be written.
+/// Most lines that wait to be written.
 const QUEUED: usize = 1024;
 /// Bytes of a line; longer ones are cut off.
 const LONGEST: usize = 2048;
-/// How often what was repeated is said.
+/// How often repeated lines are summarized.
 const TICK: Duration = Duration::from_secs(1);
-/// How long the last lines of a process may take.
+/// How long a process that ends waits for its last lines.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
@@ -34,20 +34,20 @@ static SAID: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
 /// What is to be written.
 enum Entry {
     Line(Vec<u8>),
-    /// Told when all before it is written.
+    /// Signalled when all earlier lines are written.
     Mark(SyncSender<()>),
 }
 
 struct Writer {
     queue: SyncSender<Entry>,
-    /// Lines that the queue had no room for, since that was said last.
+    /// Lines dropped because the queue was full, since that was last reported.
     dropped: AtomicU64,
 }
 
-/// Starts the writer, which also calls `tick` once a second; once in a process.
+/// Starts the writer, once in a process. It also calls `tick` once a second.
 ///
 /// # Errors
-/// There can be no more threads.
+/// The kernel has no thread left.
 pub fn start(mut tick: impl FnMut() + Send + 'static) -> io::Result<()> {
     let (writer, lines) = Writer::new();
     let Ok(()) = WRITER.set(writer) else { return Ok(()) };
@@ -60,8 +60,8 @@ pub fn start(mut tick: impl FnMut() + Send + 'static) -> io::Result<()> {
     thread.spawn(move || writer.write_all(&lines, write, tick)).map(drop)
 }
 
-/// Says something of a port (or whatever `about` names), for a `reason` that is the same each time: at most one line
-/// a second each. What was left out is counted, and said when the second is over.
+/// Logs a sentence about a port (or whatever `about` names), at most once a second for the same
+/// `about` and `reason`. Further lines are counted and reported when the second is over.
 pub fn say(about: &str, reason: &'static str, what: impl Display) {
     let line = || format!("{about}: {what}");
     if WRITER.get().is_none() || said().admit(reason, about, line) {
@@ -69,13 +69,14 @@ pub fn say(about: &str, reason: &'static str, what: impl Display) {
     }
 }
 
-/// Has a line written, without limits.
+/// Queues a line, without a rate limit.
 pub fn write_line(mut line: String) {
     line.push('\n');
     push(line.into_bytes());
 }
 
-/// Waits until all lines so far are written, for a second at most: this process is about to end.
+/// Waits until all lines so far are written, at most a second, because this process is about to
+/// end.
 pub fn flush() {
     let Some(writer) = WRITER.get() else { return };
     repeat_said();
@@ -92,7 +93,8 @@ pub fn flush() {
     let _ = reached.recv_timeout(end.saturating_duration_since(Instant::now()));
 }
 
-/// Has the writer write what programs panic with, who would otherwise wait for whoever reads the log.
+/// Sends panic messages through the writer. Otherwise a panicking thread would wait for the reader
+/// of the log.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -118,7 +120,7 @@ fn repeat_said() {
     });
 }
 
-/// Cuts a line that is too long.
+/// Truncates a line that is too long.
 fn shorten(line: &mut Vec<u8>) {
     if line.len() > LONGEST {
         line.truncate(LONGEST - 1);
@@ -130,7 +132,7 @@ fn push(mut line: Vec<u8>) {
     shorten(&mut line);
     match WRITER.get() {
         Some(writer) => writer.push(line),
-        // There is nobody to tell of a failure.
+        // A failure cannot be reported anywhere.
         None => drop(io::stderr().write_all(&line)),
     }
 }
@@ -147,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Writes what comes, until nothing more can.
+    /// Writes lines until the queue is closed.
     fn write_all(
         &self,
         lines: &Receiver<Entry>,
@@ -188,7 +190,7 @@ fn write(mut line: &[u8]) {
     }
 }
 
-/// A line as it is put together: queued as a whole when it is dropped.
+/// A line under construction. It is queued as a whole when it is dropped.
 #[derive(Debug, Default)]
 pub struct Line(Vec<u8>);
 
@@ -217,9 +219,10 @@ mod tests {
 
     use super::*;
 
-    /// Objective: lines that nobody reads are dropped, not waited for, and counted.
+    /// Objective: lines that are not read are dropped and counted, and no thread waits for them.
     ///
-    /// Steps: push twice as many lines as wait at most while the first cannot be written; then let all be.
+    /// Steps: push twice as many lines as the queue holds while the first cannot be written; then
+    /// unblock the writer.
     #[test]
     fn lines_that_nobody_reads_are_dropped_and_counted() {
         let (writer, lines) = Writer::new();

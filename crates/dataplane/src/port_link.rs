@@ -1,4 +1,4 @@
-//! The link between a port and its switch: its limits, and how bad it is.
+//! The link between a port and its switch: its rate limits and impairments.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,22 +10,23 @@ use crate::attach::Exit;
 use crate::config::Policy;
 use crate::user::Payer;
 
-/// A receive queue behind a bad link, which its port's worker flushes.
+/// A receive queue behind a bad link. The port's worker flushes it.
 pub(crate) type FarQueue = Arc<Impaired<Exit>>;
 
-/// What changes at a link, for the worker of its port.
+/// A change of a link, for the worker of its port.
 pub(crate) enum Change {
-    /// How much the port may send.
+    /// The rate limit of what the port sends.
     Limiter(Option<Box<Limiter>>),
-    /// How bad the link is for what it sends.
+    /// The impairment of what the port sends.
     Sending(Option<Impairment>),
-    /// Who pays for touches of its owner's memory, which are timed.
+    /// The payer of touches of its owner's memory, if they are timed.
     Watch(Option<Payer>),
-    /// Its receive queues, if the link is bad for them. Those before give what they hold away at once.
+    /// Its receive queues, if the link impairs them. The previous ones deliver all that they hold
+    /// at once.
     Receiving(Vec<FarQueue>),
 }
 
-/// What the switch calls instead of a port's receive queues; none if nothing is between.
+/// What the switch calls in place of a port's receive queues; empty if the link does nothing.
 #[derive(Default)]
 pub(crate) struct Receiving {
     pub exits: Vec<Exit>,
@@ -33,13 +34,13 @@ pub(crate) struct Receiving {
     pub far: Vec<FarQueue>,
 }
 
-/// True if a port that gets these rules has another link for what it receives.
+/// True if the two policies differ in the link for what the port receives.
 pub(crate) fn receives_differently(policy: &Policy, earlier: &Policy) -> bool {
     policy.rx_rate_limiter != earlier.rx_rate_limiter
         || policy.rx_impairment != earlier.rx_impairment
 }
 
-/// What a port with these rules changes at its link for what it sends.
+/// The changes from one policy to another in the link for what the port sends.
 pub(crate) fn changes(policy: &Policy, earlier: &Policy) -> Vec<Change> {
     let mut changes = Vec::new();
     if policy.tx_rate_limiter != earlier.tx_rate_limiter {
@@ -56,8 +57,8 @@ fn bad(impairment: Option<Impairment>) -> Option<Impairment> {
     impairment.filter(|impairment| !impairment.is_off())
 }
 
-/// The receive queues of a port behind its link. What each counts is in `received`. A limit comes first, as at the
-/// sender's end of a slow line.
+/// The receive queues of a port behind its link. `received` has the counters of each. The rate
+/// limit comes first, as at the sender's end of a slow line.
 pub(crate) fn receiving(
     queues: &[Exit],
     policy: &Policy,

@@ -1,7 +1,7 @@
 //! The data process of a switch: its control thread.
 //!
-//! It listens on a socket that the supervisor made, does what [`Command`]s say, and is the only one
-//! that maps, attaches, detaches and unmaps. It may block; workers never wait for it.
+//! It listens on a socket that the supervisor made and carries out [`Command`]s. No other thread
+//! maps, attaches, detaches or unmaps. It may block; workers never wait for it.
 
 mod error;
 mod guests;
@@ -47,20 +47,20 @@ use crate::suspicion::Suspicion;
 use crate::user::Users;
 use crate::worker::{Common, Job, Worker, clock};
 
-/// Most supervisors that are talked to at a time; others wait to be accepted.
+/// Most supervisors that are served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 8;
-/// How long a supervisor may leave answers unread before its connection is closed.
+/// How long a supervisor may leave answers unread before it is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Reads what cannot be read any more once the process is confined. Call it first.
+/// Reads what a confined process cannot read any more. Call it first.
 pub fn prepare() {
     strangers::prepare();
     memory::max_map_count();
 }
 
-/// Runs the switch `switch` until it is told to stop: listens on `listener` (SEQPACKET), keeps its
-/// state in `state`, a sealed memory file of [`state::file_size`] bytes. From the first command on the
-/// process is confined (see [`sandbox`]), all its threads, for good.
+/// Runs the switch `switch` until a command stops it. It listens on `listener` (SEQPACKET) and
+/// keeps its state in `state`, a sealed memory file of [`state::file_size`] bytes. From the first
+/// command on, all threads of the process are confined for good (see [`sandbox`]).
 ///
 /// # Errors
 /// [`ProcessError`] when it cannot start.
@@ -90,34 +90,34 @@ pub fn run(
     Ok(())
 }
 
-/// A port as the control thread knows it.
+/// A port, as the control thread records it.
 struct Record {
     config: PortConfig,
     spec: PortSpec<Exit>,
-    /// Duplicates of what came with it, for a supervisor that was restarted.
+    /// Duplicates of its descriptors, for a supervisor that was restarted.
     descriptors: Vec<Descriptor>,
     bells: Bells,
     worker: u16,
     /// What is mapped for it.
     account: Arc<Account>,
-    /// How much of this thread's time its front end has had.
+    /// The time of this thread that its front end has used.
     remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Guest>,
-    /// Which VLANs it is in, if it is a tunnel.
+    /// Its VLANs, if it is a tunnel.
     tunnel: Option<Arc<Membership>>,
 }
 
 struct Process {
     switch: String,
-    /// How it is confined, and whom it trusts.
+    /// How the process is confined, and which users it trusts.
     inside: Inside,
     config: SwitchConfig,
     /// What each user may take.
     limits: Limits,
-    /// What memory of peers may be mapped.
+    /// The budget for mapped memory of peers.
     budget: Arc<Budget>,
-    /// Mappings that the kernel has room for.
+    /// Most mappings that the kernel allows.
     most_mappings: u64,
     state_file: Memfd,
     state: State,
@@ -125,24 +125,24 @@ struct Process {
     threads: Vec<JoinHandle<()>>,
     /// By number.
     ports: Vec<Option<Record>>,
-    /// Largest IP packet that fits all tunnels.
+    /// The largest IP packet that fits all tunnels.
     inner_mtu: u16,
     instances: u32,
-    /// The supervisor that greeted last: it keeps what ports need to go on.
+    /// The connection of the supervisor that greeted last. It keeps the persistent state of ports.
     supervisor: Option<OwnedFd>,
-    /// It did not take all of that; the rest is told later.
+    /// The supervisor did not take all of that state; the rest is sent later.
     behind: bool,
     restored: Restored,
-    /// How workers ask for this thread.
+    /// How workers ask this thread to serve ports.
     summons: Arc<Summons>,
-    /// Ports whose front ends have asked and are to wait.
+    /// Ports whose front ends have sent messages and must wait.
     resting: Vec<PortId>,
-    /// Who has ports, and what the kernel does for them on our threads.
+    /// The users of ports, and the kernel's work for them on our threads.
     users: Arc<Users>,
     /// Whose memory holds workers up.
     suspicion: Suspicion,
     told: Told,
-    /// The receive queues of watched ports are timed.
+    /// The receive queues of watched ports are being timed.
     timed: bool,
     stopping: bool,
 }
@@ -165,7 +165,7 @@ impl Process {
             state.switch().restarts.add(1);
             state.count_lost();
             state.forget_memory();
-            // Whom the table knows is not there yet.
+            // Receivers in the table are not there yet.
             common.draining.store(true, Ordering::Relaxed);
         }
         state.set_used();
@@ -205,8 +205,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Starts a worker, on its CPU if it can be there. Where that is, the state memory says before
-    /// the first command is answered.
+    /// Starts a worker, pinned to its CPU if possible. The state memory names the CPU before the
+    /// first command is answered.
     fn start_worker(&mut self, number: usize) -> Result<(), ProcessError> {
         let state = self.state.worker(number).ok_or(ProcessError::Config("too many workers"))?;
         let cpu = self.config.workers[number].cpu;
@@ -240,7 +240,7 @@ impl Process {
         self.budget.set_limits(memory::limits(&self.config, self.most_mappings));
     }
 
-    /// Answers supervisors, one after the other or several at once, and ages the table.
+    /// Answers supervisors, of which several may be connected, and ages the table.
     fn serve(&mut self, listener: &OwnedFd) -> rustix::io::Result<()> {
         let mut connections: Vec<OwnedFd> = Vec::new();
         let mut aged = clock();
@@ -280,7 +280,7 @@ impl Process {
             }
             self.state.switch().control.rest();
             let mut ready = ready[..others].iter().copied();
-            // Once stopped, nobody could answer any more.
+            // After a stop no command could be answered.
             connections.retain(|connection| {
                 ready.next() != Some(true)
                     || !self.stopping && self.answer(connection.as_fd()).is_ok()
@@ -301,14 +301,15 @@ impl Process {
         Ok(())
     }
 
-    /// Has workers gather frames: all ports of a predecessor are there, or have been waited for long enough.
+    /// Lets workers gather frames: all ports of a predecessor are back, or have been waited for
+    /// long enough.
     fn resume(&self) {
         self.common.draining.store(self.stopping, Ordering::Relaxed);
     }
 
-    /// Ports whose code panicked leave the table: nothing is flooded to them, and what is sent to them
-    /// is dropped as `down`, until they are removed (as a guest's is when its front end goes) or another
-    /// data process serves them.
+    /// Takes ports whose code panicked out of the table. Frames to them are dropped as `down`, and
+    /// floods skip them. That lasts until they are removed (as a guest's port is when its front end
+    /// goes) or another data process serves them.
     fn take_out_failed(&mut self) {
         let failed = self.common.take_failed();
         if !failed.is_empty() {
@@ -316,7 +317,7 @@ impl Process {
         }
     }
 
-    /// Takes ports out of the table that no worker serves any more, and marks them as failed.
+    /// Takes ports that no worker serves any more out of the table, and marks them as failed.
     fn take_out(&mut self, ids: &[PortId]) {
         for id in ids {
             let Some(record) = self.ports.get_mut(usize::from(*id)).and_then(Option::as_mut) else {
@@ -324,7 +325,7 @@ impl Process {
             };
             record.spec.egresses.clear();
             record.spec.linked.clear();
-            // Its front end would wait for answers for ever.
+            // Otherwise its front end would wait for answers forever.
             record.guest.iter_mut().for_each(|guest| guest.front_end_mut().lost_worker());
             if let Some(state) = self.state.port(*id) {
                 state.set_failed(true);
@@ -333,13 +334,13 @@ impl Process {
         self.publish();
     }
 
-    /// True if the port's code panicked, or its user is at fault, so that no worker serves it.
+    /// True if no worker serves the port, because its code panicked or its user is at fault.
     fn has_failed(&self, id: PortId) -> bool {
         self.state.port(id).is_some_and(|state| state.has_failed())
     }
 
-    /// Does what one message says, or several in a row that add or that remove ports: those are
-    /// published together, so that a switch of thousands is back, or empty, at once.
+    /// Carries out one message, or several in a row that add or remove ports. Those take effect
+    /// together, so that a switch with thousands of ports is back, or empty, at once.
     fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         loop {
@@ -366,7 +367,7 @@ impl Process {
         }
     }
 
-    /// Puts added ports into the table and has them served, then answers for each.
+    /// Puts added ports into the table, has workers serve them, then answers each command.
     fn publish_added(
         &mut self,
         added: &mut Vec<AddedPort>,
@@ -385,8 +386,8 @@ impl Process {
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
 
-    /// Takes a table without the removed ports into use, lets go of what was theirs, then answers for
-    /// each.
+    /// Puts a table without the removed ports into use, drops what belonged to them, then answers
+    /// each command.
     fn publish_removed(
         &mut self,
         removed: &mut Vec<Result<RemovedPort, String>>,
@@ -405,7 +406,7 @@ impl Process {
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
 
-    /// Does what a command other than `AddPort` and `RemovePort` says.
+    /// Carries out a command other than `AddPort` and `RemovePort`.
     fn execute(
         &mut self,
         command: Command,
@@ -418,7 +419,7 @@ impl Process {
                 let walls = self.inside.walls.clone();
                 let hello = Answer::Hello { version: control::VERSION, switch, walls };
                 control::send(from, &hello, &[self.state_file.as_fd()])?;
-                // Told our version, a supervisor of another one knows why it is left.
+                // A supervisor of another version learns our version before it is disconnected.
                 let same = version == control::VERSION;
                 self.supervisor = from.try_clone_to_owned().ok().filter(|_| same);
                 self.behind = false;
@@ -430,7 +431,7 @@ impl Process {
             }
             Command::ListPorts => {
                 self.list_ports(from)?;
-                // Who adds ports of a predecessor does not ask for them.
+                // A supervisor that restores a predecessor's ports does not list them.
                 self.resume();
                 Ok(Answer::Done)
             }
@@ -487,7 +488,7 @@ impl Process {
         control::send(from, &answer_of(answer), &[])
     }
 
-    /// Has the table know what each port's user may learn.
+    /// Tells the table how many addresses each port's user may learn.
     fn limit_addresses(&self) {
         for (id, record) in self.ports.iter().enumerate() {
             let Some(uid) = record.as_ref().map(|record| record.config.uid) else { continue };
@@ -505,7 +506,7 @@ impl Process {
         self.list_kept(to)
     }
 
-    /// Has the workers finish what they gathered, and ends them.
+    /// Lets the workers finish what they have gathered, and ends them.
     fn drain(&mut self) {
         self.common.draining.store(true, Ordering::Relaxed);
         self.common.workers.iter().for_each(|worker| worker.send(Job::Finish));
@@ -519,20 +520,20 @@ impl Process {
     }
 }
 
-/// Most ports that are published together: as many as their answers fit a socket's buffer.
+/// Most ports that take effect together: their answers must fit a socket's buffer.
 const TOGETHER: usize = 64;
 
 fn answer_of(done: Result<Answer, String>) -> Answer {
     done.unwrap_or_else(|reason| Answer::Failed { reason })
 }
 
-/// True if a message is there.
+/// True if a message is waiting.
 fn is_readable(from: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&now)), Ok(1))
 }
 
-/// A connection from our own user or root.
+/// Accepts a connection from our own user or root.
 fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let connection = rustix::net::accept_with(listener, flags).ok()?;
@@ -541,7 +542,7 @@ fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
     trusted.contains(&peer.uid).then_some(connection)
 }
 
-/// Keeps the calling thread on a CPU; false if it cannot be there.
+/// Pins the calling thread to a CPU; false if that is not possible.
 fn pin(cpu: u16) -> bool {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let cpu = usize::from(cpu);
@@ -552,8 +553,8 @@ fn pin(cpu: u16) -> bool {
     }
 }
 
-/// Runs a worker. One that panics beyond a port's turn would leave the control thread waiting for it,
-/// and its ports without service: the process ends instead, and its successor goes on with them.
+/// Runs a worker. If it panics outside of a port's turn, the process aborts, and its successor
+/// serves the ports. Otherwise the control thread would wait for the worker forever.
 fn run_or_abort(worker: Worker) {
     let run = std::panic::AssertUnwindSafe(|| worker.run());
     if std::panic::catch_unwind(run).is_err() {

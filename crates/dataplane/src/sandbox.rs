@@ -1,21 +1,23 @@
-//! What a data process may ask of the kernel once it runs: seccomp filters over all its threads.
+//! The system calls that a data process may make once it runs: seccomp filters over all its
+//! threads.
 //!
-//! A data process parses what clients write, so it is the process that an intruder would come to own. After
-//! its start it needs no files, no network and no processes: it uses the descriptors that the supervisor
-//! sends it. It may read, write, wait, make and map memory, start threads, and answer its socket; nothing else.
+//! A data process parses what clients write, so it is the process that an intruder would take over.
+//! After its start it needs no files, no network and no processes: it uses the descriptors that the
+//! supervisor sends. It may read, write, wait, make and map memory, start threads, and answer on
+//! its socket; nothing else.
 //!
-//! Three filters, of whose answers the kernel takes the strictest:
+//! There are three filters; the kernel applies the strictest of their answers:
 //!
-//! - What is not on the list fails with `EPERM`. A switch that carries the traffic of many is not ended
-//!   because a library on some rare path (a backtrace that looks for its symbols, `malloc` that counts
-//!   processors) tries to open a file: such code copes with a refusal.
-//! - Running a program and reaching into other processes end the process with SIGSYS, which its
-//!   supervisor sees: no path of ours does that, so somebody else is at work.
+//! - A call that is not on the list fails with `EPERM`. A library may try to open a file on some
+//!   rare path (a backtrace that looks for symbols, `malloc` that counts processors). Such code
+//!   handles a refusal, and the switch should not end because of it.
+//! - Running a program or accessing other processes ends the process with SIGSYS, which its
+//!   supervisor sees. No path of ours does that, so an intruder does.
 //! - `clone3` fails with `ENOSYS`: a filter cannot see its flags, and the C library falls back to `clone`,
 //!   which is allowed for threads only.
 //!
-//! No memory can be made executable. Violations are not logged here, since logging them could be made to fill
-//! a disk; `strace` shows them.
+//! No memory can be made executable. Violations are not logged, because an intruder could fill a
+//! disk with them; `strace` shows them.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-/// The environment variable that, set to `off`, has a data process run without these filters.
+/// The environment variable that disables these filters if it is `off`.
 pub const SWITCH: &str = "TOKLAT_SANDBOX";
 
 /// The filters could not be installed.
@@ -37,18 +39,18 @@ pub struct SandboxError(#[source] seccompiler::Error);
 
 /// Linux 6.16; libc does not name it yet.
 const SO_PASSRIGHTS: i32 = 83;
-/// Bytes of the largest memory that a front end is given to keep.
+/// Bytes of the largest memory file that a front end gets to keep.
 const MAX_KEPT_MEMORY: u64 = 1 << 20;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Restricts this process, all its threads and those to come, for good.
+/// Restricts all present and future threads of this process, for good.
 ///
 /// # Errors
-/// [`SandboxError`] when the kernel does not have it.
+/// [`SandboxError`] when the kernel does not support it.
 pub fn enter() -> Result<(), SandboxError> {
     let enter = || {
-        // The list comes last: it does not allow further filters.
+        // The list comes last, because it does not allow further filters.
         for filter in [deadly()?, without_clone3()?, list()?] {
             seccompiler::apply_filter_all_threads(&filter)?;
         }
@@ -129,19 +131,19 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         (libc::SYS_clone, vec![has(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
         // Names of threads.
         (libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]),
-        // abort(3), by this process to itself.
+        // For abort(3): only to this process.
         (libc::SYS_tgkill, vec![is(0, std::process::id() as i32)?]),
         (
             libc::SYS_setsockopt,
             vec![
-                // How long an answer may wait for its reader.
+                // The timeout of sending an answer.
                 option(libc::SO_SNDTIMEO)?,
                 option(libc::SO_SNDTIMEO_NEW)?,
-                // How long a close may wait.
+                // The timeout of a close.
                 option(libc::SO_LINGER)?,
             ],
         ),
-        // What a socket is, and who is at its other end.
+        // The kind of a socket, and the user at its other end.
         (
             libc::SYS_getsockopt,
             vec![
@@ -151,14 +153,14 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
                 option(SO_PASSRIGHTS)?,
             ],
         ),
-        // How often the calling thread waited.
+        // The context switches of the calling thread.
         (libc::SYS_getrusage, vec![is(0, libc::RUSAGE_THREAD)?]),
-        // The calling thread's place, and no other's.
+        // The affinity of the calling thread only.
         (libc::SYS_sched_setaffinity, vec![is(0, 0)?]),
         // What a descriptor is.
         (libc::SYS_statx, vec![is(2, libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC)?]),
         (libc::SYS_fcntl, fcntl?),
-        // Memory for a front end to keep, of ordinary pages: made whole at once, and not large.
+        // A memory file that a front end keeps: small, of ordinary pages, sealed at once.
         (
             libc::SYS_memfd_create,
             vec![is(1, (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as i32)?],
@@ -176,7 +178,7 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
 }
 
 const UNCONDITIONAL: &[i64] = &[
-    // Descriptors that are there: frames, kicks, files, the control socket.
+    // Existing descriptors: frames, kicks, files, the control socket.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -192,7 +194,7 @@ const UNCONDITIONAL: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_fstat,
-    // A capture whose disk is full ends at a packet's border.
+    // On a full disk, a capture is truncated after its last packet.
     libc::SYS_ftruncate,
     // Whether guests' memory is memory.
     libc::SYS_fstatfs,

@@ -1,4 +1,4 @@
-//! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
+//! One port's turn: gather, forward, complete, settle. Workers and inline switches share it.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -20,33 +20,35 @@ pub(crate) enum Side {
     Egress(u16),
 }
 
-/// Copies that a port may begin in one turn beyond its batch before it must sit turns out.
+/// Copies that a port may begin in one turn beyond its batch before it has to skip turns.
 const FLOOD_QUANTUM: usize = 1024;
 
-/// A port's sending side in the hands of a worker.
+/// A port's sending side, as its worker holds it.
 pub(crate) struct Served {
     /// The port's number.
     pub id: u16,
     pub source: Box<dyn Source>,
     queues: Vec<Queue>,
     memory: PortMemory,
-    /// Copies begun beyond the quantum, to be paid off by sitting turns out.
+    /// Copies begun beyond the quantum. The port skips turns to pay for them.
     debt: usize,
     /// How much it may send.
     limiter: Option<Box<Limiter>>,
-    /// Something happens to what it sends: there is a limit, or a bad link.
+    /// What it sends passes a rate limiter or a bad link.
     impeded: bool,
-    /// Who pays for touches of its owner's memory, if they are timed. Its channels copy what it sends then.
+    /// The payer for touches of its owner's memory, if they are timed. Its channels then copy what
+    /// it sends.
     watch: Option<Payer>,
-    /// Its receive queues behind a bad link, by number; those that were replaced, too, until they are empty.
+    /// Its receive queues behind a bad link, by number. Replaced ones stay until they are empty.
     far: Vec<(u16, FarQueue)>,
     /// When it last had frames.
     pub busy_at: Nanos,
     /// Its worker polls it.
     pub hot: bool,
-    /// Its worker does not arm it before: its owner, whose traffic is heavy, is woken then.
+    /// Until then its worker does not arm it. Its owner, whose traffic is heavy, is woken at that
+    /// time.
     pub held_back_until: Nanos,
-    /// There is more to do than to move frames: when next, if ever.
+    /// When to do its work beside frames, if there is any.
     attend_at: Option<Nanos>,
     pub counters: Shared<IngressCounters>,
     #[cfg(debug_assertions)]
@@ -55,11 +57,11 @@ pub(crate) struct Served {
 
 struct Queue {
     sender: Sender,
-    /// The scratch with the frames that wait for a lossless receiver.
+    /// The scratch with frames that wait for a lossless receiver.
     held: Option<Box<Scratch>>,
-    /// A bad link, which lends out what its owner has sent.
+    /// A bad link, which lends the frames that its owner has sent.
     channel: Option<Box<Channel>>,
-    /// What was gathered last is the channel's.
+    /// The last frames gathered came from the channel.
     lent_by_channel: bool,
 }
 
@@ -70,22 +72,22 @@ impl Queue {
     }
 }
 
-/// What a worker needs to serve ports.
+/// The tools of a worker for serving ports.
 pub(crate) struct Tools {
     pub forwarder: Forwarder,
     scratch: Box<Scratch>,
-    /// Scratches that replace those which stalled senders hold.
+    /// Scratches to replace those that stalled senders hold.
     #[expect(clippy::vec_box, reason = "lent and given back: pointers move, not kilobytes")]
     spare: Vec<Box<Scratch>>,
     batch: usize,
-    /// Nanoseconds a sender waits for a lossless receiver.
+    /// Nanoseconds that a sender waits for a lossless receiver.
     pub stall_timeout: u64,
-    /// Where frames are recorded for who observes the switch.
+    /// Records frames for observers of the switch.
     recorder: Shared<Recorder>,
 }
 
 impl Tools {
-    /// Tools for batches of this size; `sole` is for the only worker of its switch.
+    /// Tools for batches of this size. `sole` is for the only worker of its switch.
     pub fn new(
         batch: u16,
         stall_timeout: u64,
@@ -103,28 +105,28 @@ impl Tools {
         }
     }
 
-    /// Uses batches of this size, and waits this long, from now on.
+    /// Changes the batch size and the stall timeout.
     pub fn set(&mut self, batch: u16, stall_timeout: u64) {
         let sole = self.forwarder.take_sole();
         *self = Self::new(batch, stall_timeout, sole, self.recorder.clone());
     }
 
-    /// Starts with clean tools, after a panic has left them in doubt.
+    /// Replaces the tools, which a panic may have left inconsistent.
     pub fn renew(&mut self) {
         self.set(self.batch as u16, self.stall_timeout);
     }
 }
 
-/// The switch as a turn sees it.
+/// The switch, as a turn sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Switch<'a> {
     pub ports: &'a Ports<Exit>,
     pub fdb: &'a Fdb,
     pub map: &'a MapGuard<'a>,
     pub now: Nanos,
-    /// Nothing new is gathered: the data process is about to leave.
+    /// Nothing new is gathered, because the data process is about to exit.
     pub draining: bool,
-    /// No owner of a port ever sleeps: there is nobody to wake, and no fence needed to find that out.
+    /// No owner of a port ever sleeps, so wake-ups and their fences are left out.
     pub sleepless: bool,
 }
 
@@ -158,14 +160,14 @@ impl Served {
         }
     }
 
-    /// For tests of what follows: this happens when the port hands in a frame.
+    /// For tests: runs this when the port hands in a frame.
     #[cfg(debug_assertions)]
     pub fn with_mishap(mut self, mishap: Option<fn()>) -> Self {
         self.mishap = mishap;
         self
     }
 
-    /// Gives it the link that `policy` says, with these receive queues behind it.
+    /// Gives the port the link of `policy`, with these receive queues behind it.
     pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>) -> Self {
         let changes = port_link::changes(policy, &Policy::default()).into_iter();
         changes.chain([Change::Receiving(far)]).for_each(|change| self.change_link(change));
@@ -196,13 +198,13 @@ impl Served {
         self.look_for_impediments();
     }
 
-    /// Has touches of its owner's memory timed, if somebody pays for them.
+    /// Times touches of its owner's memory, if there is a payer.
     pub fn watched(mut self, watch: Option<Payer>) -> Self {
         self.change_link(Change::Watch(watch));
         self
     }
 
-    /// Where touches are timed, a channel that harms nothing copies what it sends.
+    /// If touches are timed, a channel without impairments copies what the port sends.
     fn set_watch(&mut self, watch: Option<Payer>) {
         self.watch = watch;
         if self.watch.is_some() {
@@ -222,7 +224,7 @@ impl Served {
         }
     }
 
-    /// Asks its owner to wake us; as [`Source::arm`].
+    /// Asks its owner to wake us, as [`Source::arm`] does.
     #[inline]
     pub fn arm(&mut self, now: Nanos) -> bool {
         self.touch(|source| source.arm(now))
@@ -232,7 +234,7 @@ impl Served {
     #[inline]
     pub fn disarm(&mut self) {
         self.touch(|source| source.disarm());
-        // Whatever it was woken for is done at the next turn.
+        // Work that it was woken for is done in the next turn.
         self.attend_at = self.attend_at.map(|_| Nanos(0));
     }
 
@@ -241,7 +243,7 @@ impl Served {
         self.impeded = channels || self.limiter.is_some();
     }
 
-    /// When it may send again, if it has sent as much as it may.
+    /// When its rate limiter lets it send again; `None` if it may send.
     #[inline]
     pub fn opens_at(&mut self, now: Nanos) -> Option<Nanos> {
         if !self.impeded {
@@ -256,7 +258,7 @@ impl Served {
         full.into_iter().chain(limit).max().filter(|at| *at > now)
     }
 
-    /// When the next of its sent frames comes out of a bad link.
+    /// When the next frame that it has sent leaves a bad link.
     pub fn due(&self) -> Option<Nanos> {
         if !self.impeded {
             return None;
@@ -270,12 +272,13 @@ impl Served {
         !self.far.is_empty()
     }
 
-    /// When the next frame to it comes out of a bad link.
+    /// When the next frame to it leaves a bad link.
     pub fn flush_due(&self) -> Option<Nanos> {
         self.far.iter().filter_map(|(_, far)| far.due()).min()
     }
 
-    /// Delivers what has come over a bad link; returns how many frames. `effect` is as for [`turn`](Self::turn).
+    /// Delivers frames that have arrived over a bad link; returns how many. `effect` is as for
+    /// [`turn`](Self::turn).
     #[cold]
     pub fn flush(
         &mut self,
@@ -294,7 +297,7 @@ impl Served {
                 effect(self.id, Side::Egress(queue), flushed.effects);
             }
         }
-        // A replaced one is known here alone.
+        // A replaced queue is referenced here only.
         self.far.retain(|(_, far)| Arc::strong_count(far) > 1 || far.due().is_some());
         frames
     }
@@ -304,13 +307,13 @@ impl Served {
         self.counters.copies.add(duplicated);
     }
 
-    /// Makes all that is under way on a bad link due: the port ends, or the process.
+    /// Makes all frames in flight on a bad link due, because the port or the process ends.
     pub fn hurry(&mut self) {
         self.queues.iter_mut().filter_map(|q| q.channel.as_deref_mut()).for_each(Channel::hurry);
         self.far.iter().for_each(|(_, far)| far.hurry());
     }
 
-    /// True if frames are under way on a bad link.
+    /// True if frames are in flight on a bad link.
     pub fn has_under_way(&self) -> bool {
         self.due().is_some() || self.flush_due().is_some()
     }
@@ -320,8 +323,8 @@ impl Served {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
     }
 
-    /// Before a turn: does what sockets, registers and timers bring, if it is time. Returns what its owner
-    /// said that is no frame.
+    /// Before a turn: does the work of sockets, registers and timers, if it is due. Returns what
+    /// the owner said besides frames.
     #[inline]
     pub fn attend(&mut self, switch: Switch<'_>) -> Option<Heard> {
         let at = self.attend_at?;
@@ -341,12 +344,12 @@ impl Served {
         heard
     }
 
-    /// When it has work of its own accord, though it is armed.
+    /// When an armed port has work by itself.
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
         self.source.deadline(now).into_iter().chain(self.due()).min()
     }
 
-    /// Gives up the frames that wait for a lossless receiver: the port goes.
+    /// Drops the frames that wait for a lossless receiver, because the port is removed.
     pub fn abandon(&mut self) {
         let mut frames: usize = self.queues.iter_mut().map(|queue| queue.sender.abandon()).sum();
         for channel in self.queues.iter_mut().filter_map(|queue| queue.channel.as_deref_mut()) {
@@ -360,8 +363,8 @@ impl Served {
         self.counters.drop_frames(DropReason::Detached, frames as u64);
     }
 
-    /// One turn of every send queue; returns the frames gathered. `effect` gets what is to be done for
-    /// which queue of which port.
+    /// Gives each send queue a turn; returns the number of frames gathered. `effect` is called for
+    /// each queue that needs an action.
     #[inline]
     pub fn turn(
         &mut self,
@@ -422,7 +425,7 @@ impl Served {
         frames
     }
 
-    /// Gathers as many frames as there are tokens for, or what comes out of a bad link.
+    /// Gathers as many frames as there are tokens for, or frames that leave a bad link.
     #[cold]
     fn gather_impeded(
         &mut self,
@@ -453,7 +456,7 @@ impl Served {
         frames
     }
 
-    /// Sends gathered frames on their way over a bad link; their owner gets them back.
+    /// Puts gathered frames onto a bad link. Their owner gets them back.
     fn admit(
         &mut self,
         channel: &mut Channel,
@@ -506,8 +509,8 @@ impl Served {
         frames
     }
 
-    /// Gives finished frames back to their sender, wakes whoever has something to look at, and counts
-    /// what was gathered before its port left the switch.
+    /// Returns finished frames to their sender, wakes owners that have something to do, and counts
+    /// frames gathered before their port left the switch.
     #[inline]
     fn give_back(
         &mut self,
@@ -519,7 +522,7 @@ impl Served {
     ) {
         let Some(ingress) = self.source.queue(queue) else { return };
         let Queue { channel, lent_by_channel, .. } = &mut self.queues[queue];
-        // Its owner has them back since they were admitted.
+        // The owner got them back when the channel admitted them.
         let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);
         let by_channel = channel.is_some();
         match channel {
@@ -542,7 +545,8 @@ impl Served {
         }
     }
 
-    /// Leaves the scratch with the stalled frames at the port; the worker goes on with another.
+    /// Leaves the scratch with the stalled frames to the port. The worker continues with another
+    /// one.
     #[cold]
     fn hold(&mut self, queue: usize, tools: &mut Tools) {
         let fresh = tools.spare.pop().unwrap_or_else(|| Box::new(Scratch::new(tools.batch)));
@@ -561,10 +565,10 @@ impl Served {
         let lent_by_channel = *lent_by_channel;
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;
-        // Who is about to end does not wait for a slow receiver slot by slot.
+        // A process that is about to exit does not wait for a slow receiver slot by slot.
         let stall = StallTime { ns: tools.stall_timeout, renewed: !switch.draining };
         let mut retry = || tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
-        // They may lie in their sender's memory.
+        // The frames may be in their sender's memory.
         let turn = if lent_by_channel { retry() } else { excused(retry) };
         self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {

@@ -1,7 +1,8 @@
 //! What must outlive a data process: counters, the forwarding table, ring cursors.
 //!
-//! One sparse memory file per switch, made and kept by the supervisor, written by the data process,
-//! never seen by clients. Whoever maps it can read the counters; a successor goes on from the cursors.
+//! One sparse memory file for each switch. The supervisor makes and keeps it, the data process
+//! writes it, clients never see it. Each process that maps it can read the counters; a successor
+//! continues from the cursors.
 //!
 //! ```text
 //!   header | workers (64) | records | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
@@ -9,8 +10,8 @@
 //!   port:           ingress counters, send-ring cursors | 16 x spare buffers (streams: what came, what waits to be sent)
 //! ```
 //!
-//! The receive queues of different ports lie side by side, because traffic to many ports goes through
-//! them all: sixteen to a page, they need a sixteenth of the address translations.
+//! The receive queues of different ports are adjacent, because traffic to many ports goes through
+//! all of them. With sixteen in a page, they need a sixteenth of the address translations.
 
 mod conduct;
 mod lent;
@@ -43,7 +44,7 @@ pub const MAX_PORTS: usize = 16_384;
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
-/// "toklat" and a number that changes with the layout, or the meaning, of anything below.
+/// "toklat" and a number that changes with the layout or the meaning of the types below.
 const MAGIC: u64 = 0x746f_6b6c_6174_000c;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
@@ -54,16 +55,16 @@ pub const RINGS: usize = MAX_RINGS as usize;
 #[repr(C)]
 pub struct SwitchState {
     magic: Counter,
-    /// Times a data process was started for this switch, less one.
+    /// How often a data process was started for this switch, less one.
     pub restarts: Counter,
     /// Frames that were in flight when a data process died.
     pub lost_in_restarts: Counter,
-    /// What ports that are gone had counted, so that the sums still agree.
+    /// The ingress counters of removed ports, so that the sums still agree.
     pub gone_ingress: IngressCounters,
-    /// Likewise.
+    /// The egress counters of removed ports.
     pub gone_egress: EgressCounters,
-    /// Ports that are there, a bit each: the state of the others is not touched, so that it takes no
-    /// memory.
+    /// The ports that exist, a bit each. The state of other ports is not touched, so that it takes
+    /// no memory.
     ///
     /// # Protocol: `SwitchState.ports`, `IngressPage.failed`
     /// - Writer: control thread
@@ -72,9 +73,9 @@ pub struct SwitchState {
     /// - Without it: a port is listed or shown as failed a little late
     /// - Shown by: `state`, data process tests
     ports: [AtomicU64; MAX_PORTS / 64],
-    /// What the control thread does.
+    /// The work of the control thread.
     pub control: Work,
-    /// The thread in which a data process died, if a signal of its own ended it; 0 else.
+    /// The thread whose fatal signal ended a data process; 0 if none did.
     died_in: Counter,
 }
 
@@ -83,7 +84,7 @@ const _: () = assert!(size_of::<SwitchState>() <= WORKERS_AT);
 // SAFETY: counters and atomic words only.
 unsafe impl Shareable for SwitchState {}
 
-/// What a worker counts about itself.
+/// The counters of a worker.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct WorkerState {
@@ -103,40 +104,41 @@ pub struct WorkerState {
     pub ports: Counter,
     /// The CPU it is pinned to, plus one; 0 for none.
     pub cpu: Counter,
-    /// Ports whose code panicked and which were taken out of service.
+    /// Ports that were taken out of service because their code panicked.
     pub panics: Counter,
     /// What it does.
     pub work: Work,
-    /// How long its turns took, from one look around to the next: kicks, jobs and drained tokens too, sleep not.
+    /// How long its turns took, each from one look around to the next. Kicks, jobs and drained
+    /// tokens are included, sleep is not.
     pub turns: Turns,
 }
 
 // SAFETY: counters only.
 unsafe impl Shareable for WorkerState {}
 
-/// Cursors of a send ring or queue.
+/// The cursors of a send ring or queue.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SendState {
-    /// First slot that was never gathered. Stored before anything gathered is delivered, so that no
+    /// First slot that was never gathered. Stored before gathered frames are delivered, so that no
     /// frame is delivered twice, whenever the process dies.
     pub taken: Cursor,
-    /// Where a guest's transmit queue stands.
+    /// The position of a guest's transmit queue.
     queue: QueueState,
 }
 
 // SAFETY: atomic words only.
 unsafe impl Shareable for SendState {}
 
-/// Counters and cursors of a receive ring or queue.
+/// The counters and cursors of a receive ring or queue.
 #[derive(Debug)]
 #[repr(C, align(256))]
 pub struct ReceiveState {
-    /// First slot not yet filled; storing it is what delivers a batch.
+    /// First slot that is not filled yet. Storing it delivers a batch.
     pub published: Cursor,
-    /// First slot not yet taken back from the client.
+    /// First slot that is not taken back from the client yet.
     pub released: Cursor,
-    /// 1 once the spare buffers below were read from the ring.
+    /// 1 once the spare buffers below have been read from the ring.
     ///
     /// # Protocol: `ReceiveState.primed`, spare buffers
     /// - Writer: holder of the egress lock
@@ -146,9 +148,9 @@ pub struct ReceiveState {
     /// - Without it: spare buffers are read from the ring again, and handed out twice
     /// - Shown by: `daemon_survival` tests
     pub primed: AtomicU32,
-    /// What was delivered and dropped. The first of these share a cache line with the cursors.
+    /// Frames delivered and dropped. The first counters share a cache line with the cursors.
     pub counters: EgressCounters,
-    /// Where a guest's receive queue stands.
+    /// The position of a guest's receive queue.
     queue: QueueState,
 }
 
@@ -156,17 +158,17 @@ pub struct ReceiveState {
 unsafe impl Shareable for ReceiveState {}
 const _: () = assert!(size_of::<ReceiveState>() == 256, "sixteen to a page");
 
-/// What crossed the bus of an emulated network card: what its guest paid for.
+/// The accesses over the bus of an emulated network card, which cost its guest time.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct BusCounters {
-    /// Reads of registers: a virtual processor waited for each.
+    /// Reads of registers. A virtual processor waited for each.
     pub reads: Counter,
-    /// Writes for whose end one waited.
+    /// Writes that a virtual processor waited for.
     pub writes: Counter,
     /// Writes that nobody waited for.
     pub posted: Counter,
-    /// Ends of pin interrupts: a virtual processor waited for each.
+    /// Ends of pin interrupts. A virtual processor waited for each.
     pub acknowledgements: Counter,
     /// Interrupts. By any worker.
     pub interrupts: Counter,
@@ -186,7 +188,7 @@ struct IngressPage {
     bus: BusCounters,
     lent: LentMemory,
     conduct: Conduct,
-    /// The errno of what its file could not be written for; 0 if it can. By its writer.
+    /// The errno that stopped writing its file; 0 if none did. Written by the file's writer.
     write_error: Counter,
 }
 
@@ -216,13 +218,13 @@ fn ports_at(config: &SwitchConfig) -> usize {
     (queues_at(config) + queues).next_multiple_of(PAGE)
 }
 
-/// Bytes of the state file of a switch. Sparse: a port that is not there takes nothing.
+/// Bytes of the state file of a switch. It is sparse: a port that does not exist takes no memory.
 #[must_use]
 pub fn file_size(config: &SwitchConfig) -> usize {
     ports_at(config) + usize::from(config.max_ports) * PORT
 }
 
-/// The state of a switch, mapped.
+/// The mapped state of a switch.
 #[derive(Clone, Debug)]
 pub struct State {
     map: Arc<Mapping>,
@@ -237,7 +239,7 @@ pub struct State {
 }
 
 impl State {
-    /// Maps the state file of a switch of this configuration, to look at it.
+    /// Maps the state file of a switch of this configuration, to read it.
     ///
     /// # Errors
     /// [`RegionError`] when it cannot be mapped or is too small for the configuration.
@@ -245,11 +247,11 @@ impl State {
         Self::of(file.map()?, config)
     }
 
-    /// Maps it for a data process, which then marks it as [used](Self::set_used). A new file (all zero)
-    /// is a new switch; so is one of another version, which is cleared.
+    /// Maps the file for a data process, which then marks it as [used](Self::set_used). A new file
+    /// (all zero) is a new switch. A file of another version is cleared and is a new switch, too.
     ///
     /// # Errors
-    /// As [`map`](Self::map); [`RegionError::Map`] too when it cannot be cleared.
+    /// As for [`map`](Self::map); also [`RegionError::Map`] when it cannot be cleared.
     pub fn take_over(file: &Memfd, config: &SwitchConfig) -> Result<Self, RegionError> {
         let state = Self::map(file, config)?;
         if !state.is_used() && state.switch.magic.get() != 0 {
@@ -259,7 +261,7 @@ impl State {
         Ok(Self { fresh: !state.is_used(), ..state })
     }
 
-    /// True if there was nothing to go on from when this state was [taken over](Self::take_over).
+    /// True if this state had no content when it was [taken over](Self::take_over).
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.fresh
@@ -268,7 +270,7 @@ impl State {
     /// State in memory of this process, for inline switches and tests.
     ///
     /// # Errors
-    /// [`RegionError`] when there is no memory.
+    /// [`RegionError`] when there is not enough memory.
     pub fn private(config: &SwitchConfig) -> Result<Self, RegionError> {
         Self::of(Mapping::private(file_size(config))?, config)
     }
@@ -303,9 +305,9 @@ impl State {
         self.switch.magic.set(MAGIC);
     }
 
-    /// Counts what was in flight when the last data process died: what came in, and neither went out
-    /// nor was dropped. At most one batch a port too many, if it died between delivering and counting.
-    /// Copies that were delivered and not counted as such are, as those of a port that is gone.
+    /// Counts the frames that were in flight when the last data process died: they came in, and
+    /// neither went out nor were dropped. If it died between delivering and counting, up to a batch
+    /// a port too many. Deliveries without a count are counted as copies of removed ports.
     pub fn count_lost(&self) {
         let switch = &self.switch;
         let there = (0..self.max_ports).filter(|id| switch.has_port(*id));
@@ -318,7 +320,7 @@ impl State {
         counter.add(number);
     }
 
-    /// Forgets what a process that has ended had mapped.
+    /// Clears what the state says about mappings of a process that has ended.
     pub(crate) fn forget_memory(&self) {
         let there = (0..self.max_ports).filter(|id| self.switch.has_port(*id));
         there.filter_map(|id| self.port(id)).for_each(|port| port.page.lent.clear());
@@ -330,7 +332,7 @@ impl State {
         &self.switch
     }
 
-    /// The counters of the workers; those of workers that were never started are zero.
+    /// The counters of a worker; zero if it was never started.
     #[must_use]
     pub fn worker(&self, worker: usize) -> Option<Shared<WorkerState>> {
         self.map
@@ -356,15 +358,16 @@ impl State {
         Fdb::read(&self.map, FDB_AT, self.fdb_entries, now).unwrap_or_default()
     }
 
-    /// Has the fatal signals of this process say which thread they ended, to whoever reads the state later.
+    /// Makes fatal signals of this process store their thread in the state.
     pub fn note_deaths(&self) {
-        // One process has one state, to its end: the mapping is never given up.
+        // A process has one state until it ends, so the mapping is never released.
         let switch: &'static Shared<SwitchState> = Box::leak(Box::new(self.switch.clone()));
         work::note_deaths(&switch.died_in);
     }
 
-    /// What the data process that wrote this state was doing when it died of itself: for which port, and what;
-    /// `None` if it did not, or served no port. Asked once: the next death is another.
+    /// The port and the work that killed the data process that wrote this state. `None` if it was
+    /// not killed by a signal of its own, or served no port. The note is cleared, because the next
+    /// death is another one.
     #[must_use]
     pub fn take_last_deed(&self, workers: usize) -> Option<(PortId, Doing)> {
         let thread = self.switch.died_in.get();
@@ -374,14 +377,15 @@ impl State {
         notes.filter(|(its, _)| thread != 0 && *its == thread).find_map(|(_, deed)| deed)
     }
 
-    /// For each of the first `count` workers: the passes it has made, and the port that it serves at this moment.
+    /// For each of the first `count` workers: its passes so far, and the port that it currently
+    /// serves.
     #[must_use]
     pub fn at_work(&self, count: usize) -> Vec<(u64, Option<PortId>)> {
         let port = |worker: &WorkerState| worker.work.read().1.map(|(port, _)| port);
         self.workers.iter().take(count).map(|worker| (worker.passes.get(), port(worker))).collect()
     }
 
-    /// Has the process that is about to be killed have died of what this worker does.
+    /// Blames this worker's current work for the death of the process, which is about to be killed.
     pub fn blame(&self, worker: usize) {
         if let Some(worker) = self.workers.get(worker) {
             self.switch.died_in.set(worker.work.read().0);

@@ -1,7 +1,8 @@
-//! Which port's memory holds workers up.
+//! Finds the port whose memory delays workers.
 //!
-//! A page that its owner holds back stops the worker that touches it, in a copy from one port's memory into another's.
-//! Whose page it was cannot be seen from outside. So there are three steps, and the first costs nothing:
+//! If an owner makes a page of its memory unavailable, a worker that touches the page waits. A copy
+//! goes from one port's memory to another's, and it does not show whose page it was. So there are
+//! three steps, the first of which is free:
 //!
 //! ```text
 //!   calm        turns are counted by how long they took, as ever
@@ -12,8 +13,8 @@
 //!               port's memory alone, is timed, and is charged to its user
 //! ```
 //!
-//! Watched ports send through a [`link::Channel`] that harms nothing, and receive through [`Timed`]. A user who goes on is
-//! at fault ([`crate::user`]).
+//! Watched ports send through a [`link::Channel`] without impairments, and receive through
+//! [`Timed`]. If the delays go on, the user is at fault ([`crate::user`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,19 +23,19 @@ use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSe
 use crate::attach::Exit;
 use crate::user::Payer;
 
-/// A turn that takes so long is looked into.
+/// A turn of this length starts the measurement.
 pub(crate) const SLOW_NS: u64 = 2 * Nanos::MILLI;
-/// How long ports are watched after the last touch that was held up.
+/// For how long ports are watched after the last touch that was held up.
 const WATCH_NS: u64 = 5 * Nanos::SECOND;
-/// How long they are left alone if none was.
+/// For how long they are not watched again if there was none.
 const REST_NS: u64 = 10 * Nanos::SECOND;
 
-/// What was seen since the last look.
+/// The counters since the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// Turns that took long.
     pub slow: u64,
-    /// Passes in which a worker waited for long, while that was measured.
+    /// Passes with long waits, while that was measured.
     pub waited: u64,
     /// Touches that were held up, while ports were watched.
     pub touches: u64,
@@ -44,7 +45,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Nothing,
-    /// Have workers measure for a second.
+    /// Workers have to measure for a second.
     Measure,
     Watch,
     /// Watch no more.
@@ -80,7 +81,7 @@ impl Suspicion {
         matches!(self.phase, Phase::Watching { .. })
     }
 
-    /// Takes what was seen into account; called once a second.
+    /// Evaluates the counters; called once a second.
     pub fn look(&mut self, seen: Seen, now: Nanos) -> Step {
         let (phase, step) = match self.phase {
             Phase::Calm(rested) if seen.slow > 0 && now >= rested => {
@@ -103,11 +104,11 @@ impl Suspicion {
     }
 }
 
-/// A receive queue that is watched: what its deliveries take is its port's alone.
+/// A watched receive queue: the time of its deliveries is due to its port alone.
 pub(crate) struct Timed {
     exit: Exit,
     payer: Payer,
-    /// Held while the exit is at work: no one's wait for the exit's own lock is charged.
+    /// Held during a delivery, so that waiting for the exit's own lock is not charged.
     turn: Mutex<()>,
 }
 

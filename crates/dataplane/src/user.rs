@@ -1,10 +1,10 @@
 //! Users, and the system calls whose cost they set.
 //!
-//! To wake a sleeper the kernel walks everything that waits for its descriptor, on the thread that wakes it. Who
-//! has the descriptor decides how much that is: with two million epoll watches a byte takes 200 ms. So does what a
-//! socket's other end waits for, whenever bytes are sent to it or taken from it. No one can tell before the first
-//! such call; so calls are [timed](stopwatch), and what is proven to be slow is charged to the port's user, since a
-//! user may have thousands of ports.
+//! To wake a sleeper, the kernel walks all waiters of its descriptor, on the thread that wakes it.
+//! The owner of the descriptor decides how many there are: with two million epoll watches a byte
+//! takes 200 ms. The same holds for the waiters at a socket's other end when bytes are sent to it
+//! or taken from it. The cost shows only in the first such call. So calls are [timed](stopwatch),
+//! and slow ones are charged to the port's user, because a user may have thousands of ports.
 //!
 //! ```text
 //!            10 ms on threads that serve others        0.5 s on its own thread, or 10 ms on theirs again
@@ -14,13 +14,13 @@
 //!     +------------- after a term ----------------+--------------------- after a term ----------------+
 //! ```
 //!
-//! What is charged fades by 10 ms a second. A term is a minute, and twice as long each time: so the first slow call
-//! costs others what the kernel can be made to do in one, and the terms after it grow. A noisy machine is not
-//! held against a user: only time that the calling thread itself worked counts, and a user who is helped is served
-//! as well, by one more wake-up.
+//! A charge fades by 10 ms a second. The first term is a minute, and each further term is twice as
+//! long. So the first slow call costs others what the kernel can do in one call, and the terms
+//! grow. A busy machine does not harm a user: only time that the calling thread itself worked
+//! counts. A user that is helped is served as well as others, with one more wake-up.
 //!
-//! A user's memory can hold threads up, too ([`crate::suspicion`]). No other thread can touch it in their place, so a user
-//! of whom that is proven is at fault at once.
+//! A user's memory can delay threads, too ([`crate::suspicion`]). No other thread can touch it on
+//! the user's behalf, so a user whose memory is proven to delay threads is at fault at once.
 
 mod helper;
 mod stopwatch;
@@ -44,23 +44,24 @@ pub(crate) use self::touch::{Progress, excused};
 pub use self::waker::{Payer, Waker};
 use crate::state::{Conduct, Standing};
 
-/// What slow calls may take, on threads that serve others and on the user's own.
+/// The limits of the time of slow calls, on threads that serve others and on the user's own.
 const MOST_NS: u64 = 10 * Nanos::MILLI;
 const MOST_HELPED_NS: u64 = 500 * Nanos::MILLI;
-/// A shorter call that moves a batch of frames is no concern: to send 64 datagrams takes up to some 300 us.
+/// A shorter call for a batch of frames is fine: 64 datagrams may take a few hundred microseconds.
 const QUICK_BATCH_NS: u64 = 2 * Nanos::MILLI;
-/// What touches of the user's memory may be held up, and by how many at least.
+/// The limit of the time that touches of the user's memory are held up, and the least number of
+/// such touches.
 const MOST_HELD_UP_NS: u64 = 100 * Nanos::MILLI;
 const HELD_UP_TIMES: u32 = 4;
-/// It fades: so much of the time that passes is taken off.
+/// The divisor of the time that passes: this much of a charge fades.
 const FADES: u64 = 100;
-/// How long calls are timed closely after one that took long.
+/// For how long calls are timed closely after a slow one.
 const CLOSELY_NS: u64 = Nanos::SECOND;
 /// The first term.
 const TERM_NS: u64 = 60 * Nanos::SECOND;
-/// Most threads of users' own in this process. The ports of users beyond them are at fault at once.
+/// Most helper threads of users in this process. Without a free one, a user is at fault at once.
 const MOST_HELPERS: usize = 8;
-/// Most users that are remembered, beside those with ports.
+/// Most users that are remembered in addition to those with ports.
 const REMEMBERED: usize = 1024;
 
 /// Which thread made a call.
@@ -76,25 +77,25 @@ enum By {
 #[derive(Debug)]
 struct Office {
     helpers: AtomicUsize,
-    /// Where threads of users' own may run: not where a worker has its place.
+    /// The CPUs for helper threads: those without a worker.
     cpus: Option<CpuSet>,
     news: Mutex<Vec<News>>,
-    /// Touches of users' memory that were held up.
+    /// The number of touches of users' memory that were held up.
     touches: AtomicU64,
     doorbell: OwnedFd,
 }
 
-/// What is held against a user.
+/// What a user is charged with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trouble {
     /// System calls for it take long.
     #[default]
     Calls,
-    /// Its memory holds threads up that touch it.
+    /// Its memory delays threads that touch it.
     Memory,
 }
 
-/// A user stands in another way.
+/// A change of a user's standing.
 #[derive(Clone, Debug)]
 pub struct News {
     /// Which one.
@@ -103,7 +104,7 @@ pub struct News {
     pub standing: Standing,
     /// What made it so.
     pub why: Trouble,
-    /// Nanoseconds of the call or touch that did; 0 if time did.
+    /// Nanoseconds of the call or touch that caused it; 0 if the end of a term did.
     pub took: u64,
 }
 
@@ -115,10 +116,11 @@ pub struct Users {
 }
 
 impl Users {
-    /// None yet. The threads that they come to have stay off the CPUs `taken`, if there are others.
+    /// The users of a process, none at first. Helper threads stay off the CPUs `taken`, if there
+    /// are others.
     ///
     /// # Errors
-    /// The kernel has no eventfd to spare.
+    /// The kernel has no eventfd left.
     pub fn new(taken: impl IntoIterator<Item = u16>) -> rustix::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let office = Office {
@@ -139,24 +141,24 @@ impl Users {
         Arc::clone(user)
     }
 
-    /// What becomes readable when there is news.
+    /// The descriptor that becomes readable when there is news.
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.office.doorbell.as_fd()
     }
 
-    /// Touches of users' memory that were held up, so far.
+    /// The number of touches of users' memory that were held up so far.
     #[must_use]
     pub fn touches(&self) -> u64 {
         self.office.touches.load(Ordering::Relaxed)
     }
 
-    /// Takes note that the doorbell rang; what for, [`look_after`](Self::look_after) tells.
+    /// Resets the doorbell. [`look_after`](Self::look_after) returns the news.
     pub fn heard_doorbell(&self) {
         let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
     }
 
-    /// Ends terms that are over, forgets users without ports, and tells what is new.
+    /// Ends terms that are over, forgets users without ports, and returns the news.
     #[must_use]
     pub fn look_after(&self, now: Nanos) -> Vec<News> {
         let mut users = self.lock();
@@ -207,7 +209,7 @@ impl Office {
     }
 }
 
-/// A user whom ports work for.
+/// A user that ports work for.
 #[derive(Debug)]
 pub struct User {
     /// Its number.
@@ -221,24 +223,24 @@ pub struct User {
     office: Arc<Office>,
 }
 
-/// What is held against a user.
+/// The charges and the standing of a user.
 #[derive(Debug, Default)]
 struct Record {
     by_servers: Spent,
     by_helper: Spent,
-    /// That touches of its memory were held up.
+    /// The time that touches of its memory were held up.
     held_up: Spent,
-    /// How many of them in this term.
+    /// The number of those in this term.
     touches: u32,
-    /// What made it stand as it does.
+    /// The cause of its standing.
     why: Trouble,
-    /// Times that it came to stand worse.
+    /// How often its standing has become worse.
     times: u32,
     /// When the present term ends.
     until: Nanos,
 }
 
-/// Time that slow calls took, and that fades.
+/// Time of slow calls, which fades.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     ns: u64,
@@ -246,7 +248,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Adds to it; what it is then.
+    /// Adds to it and returns the sum.
     fn add(&mut self, ns: u64, now: Nanos) -> u64 {
         self.ns = self.ns.saturating_sub((now - self.at) / FADES).saturating_add(ns);
         self.at = now;
@@ -279,7 +281,7 @@ impl User {
         self.standing() == Standing::AtFault
     }
 
-    /// Makes a call whose cost the user sets, on a thread that serves others, too.
+    /// Makes a call whose cost the user sets, on a thread that serves others.
     #[inline]
     pub fn call<T>(self: &Arc<Self>, of: Option<&Shared<Conduct>>, call: impl FnOnce() -> T) -> T {
         let watch = Stopwatch::start(Nanos(self.closely.load(Ordering::Relaxed)));
@@ -290,7 +292,7 @@ impl User {
         done
     }
 
-    /// As [`call`](Self::call), of one that moves a batch of frames.
+    /// As [`call`](Self::call), for a call that moves a batch of frames.
     #[inline]
     pub fn call_of_batch<T>(
         self: &Arc<Self>,
@@ -309,7 +311,7 @@ impl User {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a call that took long.
+    /// Charges a slow call.
     #[cold]
     fn was_slow(self: &Arc<Self>, slow: Slow, of: Option<&Shared<Conduct>>, by: By) {
         self.closely.store((slow.at + CLOSELY_NS).0, Ordering::Relaxed);
@@ -332,7 +334,7 @@ impl User {
         }
     }
 
-    /// Makes a touch of its memory, which is of no other's.
+    /// Touches memory of this user, and of no other.
     pub(crate) fn touch<T>(
         self: &Arc<Self>,
         of: Option<&Shared<Conduct>>,
@@ -345,7 +347,7 @@ impl User {
         done
     }
 
-    /// Notes that its memory held a thread up.
+    /// Charges a delay by the user's memory.
     #[cold]
     fn held_up(self: &Arc<Self>, ns: u64, of: Option<&Shared<Conduct>>, now: Nanos) {
         self.office.touches.fetch_add(1, Ordering::Relaxed);
@@ -375,7 +377,7 @@ impl User {
         self.office.tell(News { user: Arc::clone(self), standing, why, took });
     }
 
-    /// What made it stand as it does.
+    /// The cause of its standing.
     #[must_use]
     pub fn trouble(&self) -> Trouble {
         self.record().why
@@ -386,7 +388,7 @@ impl User {
         self.standing.store(standing as u8, Ordering::Relaxed);
     }
 
-    /// Ends a term that is over: it comes to stand better by one.
+    /// Ends a term that is over: its standing improves by one.
     fn look_after(self: &Arc<Self>, now: Nanos) {
         let mut record = self.record();
         let was = self.standing();

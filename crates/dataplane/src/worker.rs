@@ -1,23 +1,24 @@
-//! Worker threads: who is polled, who is waited for, who is woken.
+//! Worker threads: how they poll ports, sleep and wake owners.
 //!
 //! ```text
 //!   loop:  jobs, if any  ->  a turn of every hot port  ->  idle? spin, then arm every port and sleep
 //! ```
 //!
-//! A port is *hot*, polled every pass, or *armed*, asked to wake us and waited for in epoll; idle hot
-//! ports are armed after a while, so that ports without traffic cost a busy worker nothing. Asleep, a
-//! worker waits in epoll only. Busy, it reads the clock once per pass; it takes the locks of egresses
-//! and of the forwarding table, each held for a batch or an entry, and makes system calls to kick
-//! sleepers, for each frame of a tap, to read and write sockets, and, while a port is armed, to ask epoll
-//! every few microseconds.
+//! A port is either *hot*, polled in each pass, or *armed*: its owner is asked to wake us, and
+//! epoll waits for it. Idle hot ports are armed after a while, so that ports without traffic cost a
+//! busy worker nothing. An idle worker sleeps in epoll. A busy one reads the clock once per pass.
+//! It takes the locks of egresses and of the forwarding table, each for a batch or an entry. It
+//! makes system calls to kick sleepers, for each frame of a tap, to read and write sockets, and
+//! every few microseconds to ask epoll while a port is armed.
 //!
-//! A panic in a port's turn takes that port out of service: it sends no more, and within a second the
-//! control thread takes it out of the table as a receiver, too. What of its last batch was not delivered
-//! is in no counter. A panic anywhere else ends the process: its successor goes on with all ports.
+//! A panic in a port's turn takes that port out of service. It sends no more, and within a second
+//! the control thread also takes it out of the table as a receiver. Frames of its last batch that
+//! were not delivered are in no counter. A panic anywhere else ends the process; its successor
+//! serves all ports.
 //!
-//! The table of ports is swapped whole by the control thread. A worker announces, at every pass, the
-//! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
-//! worker has announced a later epoch or sleeps.
+//! The control thread replaces the table of ports as a whole. In each pass a worker announces the
+//! epoch that it has seen. The control thread frees an old table, and mappings that only that held,
+//! once every worker has announced a later epoch or sleeps.
 
 mod common;
 mod measure;
@@ -44,20 +45,22 @@ use crate::config::{Idle, PortId};
 use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::{Doing, WorkerState};
 
-/// How long a port stays hot after its last frame.
+/// For how long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
-/// Up to so many ports, a worker that never sleeps goes on polling those that are idle, too.
+/// With at most this many ports, a worker that never sleeps keeps polling idle ones, too.
 const POLLED_IDLE: usize = 64;
 /// How often a busy worker asks epoll for armed ports, and an idle one.
 const ASK_BUSY_NS: u64 = 30_000;
 const ASK_IDLE_NS: u64 = 4_000;
-/// How long a worker spins after the last frame or access before it lets others run in between.
+/// For how long a worker spins after the last frame or access before it yields its processor in
+/// between.
 const UNSHARED_NS: u64 = 3_000;
-/// A port that waits for tokens of its limit is looked after so often, as is one that receives over a bad link.
+/// Nanoseconds between looks at a port that waits for tokens of its rate limiter, or receives over
+/// a bad link.
 const LIMITED_NS: u64 = 1_000_000;
-/// How often a port that is polled though idle is looked after as if it had been woken.
+/// Nanoseconds between looks at an idle port that is still polled, as if it had been woken.
 const TEND_NS: u64 = 1_000_000;
-/// epoll's number for the worker's own eventfd.
+/// The epoll data of the worker's own eventfd.
 const JOBS: u64 = u64::MAX;
 
 /// The monotonic clock.
@@ -66,12 +69,12 @@ pub(crate) fn clock() -> Nanos {
     Nanos(time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64)
 }
 
-/// A wake-up that was put off.
+/// A deferred wake-up.
 struct Late {
     due: Nanos,
     port: PortId,
     side: Side,
-    /// Traffic is heavy: the port's owner is not asked for kicks until then.
+    /// Traffic is heavy: kicks of the port's owner stay disabled until then.
     heavy: bool,
 }
 
@@ -87,9 +90,9 @@ pub(crate) struct Worker {
     serving: usize,
     /// The ports that are polled.
     hot: Vec<PortId>,
-    /// Ports that epoll does not wait for, though they want it: they are never armed.
+    /// Ports that epoll could not add. They are never armed.
     unwatched: Vec<PortId>,
-    /// When armed ports have work of their own accord.
+    /// When armed ports have work by themselves.
     timers: Vec<(Nanos, PortId)>,
     /// The ports that receive over a bad link.
     far: Vec<PortId>,
@@ -100,7 +103,7 @@ pub(crate) struct Worker {
     patience: Patience,
     measure: Option<Measure>,
     finishing: bool,
-    /// While it finishes: how long it waits for receivers over bad links.
+    /// While the worker finishes: until when it waits for receivers over bad links.
     finishes_by: Nanos,
     busy_at: Nanos,
     asked_at: Nanos,
@@ -118,7 +121,7 @@ impl Worker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let doorbell = &common.workers[number].doorbell;
         epoll::add(&epoll, doorbell, epoll::EventData::new_u64(JOBS), epoll::EventFlags::IN)?;
-        // Refused here, if at all: by an old kernel, or by somebody's filter of system calls.
+        // If an old kernel or a filter of system calls refuses this call, the refusal shows here.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
         epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let now = clock();
@@ -148,7 +151,7 @@ impl Worker {
         })
     }
 
-    /// Serves its ports until it is told to finish.
+    /// Serves its ports until it is asked to finish.
     pub fn run(mut self) {
         let common = Arc::clone(&self.common);
         let mailbox = &common.workers[self.number];
@@ -185,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// A turn of every hot port; returns the frames gathered.
+    /// Gives each hot port a turn; returns the number of frames gathered.
     #[inline]
     fn pass(&mut self, common: &Common, now: Nanos) -> usize {
         // SAFETY: loaded after this pass's epoch was announced; the control thread frees a table only
@@ -230,7 +233,8 @@ impl Worker {
                 }
                 Err(_) => {
                     self.take_out_of_service(at);
-                    // Who got frames in this turn and sleeps is in tools that are in doubt.
+                    // The tools may be inconsistent after the panic, so wake all owners that may
+                    // have got frames.
                     table.bells.iter().for_each(Bells::ring_all);
                     break;
                 }
@@ -241,7 +245,7 @@ impl Worker {
         frames
     }
 
-    /// Delivers what has come over bad links; returns how many frames.
+    /// Delivers frames that have arrived over bad links; returns how many.
     #[cold]
     fn flush(&mut self, table: &Table, map: &MapGuard<'_>, now: Nanos) -> usize {
         let (ports, state, late) = (&mut self.ports, &self.state, &mut self.late);
@@ -262,7 +266,7 @@ impl Worker {
         frames
     }
 
-    /// Has ports with heavy traffic not armed until their owners are to be woken.
+    /// Keeps ports with heavy traffic from being armed until their owners are to be woken.
     #[inline]
     fn hold_back(&mut self) {
         for late in self.late.iter().filter(|late| late.heavy) {
@@ -272,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Wakes those whose time has come.
+    /// Rings the deferred bells that are due.
     #[cold]
     fn ring_late(&mut self, table: &Table, now: Nanos) {
         let (state, ports) = (&self.state, &mut self.ports);
@@ -299,7 +303,7 @@ impl Worker {
         });
     }
 
-    /// A port whose code panicked fails alone: it is served no more.
+    /// Takes a port whose code panicked out of service. Other ports go on.
     #[cold]
     fn take_out_of_service(&mut self, at: usize) {
         self.state.panics.add(1);
@@ -309,14 +313,14 @@ impl Worker {
                 port.abandon();
             }
         };
-        // What panicked once may do so again.
+        // Code that panicked once may panic again.
         let _ = catch_unwind(AssertUnwindSafe(abandon));
         self.tools.renew();
         self.common.failed.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
-    /// Between passes: arms idle ports, asks for armed ones, spins or sleeps. Returns the time: a later
-    /// one if others had the processor meanwhile.
+    /// The work between passes: arms idle ports, asks epoll for armed ones, spins or sleeps.
+    /// Returns the time, which is later if other threads had the processor.
     #[inline]
     fn look_around(&mut self, mailbox: &Mailbox, busy: bool, mut now: Nanos) -> Nanos {
         let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
@@ -332,7 +336,7 @@ impl Worker {
         };
         let stalled = self.any_stalled();
         if stalled && !busy {
-            // Let a receiver that shares this CPU run.
+            // Lets a receiver on this CPU run.
             std::thread::yield_now();
             now = clock();
         }
@@ -349,7 +353,7 @@ impl Worker {
         now
     }
 
-    /// Spins on, and lets others run where that pays. Returns the time.
+    /// Spins, and yields the processor where that pays. Returns the time.
     fn give_way(&self, now: Nanos) -> Nanos {
         let gives_way = self.idle == Idle::Auto && self.patience.gives_way();
         if gives_way && now - self.busy_at >= UNSHARED_NS {
@@ -367,7 +371,7 @@ impl Worker {
         self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.is_stalled()))
     }
 
-    /// True if frames are under way on a bad link; makes them due.
+    /// True if frames are in flight on a bad link. Makes them due.
     fn any_under_way(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for port in self.ports.iter_mut().flatten().filter(|port| port.has_under_way()) {
@@ -381,7 +385,8 @@ impl Worker {
         any && now < self.finishes_by
     }
 
-    /// When the next frame comes over a bad link; soon, where other workers may send one that this one does not hear of.
+    /// When the next frame arrives over a bad link. Soon, if other workers may send one without
+    /// telling this worker.
     fn far_due(&self, now: Nanos) -> Option<Nanos> {
         let ports = self.far.iter().filter_map(|id| self.ports.get(usize::from(*id))?.as_deref());
         let due = ports.filter_map(Served::flush_due).min();
@@ -389,7 +394,7 @@ impl Worker {
         due.into_iter().chain(others.then_some(now + LIMITED_NS)).min()
     }
 
-    /// True if an owner can send no more before it is served.
+    /// True if an owner cannot send more before it is served.
     fn any_full(&mut self, now: Nanos) -> bool {
         let ports = &mut self.ports;
         self.hot.iter().any(|id| {
@@ -398,7 +403,7 @@ impl Worker {
         })
     }
 
-    /// Arms hot ports that had no frames for a while.
+    /// Arms hot ports that have been idle for a while.
     fn cool_down(&mut self, now: Nanos) {
         let polls = self.idle == Idle::Poll;
         if polls && now - self.tended_at >= TEND_NS {
@@ -426,7 +431,7 @@ impl Worker {
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
         let has_work = self.unwatched.contains(&port.id) || port.arm(now);
-        // What it would send waits for tokens; what else it has to do, if anything, does not wait as long.
+        // Its frames wait for tokens. Its other work, if any, must not wait as long.
         let limit = port.opens_at(now).map(|at| at.min(now + LIMITED_NS)).filter(|_| has_work);
         if has_work && limit.is_none() {
             port.busy_at = now;
@@ -442,7 +447,8 @@ impl Worker {
         true
     }
 
-    /// Arms every port but those whose owners are to be woken later, under heavy traffic; false if one has work.
+    /// Arms all ports, except those whose owners are woken later because of heavy traffic. False if
+    /// one has work.
     fn arm_all(&mut self, now: Nanos) -> bool {
         let mut at = 0;
         while let Some(id) = self.hot.get(at) {
@@ -455,7 +461,8 @@ impl Worker {
         true
     }
 
-    /// Sleeps until an owner, a job or a timer wakes it, or for `most` nanoseconds. Returns when it woke.
+    /// Sleeps until an owner, a job or a timer wakes the worker, or for `most` nanoseconds. Returns
+    /// the time.
     fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) -> Nanos {
         self.state.sleeps.add(1);
         let timers = self.timers.iter().map(|(at, _)| *at);
@@ -472,18 +479,18 @@ impl Worker {
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
         }
-        // What looking after the ports that woke it took is a part of the turn that follows.
+        // The work for the ports that woke it counts to the turn that follows.
         woke
     }
 
-    /// Announces that this worker looks at the table again.
+    /// Announces that this worker uses the table again.
     fn wake_up(&self, mailbox: &Mailbox) {
         mailbox.passed.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot. True if an
-    /// owner came, and when the wait was over.
+    /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot. Returns
+    /// whether an owner came, and when the wait ended.
     fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) -> (bool, Nanos) {
         let mut by_owner = false;
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
@@ -570,7 +577,7 @@ impl Worker {
         }
         port.source.begin();
         (port.busy_at, port.hot) = (now, true);
-        // Who was to wake its owner is another worker.
+        // Another worker was to wake its owner.
         port.held_back_until = now;
         if port.has_far_queues() {
             self.far.push(id);
@@ -603,7 +610,7 @@ fn port_at(ports: &mut [Option<Box<Served>>], id: PortId) -> Option<&mut Served>
     ports.get_mut(usize::from(id))?.as_deref_mut()
 }
 
-/// Wakes the owner of a queue, now or later.
+/// Wakes the owner of a queue, at once or later.
 #[inline]
 fn wake_owner(
     table: &Table,

@@ -1,24 +1,25 @@
-//! One line for many of the same.
+//! One line in place of many similar ones.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Ports (or whatever lines are about) that get lines of their own for a reason, before the next tick.
+/// The number of ports (or other subjects) that get lines of their own for a reason before the next
+/// tick.
 const MOST: usize = 32;
-/// What lines about all others are about.
+/// The subject of lines about all others.
 const OTHERS: &str = "\0others";
 
-/// Which lines are written, and how many are not. What is of one reason and about one thing is written once between
-/// two ticks, of which there is one a second.
+/// Decides which lines are written, and counts the rest. Between two ticks, which are a second
+/// apart, each reason and subject gets one line.
 #[derive(Debug)]
 pub struct Limiter<R> {
     reasons: HashMap<R, HashMap<String, Repeated>>,
 }
 
-/// A line that was left out.
+/// Lines that were suppressed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
-    /// The first of those that were left out.
+    /// The first of the suppressed lines.
     pub what: String,
     /// How many there were.
     pub times: u64,
@@ -31,10 +32,10 @@ impl<R> Default for Limiter<R> {
 }
 
 impl<R: Eq + Hash> Limiter<R> {
-    /// True if a line is to be written; else `what` it says is counted.
+    /// True if a line may be written. Otherwise it is counted.
     pub fn admit(&mut self, reason: R, about: &str, what: impl FnOnce() -> String) -> bool {
         let lines = self.reasons.entry(reason).or_default();
-        // With too many, those about others are one.
+        // With too many subjects, the others share one line.
         let about = if lines.len() < MOST || lines.contains_key(about) { about } else { OTHERS };
         let is_new = !lines.contains_key(about);
         let line = lines.entry(about.to_owned()).or_default();
@@ -48,7 +49,7 @@ impl<R: Eq + Hash> Limiter<R> {
         false
     }
 
-    /// Ends a second: what was left out in it.
+    /// Ends a second; returns the lines suppressed in it.
     pub fn tick(&mut self) -> Vec<Repeated> {
         let lines = std::mem::take(&mut self.reasons).into_values().flat_map(HashMap::into_values);
         lines.filter(|line| line.times > 0).collect()

@@ -24,7 +24,7 @@ pub enum ProcessError {
     },
 }
 
-/// What was tried, for what the kernel said.
+/// Adds to an error of the kernel what was tried.
 pub(super) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError {
     move |errno| ProcessError::System { what, source: errno.into() }
 }

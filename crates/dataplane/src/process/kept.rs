@@ -1,4 +1,5 @@
-//! What the supervisor keeps of front ends' sessions, so that a successor of this process continues them.
+//! The persistent state of front ends' sessions, which the supervisor keeps for a successor of this
+//! process.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,24 +14,24 @@ use crate::attach::guest::kept::Kept;
 use crate::config::PortId;
 use crate::control::{self, Answer, ChannelError};
 
-/// What is kept for ports that are about to be added again.
+/// The persistent state of ports that are about to be added again.
 pub(super) type Restored = HashMap<PortId, Kept>;
 
 impl Process {
-    /// Keeps what a successor of this process needs of a session where it outlives this process.
+    /// Sends changes of a session's state to the supervisor, so that they outlive this process.
     pub(super) fn keep(&mut self, id: PortId, guest: &mut dyn FrontEnd) {
         let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
         let now = guest.to_keep();
         match tell_changes(supervisor.as_fd(), id, guest.kept(), &now) {
             Ok(()) => *guest.kept() = now,
-            // It is slow, or stopped: no other port waits for it.
+            // The supervisor is slow or stopped. No other port waits for it.
             Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
-            // The next supervisor asks for everything.
+            // The next supervisor asks for the whole state.
             Err(_) => self.supervisor = None,
         }
     }
 
-    /// Sends a supervisor everything that is kept.
+    /// Sends a supervisor the whole state.
     pub(super) fn list_kept(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let records = self.ports.iter_mut().enumerate();
         for (id, record) in records.filter_map(|(id, record)| Some((id, record.as_mut()?))) {
@@ -44,7 +45,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes back what a port's predecessor kept.
+    /// Accepts a part of the state that a port's predecessor has kept.
     pub(super) fn restore(
         &mut self,
         id: PortId,
@@ -59,7 +60,7 @@ impl Process {
     }
 }
 
-/// Tells the keeper what of a port's things is new, other, or not needed any more.
+/// Tells the supervisor which parts of a port's state are new, changed, or not needed any more.
 fn tell_changes(
     to: BorrowedFd<'_>,
     id: PortId,
@@ -73,7 +74,7 @@ fn tell_changes(
     let changed = new.iter().filter(|(key, (value, fd))| {
         old.get(*key).is_none_or(|(old_value, old_fd)| old_value != value || !same(old_fd, fd))
     });
-    // "session", which names the others, comes behind them in their order.
+    // "session", which names the others, sorts after them.
     for (key, (value, fd)) in changed {
         let uid = fd.as_ref().map_or(0, |fd| fd.uid());
         let keep = Answer::Keep { id, uid, key: key.clone(), value: value.clone() };

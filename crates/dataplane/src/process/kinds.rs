@@ -1,4 +1,4 @@
-//! The kinds of ports that need nothing of their process.
+//! The kinds of ports that do not need the process.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::attach::{self, AttachError, Attached, buffered};
 use crate::config::Attachment;
 use crate::state::PortState;
 
-/// Makes a port's halves of an attachment and its descriptors.
+/// Makes a port's halves from an attachment and its descriptors.
 pub(super) fn attach(
     attachment: &Attachment,
     descriptors: Vec<Descriptor>,
@@ -33,7 +33,8 @@ pub(super) fn attach(
             Ok((ring(rings, descriptors)?, Some(monitor)))
         }
         Attachment::Null => Ok((attach::null::attach(state)?, None)),
-        // A guest's port is made by the process itself, which talks to its front end; a tunnel's, with its table.
+        // The process makes ports of guests itself, because it serves their front ends, and
+        // tunnels, because they need its table.
         Attachment::Vacant
         | Attachment::VhostUser { .. }
         | Attachment::VfioUser(_)

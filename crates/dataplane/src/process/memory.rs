@@ -1,4 +1,4 @@
-//! How much memory of peers this process may map, and what is said of it.
+//! How much memory of peers this process may map, and how much it has mapped.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,16 +8,16 @@ use shmem::guard;
 use super::Process;
 use crate::config::{Limits, PortId, SwitchConfig};
 
-/// Mappings that are left to ourselves: stacks, buffers, the C library's. A mapping of a peer's of which
-/// the guard replaced a page is three to the kernel.
+/// Mappings reserved for the process: stacks, buffers, those of the C library. Once the guard has
+/// replaced a page of a peer's mapping, the kernel counts three.
 const OWN_MAPPINGS: u64 = 16 * 1024 + 2 * guard::MAX_SPLIT as u64;
-/// What `vm.max_map_count` is where it cannot be read: the kernel's default.
+/// The kernel's default of `vm.max_map_count`, for systems where it cannot be read.
 const MAX_MAP_COUNT: u64 = 65_530;
-/// Most mappings for one port: twice what a front end's slots or ranges, logs and areas are, for as long
-/// as one memory table takes the place of another.
+/// Most mappings for one port: twice those for a front end's slots or ranges, logs and areas,
+/// because a new memory table exists beside the old one for a while.
 const MAPPINGS_OF_A_PORT: u64 = 600;
 
-/// Most mappings of this process. Read once, before the process is confined.
+/// Most mappings of this process. It is read once, before the process is confined.
 pub(super) fn max_map_count() -> u64 {
     static MAPPINGS: OnceLock<u64> = OnceLock::new();
     *MAPPINGS.get_or_init(|| {
@@ -29,11 +29,11 @@ pub(super) fn max_map_count() -> u64 {
 /// Most mappings for all peers together.
 pub(super) fn most_mappings() -> u64 {
     let kernel = max_map_count();
-    // Some entries of the guard are for the registers of cards, in files of our own.
+    // Some entries of the guard cover registers of cards, in our own files.
     kernel.saturating_sub(OWN_MAPPINGS).min(guard::MAPPINGS as u64 / 4 * 3)
 }
 
-/// Bytes of addresses that a process has, as far as one can tell: its stacks lie at their end.
+/// Estimates the bytes of address space of a process: its stacks are at the end.
 fn address_space() -> u64 {
     let here = 0u8;
     let stack = std::ptr::from_ref(&here).addr() as u64;
@@ -57,7 +57,7 @@ pub(super) fn user_limits(limits: &Limits) -> budget::UserLimits {
 }
 
 impl Process {
-    /// Says in the state memory what is mapped for a port.
+    /// Stores in the state memory what is mapped for a port.
     pub(super) fn note_memory(&self, id: PortId) {
         let record = self.ports.get(usize::from(id)).and_then(Option::as_ref);
         if let (Some(record), Some(state)) = (record, self.state.port(id)) {
@@ -65,7 +65,7 @@ impl Process {
         }
     }
 
-    /// An account for a port of this user.
+    /// Opens an account for a port of this user.
     pub(super) fn open_account(&self, uid: u32) -> Arc<Account> {
         Account::new(&self.budget, uid)
     }
@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(limits.guaranteed().bytes, 8 << 30, "each of 4,096 ports");
             assert!(limits.shared().bytes >= 8 * limits.port.bytes);
         }
-        // With the kernel's default of mappings; with fewer, fewer.
+        // Holds for the kernel's default; fewer mappings allow fewer.
         assert!(most_mappings() < 40_000 || limits.guaranteed().mappings >= 8);
     }
 

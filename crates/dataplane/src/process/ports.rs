@@ -1,4 +1,4 @@
-//! Ports, as the control thread adds, changes and removes them.
+//! How the control thread adds, changes and removes ports.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -23,14 +23,14 @@ use crate::worker::{Job, Table, clock};
 /// The worker a port will be served by and what it serves, or why the port was not added.
 pub(super) type AddedPort = Result<(u16, Box<Served>), String>;
 
-/// What a port is made of.
+/// The parts of a new port.
 struct Halves {
     attached: Attached,
     /// What it watches.
     monitor: Option<Monitor>,
     /// Its front end.
     guest: Option<Guest>,
-    /// Which VLANs it is in, if it is a tunnel.
+    /// Its VLANs, if it is a tunnel.
     tunnel: Option<Arc<Membership>>,
 }
 
@@ -40,15 +40,15 @@ impl Halves {
     }
 }
 
-/// In builds for development, environment variables that name a port, and what happens when that hands in a frame. For
-/// tests of what follows.
+/// Development builds read these environment variables. Each names a port, and what happens when
+/// that port hands in a frame. Tests use them.
 #[cfg(debug_assertions)]
 const MISHAPS: [(&str, fn()); 2] = [
     ("TOKLAT_TEST_CRASH", || std::process::abort()),
     ("TOKLAT_TEST_HANG", || std::thread::sleep(std::time::Duration::MAX)),
 ];
 
-/// What is left of a port that was removed; its worker had `served`, unless it failed.
+/// The remains of a removed port. Its worker returned `served`, unless the port failed.
 pub(super) struct RemovedPort {
     id: PortId,
     served: Option<Box<Served>>,
@@ -82,7 +82,7 @@ impl Process {
         let standing = user.standing();
         let state = state.paid_by(user);
         if !resume {
-            // What the number's last holder left, if it went while no data process ran.
+            // Entries of the number's last holder, if that went while no data process ran.
             self.common.fdb.detach(id);
             if self.state.switch().has_port(id) {
                 state.retire(self.state.switch());
@@ -118,7 +118,7 @@ impl Process {
             self.ports.resize_with(usize::from(id) + 1, || None);
         }
         match self.set_addresses(id, &config.policy, &Policy::default()) {
-            // A port that was there goes on all the same: its addresses are learned as others are.
+            // A restored port is added all the same: its addresses are learned like others.
             Err(reason) if !resume => return Err(reason),
             _ => (),
         }
@@ -142,7 +142,7 @@ impl Process {
         Ok((worker, Box::new(served)))
     }
 
-    /// Makes a port's halves of an attachment and its descriptors.
+    /// Makes a port's halves from an attachment and its descriptors.
     fn attach(
         &mut self,
         port: (PortId, &Arc<Account>),
@@ -169,7 +169,7 @@ impl Process {
         Ok(Halves { monitor, ..Halves::new(attached) })
     }
 
-    /// The worker asked for, or the one with the fewest ports.
+    /// The requested worker, or the one with the fewest ports.
     fn choose_worker(&self, wanted: Option<u16>) -> u16 {
         let workers = self.common.workers.len() as u16;
         let ports =
@@ -177,12 +177,12 @@ impl Process {
         wanted.filter(|w| *w < workers).or_else(|| (0..workers).min_by_key(ports)).unwrap_or(0)
     }
 
-    /// Enters a port's configured addresses into the table and takes earlier ones out.
+    /// Enters a port's configured addresses into the table, and removes earlier ones.
     fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) -> Result<(), String> {
         set_addresses(&self.common.fdb, id, policy, earlier, clock()).map_err(|e| explain(&e))
     }
 
-    /// Swaps in a table of the present ports; returns when no worker uses the old one.
+    /// Swaps in a table of the current ports. Returns once no worker uses the old one.
     pub(super) fn publish(&self) {
         let bells = |port: &Option<Record>| port.as_ref().map(|port| port.bells.clone());
         let bells = self.ports.iter().map(|port| bells(port).unwrap_or_default()).collect();
@@ -200,16 +200,16 @@ impl Process {
         answer.recv().ok().flatten()
     }
 
-    /// Takes a port from its worker and out of the record; it is still in the table that workers use.
+    /// Takes a port from its worker and out of the record. Workers still have it in their table.
     pub(super) fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
         let worker = self.record(id)?.worker;
         let served = self.release(id, worker);
-        // What its worker says of it is not of the number's next holder.
+        // Handles reports of its worker, so that they do not hit the number's next holder.
         self.take_out_failed();
         Ok(RemovedPort { id, served, record: self.ports[usize::from(id)].take() })
     }
 
-    /// Lets go of a port that no worker knows any more.
+    /// Drops a port that no worker uses any more.
     pub(super) fn retire_port(&self, RemovedPort { id, served, record }: RemovedPort) {
         self.common.fdb.detach(id);
         if let Some(mut served) = served {
@@ -221,7 +221,7 @@ impl Process {
         {
             spec.egresses.iter().for_each(Exit::return_buffers);
         }
-        // Only now, with no worker in its rings, is the port's memory unmapped.
+        // The port's memory is unmapped only here, when no worker is in its rings.
         if let Some(mut guest) = record.and_then(|record| record.guest) {
             guest.front_end_mut().lost_worker();
         }

@@ -1,17 +1,18 @@
-//! How often a front end may have its port rebuilt.
+//! A limit on how often a front end has its port rebuilt.
 //!
-//! Whenever a guest switches a ring on or off, its halves are rebuilt and every worker takes another table of
-//! ports: work for this thread that grows with the switch. A front end that does so in a loop may have a quarter of
-//! this thread's time. Beyond that its messages wait, and everybody else's do not.
+//! When a guest enables or disables a ring, its halves are rebuilt and all workers switch to
+//! another table of ports. That is work for this thread, and it grows with the switch. A front end
+//! that does it in a loop gets a quarter of this thread's time. Beyond that its messages wait;
+//! those of other front ends do not.
 
 use port::Nanos;
 
-/// A front end may spend so much at once.
+/// The time that a front end may use at once.
 const BURST_NS: u64 = 100 * Nanos::MILLI;
-/// And a quarter of the time.
+/// The share of time that it may use in the long run, as a divisor.
 const SHARE: u64 = 4;
 
-/// What rebuilding one port has cost.
+/// The time that rebuilding one port has taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remakes {
     spent_ns: u64,
@@ -25,7 +26,7 @@ impl Remakes {
         self.at = now;
     }
 
-    /// Until when its front end is not heard, if it is not.
+    /// Until when its front end has to wait; `None` if it does not.
     pub fn rests_until(&self, now: Nanos) -> Option<Nanos> {
         let until = self.at + self.spent_ns.saturating_sub(BURST_NS) * SHARE;
         (until > now).then_some(until)

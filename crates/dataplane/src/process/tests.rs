@@ -1,4 +1,4 @@
-//! What the control thread does, without a supervisor: its methods are called as commands would.
+//! Tests of the control thread without a supervisor: they call its methods as commands would.
 
 mod devices;
 
@@ -65,7 +65,7 @@ fn a_port_whose_code_panics_leaves_the_table_until_it_is_removed() {
     process.common.workers[0].send(Job::Serve(Box::new(served)));
     let started = Instant::now();
     assert!(!state.has_failed());
-    // Whoever reads the state memory sees it.
+    // Readers of the state memory see the failure.
     while !state.has_failed() {
         assert!(started.elapsed() < Duration::from_secs(60), "the worker survives it and says so");
         std::thread::yield_now();
@@ -150,7 +150,7 @@ fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// Adds a guest's port, number 0; the front end's socket.
+/// Adds a guest's port, number 0; returns the front end's socket.
 fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     let (front_end, socket) = pair(SocketType::STREAM);
     let attachment = Attachment::VhostUser { queue_pairs: 1 };
@@ -160,7 +160,7 @@ fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     front_end
 }
 
-/// Puts code with a bug into a port's place, and waits for the worker to have met it.
+/// Puts code with a bug into a port's place, and waits until its worker has hit the bug.
 fn break_port(process: &mut Process, id: PortId) {
     let panics = process.state.workers(1)[0].panics;
     drop(process.release(id, 0));
@@ -177,7 +177,7 @@ fn break_port(process: &mut Process, id: PortId) {
 #[test]
 fn regression_a_guests_port_that_failed_is_not_served_at_its_next_message() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
-    // Whether the control thread knows already, or finds out as it makes the port's halves anew.
+    // The control thread knows already, or finds out when it makes the port's halves again.
     for known in [true, false] {
         let front_end = add_guest(&mut process, false);
         let announce = |process: &mut Process| {
@@ -200,7 +200,7 @@ fn regression_a_guests_port_that_failed_is_not_served_at_its_next_message() {
         message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]).unwrap();
         process.serve_guest(0);
         assert!(is_readable(front_end.as_fd()), "it is answered");
-        // As when the front end comes again.
+        // As when the front end connects again.
         let removed = process.take_port(0).unwrap();
         process.publish();
         process.retire_port(removed);
@@ -250,7 +250,8 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     process.finish();
 }
 
-/// Where it counts as one, frames of a guest with one queue are not spread over a receiver's any more.
+/// If it counted as one, frames of a guest with one queue would not be spread over a receiver's
+/// queues.
 #[test]
 fn regression_an_announcement_is_no_queue_of_the_guest() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
@@ -262,7 +263,7 @@ fn regression_an_announcement_is_no_queue_of_the_guest() {
         let record = process.ports[0].as_ref().unwrap();
         (record.guest.as_ref().unwrap().front_end().is_live(), record.spec.send_queues)
     };
-    // Whether a queue runs or not.
+    // With and without a running queue.
     let announce = [u64::from_ne_bytes([2; 8])];
     assert_eq!(say(message::code::SEND_RARP, &announce, &[]), (true, 1), "it is announced");
     let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -304,7 +305,8 @@ fn what_is_kept_says_whether_the_message_it_is_of_was_taken() {
     process.finish();
 }
 
-/// What a data process kept, as far as `until` says, is restored in its successor; whether that hangs up.
+/// Restores what a data process kept, as far as `until` allows, in a successor. True if that hangs
+/// up.
 fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
     let mut first = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
     let (ours, keeper) = pair(SocketType::SEQPACKET);
@@ -327,7 +329,7 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
         }
     }
     let front_end = add_guest(&mut next, true);
-    // A thread of its own hangs up; one that is not hung up on is answered.
+    // Another thread hangs up. A front end that is not disconnected gets an answer.
     let _ = message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]);
     next.serve_guest(0);
     let reply = rustix::net::recv(&front_end, &mut [0; 64][..], RecvFlags::empty());
@@ -337,7 +339,7 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
     hung_up
 }
 
-/// Its front end, with the message taken and no reply, would wait for ever.
+/// The message is taken and its reply is missing, so the front end would wait forever.
 #[test]
 fn regression_one_that_died_while_it_answered_has_its_front_end_begin_anew() {
     assert!(is_hung_up_on(|answer| matches!(answer, Answer::Forget { .. })));

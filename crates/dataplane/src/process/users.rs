@@ -1,4 +1,4 @@
-//! What comes of users' slow calls, as the control thread sees to it.
+//! What the control thread does about slow calls of users.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Process {
     /// The user of this number.
     ///
     /// # Errors
-    /// Its ports are at fault.
+    /// An error that says why, if the user's ports are at fault.
     pub(super) fn user_of(&self, uid: u32) -> Result<Arc<User>, String> {
         let user = self.users.of(uid);
         if user.is_at_fault() {
@@ -33,7 +33,8 @@ impl Process {
         Ok(user)
     }
 
-    /// Notes and says which users stand in another way, and takes ports of those at fault out of service.
+    /// Records and logs changes in the standing of users, and takes ports of users at fault out of
+    /// service.
     pub(super) fn look_after_users(&mut self) {
         for News { user, standing, why, took } in self.users.look_after(clock()) {
             let theirs = |port: &&super::Record| port.config.uid == user.uid;
@@ -82,7 +83,7 @@ impl Process {
     }
 }
 
-/// What took long, for the log.
+/// The cause of the delay, for the log.
 fn what_took(why: Trouble) -> &'static str {
     match why {
         Trouble::Calls => "a call for it",

@@ -1,4 +1,4 @@
-//! Ports whose memory holds workers up: how the control thread finds them (see [`crate::suspicion`]).
+//! How the control thread finds ports whose memory delays workers (see [`crate::suspicion`]).
 
 use port::Nanos;
 
@@ -9,7 +9,7 @@ use crate::suspicion::{SLOW_NS, Seen, Step, timed};
 use crate::user::Payer;
 use crate::worker::Job;
 
-/// What workers and users have told by the last look.
+/// The counters of workers and users at the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     slow: u64,
@@ -18,7 +18,7 @@ pub(super) struct Told {
 }
 
 impl Process {
-    /// Looks at what turns took; called once a second.
+    /// Checks how long turns took; called once a second.
     pub(super) fn look_for_held_up_turns(&mut self, now: Nanos) {
         let workers = (0..self.common.workers.len()).filter_map(|n| self.state.worker(n));
         let told = Told {
@@ -43,11 +43,13 @@ impl Process {
         }
     }
 
-    /// Has ports send copies, and then has what they receive timed: no delivery that is timed reads a sender's memory.
+    /// Makes ports send copies, then times what they receive. So no timed delivery reads a sender's
+    /// memory.
     fn watch_ports(&mut self) {
         self.change_watch(|payer| Some(payer.clone()));
         self.publish();
-        // Each worker has begun a pass since it was told: all that it delivers from here on are copies.
+        // All workers have begun a pass since then, so they deliver nothing but copies from here
+        // on.
         self.timed = true;
         self.publish();
     }
@@ -68,7 +70,7 @@ impl Process {
         }
     }
 
-    /// Who pays for touches of a port's memory, if its owner lends any.
+    /// The payer for touches of a port's memory, if its owner lends any.
     fn watch_of(&self, record: &Record) -> Option<Payer> {
         let id = record.spec.id;
         let lends = record.config.attachment.lends_memory() && !self.has_failed(id);
@@ -76,12 +78,12 @@ impl Process {
         Some(state.paid_by(self.users.of(record.config.uid)).payer().clone())
     }
 
-    /// Who pays for touches of the memory of a port that is added, if ports are watched.
+    /// The payer for touches of the memory of a port that is being added, if ports are watched.
     pub(super) fn watch_of_new(&self, lends: bool, state: &PortState) -> Option<Payer> {
         (lends && self.suspicion.watches()).then(|| state.payer().clone())
     }
 
-    /// The ports' rules for the table, with receive queues that are timed where ports are watched.
+    /// The ports' entries for the table, with timed receive queues where ports are watched.
     pub(super) fn watched_specs(&self) -> Option<Vec<fabric::PortSpec<crate::attach::Exit>>> {
         let watch = |record: &Record| {
             let mut spec = record.spec.clone();

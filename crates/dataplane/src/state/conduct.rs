@@ -1,10 +1,10 @@
-//! What the kernel did for a port's user on threads that serve others, too, and what came of it.
+//! The kernel's work for a port's user on threads that serve others, and its consequences.
 
 use port::Counter;
 use serde::{Deserialize, Serialize};
 use shmem::Shareable;
 
-/// How a port's user stands: who makes the system calls whose cost the user sets.
+/// The standing of a port's user: which thread makes system calls whose cost the user sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -12,14 +12,14 @@ pub enum Standing {
     /// The threads that serve everybody.
     #[default]
     Good = 0,
-    /// Such calls were slow: a thread of the user's own wakes its owners.
+    /// Calls were slow: a helper thread of the user wakes its owners.
     Helped = 1,
-    /// They went on being slow: none wakes its owners, and its ports are at fault.
+    /// Calls stayed slow: its owners are not woken any more, and its ports are at fault.
     AtFault = 2,
 }
 
 impl Standing {
-    /// The one with this number; numbers beyond the last are the worst.
+    /// The standing with this number. Unknown numbers count as the worst.
     #[must_use]
     pub const fn of(number: u64) -> Self {
         match number {
@@ -30,21 +30,22 @@ impl Standing {
     }
 }
 
-/// What is counted of a port. Written under its user's lock, but for `helped`, which the user's own thread writes.
+/// A port's counters of that work. Written under its user's lock, except `helped`, which the helper
+/// thread writes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Conduct {
-    /// How its user stands: the number of a [`Standing`].
+    /// The standing of its user: the number of a [`Standing`].
     pub standing: Counter,
-    /// System calls for it that were slow.
+    /// Slow system calls for it.
     pub slow_calls: Counter,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: Counter,
-    /// Touches of its owner's memory that were held up, while that was watched.
+    /// Touches of its owner's memory that were held up, while it was watched.
     pub slow_touches: Counter,
     /// Nanoseconds of the longest.
     pub slowest_touch_ns: Counter,
-    /// Wake-ups that a thread of its user's own made.
+    /// Wake-ups by the helper thread of its user.
     pub helped_kicks: Counter,
 }
 
@@ -52,7 +53,7 @@ pub struct Conduct {
 unsafe impl Shareable for Conduct {}
 
 impl Conduct {
-    /// Forgets everything: the port's number gets another holder.
+    /// Clears all counters, because the port's number gets another holder.
     pub(super) fn clear(&self) {
         let Self { standing, slow_calls, slowest_call_ns, .. } = self;
         let Self { slow_touches, slowest_touch_ns, helped_kicks, .. } = self;

@@ -1,4 +1,5 @@
-//! What memory of its owner's is mapped for a port, in state memory. The control thread writes it.
+//! The memory of a port's owner that is mapped for the port, in state memory. The control thread
+//! writes it.
 
 use port::Counter;
 use serde::{Deserialize, Serialize};
@@ -11,11 +12,11 @@ pub(super) struct LentMemory {
     bytes: Counter,
     mappings: Counter,
     refused: Counter,
-    /// Whose limit was in the way the last time, from 1 on.
+    /// The number, from 1 on, of the limit that was exceeded last; 0 for none.
     refused_by: Counter,
 }
 
-/// Whose limit a mapping would have exceeded.
+/// The limit that a mapping would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitOf {
@@ -23,20 +24,20 @@ pub enum LimitOf {
     Port,
     /// One user's.
     User,
-    /// That of all ports of the switch.
+    /// The limit of all ports of the switch.
     Switch,
 }
 
-/// What memory of its owner's is mapped for a port.
+/// The memory of its owner that is mapped for a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappedMemory {
-    /// Bytes of addresses that it takes in the data process.
+    /// Bytes of address space that it takes in the data process.
     pub bytes: u64,
     /// Mappings.
     pub mappings: u64,
     /// Mappings that were refused.
     pub refused: u64,
-    /// Whose limit was in the way the last time.
+    /// The limit that was exceeded last.
     pub refused_by: Option<LimitOf>,
 }
 

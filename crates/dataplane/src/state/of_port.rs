@@ -21,7 +21,7 @@ use crate::user::{Payer, User};
 pub struct PortState {
     pub(super) page: Shared<IngressPage>,
     pub(super) at: usize,
-    /// Where the state of its receive queue 0 is, and bytes from there to that of queue 1.
+    /// Where the state of its receive queue 0 is, and the distance in bytes to that of queue 1.
     pub(super) queue_at: usize,
     pub(super) next_queue: usize,
     pub(super) map: Arc<Mapping>,
@@ -29,14 +29,14 @@ pub struct PortState {
 }
 
 impl PortState {
-    /// The same, with a user who pays for calls whose cost the port's owner sets.
+    /// The same state, with a user that pays for calls whose cost the port's owner sets.
     #[must_use]
     pub fn paid_by(mut self, user: Arc<User>) -> Self {
         self.payer = Payer::new(user, self.conduct());
         self
     }
 
-    /// Who pays for calls whose cost its owner sets.
+    /// The payer of calls whose cost its owner sets.
     #[must_use]
     pub fn payer(&self) -> &Payer {
         &self.payer
@@ -69,7 +69,7 @@ impl PortState {
         self.map.shared(at + offset_of!(ReceiveState, counters)).filter(|_| ring < RINGS)
     }
 
-    /// Where the guest's transmit queue `queue` stands.
+    /// The position of the guest's transmit queue `queue`.
     #[must_use]
     pub fn transmit(&self, queue: usize) -> Option<Shared<QueueState>> {
         let at = size_of::<IngressCounters>() + queue * size_of::<SendState>();
@@ -77,7 +77,7 @@ impl PortState {
         self.map.shared(at).filter(|_| queue < RINGS)
     }
 
-    /// Where the guest's receive queue `queue` stands.
+    /// The position of the guest's receive queue `queue`.
     #[must_use]
     pub fn receive_queue(&self, queue: usize) -> Option<Shared<QueueState>> {
         let at = self.queue_at + queue * self.next_queue;
@@ -91,7 +91,7 @@ impl PortState {
         self.map.shared(self.at + offset_of!(IngressPage, bus))
     }
 
-    /// What the kernel did for its user on our threads.
+    /// The kernel's work for its user on our threads.
     #[must_use]
     pub fn conduct(&self) -> Option<Shared<Conduct>> {
         self.map.shared(self.at + offset_of!(IngressPage, conduct))
@@ -115,45 +115,47 @@ impl PortState {
         self.map.shared_slice(at, MAX_SLOTS as usize).filter(|_| ring < RINGS)
     }
 
-    /// The counters of all receive rings or queues that it may have.
+    /// The counters of all receive rings or queues that it can have.
     #[must_use]
     pub fn received(&self) -> Vec<Shared<EgressCounters>> {
         (0..RINGS).map_while(|ring| self.egress(ring)).collect()
     }
 
-    /// The memory of [`spares`](Self::spares), for ports that have no rings and keep something else there:
-    /// the mapping, and where in it.
+    /// The memory of [`spares`](Self::spares), which ports without rings use for something else:
+    /// the mapping, and the range in it.
     #[must_use]
     pub fn room(&self) -> (Arc<Mapping>, std::ops::Range<usize>) {
         let at = self.at + SPARES_AT;
         (Arc::clone(&self.map), at..at + RINGS * SPARES)
     }
 
-    /// True if its senders wait no more: it is lossless, and has freed no slot for the stall time.
+    /// True if its senders do not wait any more, because the port is lossless and has freed no slot
+    /// for the stall time.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.received().iter().any(|queue| queue.is_stalled())
     }
 
-    /// True if the port's code panicked in this data process: it is served no more.
+    /// True if the port's code panicked in this data process, so that no worker serves it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.page.failed.get() != 0
     }
 
-    /// Notes whether it has. For the control thread only.
+    /// Notes whether the port has failed. For the control thread only.
     pub(crate) fn set_failed(&self, failed: bool) {
         self.page.failed.set(failed.into());
     }
 
-    /// Why its file is not written any more, if it is not.
+    /// The error that stopped writing its file, if any.
     #[must_use]
     pub fn write_error(&self) -> Option<std::io::Error> {
         let errno = i32::try_from(self.page.write_error.get()).ok().filter(|errno| *errno != 0);
         errno.map(std::io::Error::from_raw_os_error)
     }
 
-    /// Notes why its file cannot be written, or that it can. For who writes it only.
+    /// Notes the error that stopped writing its file, or that there is none. For the file's writer
+    /// only.
     pub(crate) fn set_write_error(&self, error: Option<&std::io::Error>) {
         let errno = error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         self.page.write_error.set(u64::from(errno.unsigned_abs()));
@@ -164,7 +166,7 @@ impl PortState {
         self.page.lent.set(account);
     }
 
-    /// What memory of its owner's is mapped for it.
+    /// The memory of its owner that is mapped for it.
     #[must_use]
     pub fn memory(&self) -> MappedMemory {
         self.page.lent.read()

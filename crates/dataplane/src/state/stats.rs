@@ -1,4 +1,4 @@
-//! What the state says, in numbers that are shown.
+//! The numbers in the state memory, as reports show them.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct PortStats {
     pub in_frames: u64,
     /// Their bytes.
     pub in_bytes: u64,
-    /// Deliveries of them beyond one each: floods and mirrors.
+    /// Further deliveries of frames that had one already: floods and mirrors.
     pub in_copies: u64,
     /// Frames dropped before they reached a receiver.
     pub in_drops: Drops,
@@ -33,9 +33,9 @@ pub struct PortStats {
     pub out_bytes: u64,
     /// Frames for its owner that were dropped.
     pub out_drops: Drops,
-    /// Frames segmented in software, because its owner does not take them whole.
+    /// Frames segmented in software, because its owner does not accept them whole.
     pub out_segmented: u64,
-    /// Segments that they became beyond one each.
+    /// The number of their segments beyond one each.
     pub out_segments: u64,
     /// Checksums computed for its owner.
     pub out_checksums: u64,
@@ -47,15 +47,16 @@ pub struct PortStats {
     pub wakeups: u64,
     /// Malformed descriptors.
     pub faults: u64,
-    /// Times that its senders waited in vain: it is lossless, and freed no slot for the stall time.
+    /// How often the senders of this lossless port stopped waiting, because it freed no slot for
+    /// the stall time.
     pub stalls: u64,
     /// Source addresses refused because they moved too often.
     pub flaps: u64,
     /// Addresses that were not learned, because the table or the share of the port or its user was full.
     pub unlearned: u64,
-    /// Of an emulated network card: reads of registers, each of which a virtual processor waited for.
+    /// Of an emulated network card: reads of registers. A virtual processor waited for each.
     pub reads: u64,
-    /// Writes for whose end one waited.
+    /// Writes that a virtual processor waited for.
     pub writes: u64,
     /// Writes that nobody waited for.
     pub posted_writes: u64,
@@ -63,24 +64,26 @@ pub struct PortStats {
     pub acknowledgements: u64,
     /// Interrupts.
     pub interrupts: u64,
-    /// What memory of its owner's is mapped.
+    /// The memory of its owner that is mapped.
     #[serde(default)]
     pub memory: MappedMemory,
-    /// System calls for its owner, most of them wake-ups, that took so long that it was held against its user.
+    /// System calls for its owner, mostly wake-ups, that were so slow that its user was charged.
     pub slow_calls: u64,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: u64,
-    /// Touches of its owner's memory that held a worker up, while that was watched: held against its user, too.
+    /// Touches of its owner's memory that delayed a worker, while it was watched. The user was
+    /// charged for them, too.
     pub slow_touches: u64,
     /// Nanoseconds of the longest.
     pub slowest_touch_ns: u64,
-    /// Wake-ups of its owner that its user's own thread made, because of that.
+    /// Wake-ups of its owner by its user's helper thread.
     pub helped_kicks: u64,
 }
 
 impl PortStats {
-    /// Frames handed in, copies begun and segments made here, less frames handed out and dropped here.
-    /// Over all ports of a quiet switch these add up to what was lost in restarts: the sum rule.
+    /// Frames handed in, copies begun and segments made here, less frames handed out and dropped
+    /// here. The sum rule: over all ports of a quiet switch these add up to the frames lost in
+    /// restarts.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
         let drops = self.in_drops.values().chain(self.out_drops.values()).sum::<u64>();
@@ -120,14 +123,14 @@ impl PortStats {
     }
 }
 
-/// The numbers of ports that are gone and of the switch itself, so that sums can be checked.
+/// The numbers of removed ports and of the switch itself, so that sums can be checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchStats {
-    /// What ports that are gone had counted.
+    /// The counters of removed ports.
     pub gone: PortStats,
     /// Frames in flight when a data process died.
     pub lost_in_restarts: u64,
-    /// Times a data process was started again.
+    /// How often a data process was started again.
     pub restarts: u64,
 }
 

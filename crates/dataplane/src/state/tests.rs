@@ -1,4 +1,4 @@
-//! What lies where, and what outlives whom.
+//! The layout of the state, and what outlives a data process.
 
 use fabric::Station;
 use port::DropReason;
@@ -55,7 +55,7 @@ fn what_a_removed_port_counted_is_kept() {
     assert_eq!((gone.in_frames, gone.out_drops[&DropReason::Full]), (3, 4));
 }
 
-/// Whatever a dying process had counted, and whatever not: afterwards the sums agree.
+/// Whatever a dying process had counted, the sums agree afterwards.
 #[test]
 fn regression_frames_of_a_process_that_died_as_it_counted_are_accounted_for() {
     let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };

@@ -28,8 +28,8 @@ impl Default for Turns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TurnTime {
-    /// Each took less than these nanoseconds, and no less than the bucket below says; those of the last
-    /// bucket may have taken longer.
+    /// The turns took less than this many nanoseconds, and at least the bound of the previous
+    /// bucket. Turns in the last bucket may have taken longer.
     pub under_ns: u64,
     /// How many there were.
     pub turns: u64,
@@ -44,7 +44,7 @@ impl Turns {
         }
     }
 
-    /// Turns that took `ns` nanoseconds, or longer.
+    /// The number of turns that took `ns` nanoseconds or longer.
     #[must_use]
     pub fn from(&self, ns: u64) -> u64 {
         self.0[bucket(ns)..].iter().map(Counter::get).sum()
@@ -68,15 +68,15 @@ fn bucket(ns: u64) -> usize {
     (power + step).min(BUCKETS - 1)
 }
 
-/// The first number of nanoseconds that is not in the bucket.
+/// The least number of nanoseconds beyond the bucket.
 fn end(bucket: usize) -> u64 {
     let (power, step) = (bucket >> STEPS_LOG2, bucket & ((1 << STEPS_LOG2) - 1));
     let unit = 1u64 << (power as u32 + SHORTEST_LOG2 - STEPS_LOG2);
     unit * ((1 << STEPS_LOG2) + step as u64 + 1)
 }
 
-/// The time that `share` of the turns (0 to 1) stayed under, of those that came between two readings;
-/// `None` if there were none.
+/// The time that a `share` (0 to 1) of the turns between two readings took at most; `None` if there
+/// were none.
 #[must_use]
 pub fn percentile(before: &[TurnTime], after: &[TurnTime], share: f64) -> Option<u64> {
     let earlier = |at: u64| before.iter().find(|b| b.under_ns == at).map_or(0, |b| b.turns);

@@ -1,7 +1,8 @@
-//! What each thread of a data process is doing, for whoever asks after its death.
+//! What each thread of a data process is doing, to be read after its death.
 //!
-//! A thread notes which port it serves before it touches anything of that port's. The handler of fatal signals notes
-//! the thread. Both lie in state memory, so the supervisor knows of which port a data process died.
+//! A thread notes which port it serves before it touches anything of that port. The handler of
+//! fatal signals notes the thread. Both are in state memory, so the supervisor knows which port a
+//! data process died of.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -11,14 +12,14 @@ use shmem::Shareable;
 
 use crate::config::PortId;
 
-/// What is done for a port.
+/// The kind of work for a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Doing {
     /// A worker's turn: frames of its queues are taken and delivered.
     Turn = 1,
-    /// A worker looks after it, as something happened on its descriptors.
+    /// A worker handles events on the port's descriptors.
     Wake = 2,
     /// The control thread reads or answers its front end.
     Message = 3,
@@ -29,7 +30,7 @@ pub enum Doing {
 #[repr(C)]
 pub struct Work {
     thread: Counter,
-    /// The port's number and one in the low 32 bits, [`Doing`] above.
+    /// The port's number plus one in the low 32 bits, [`Doing`] above.
     note: Counter,
 }
 
@@ -37,13 +38,13 @@ pub struct Work {
 unsafe impl Shareable for Work {}
 
 impl Work {
-    /// The calling thread is the one whose note this is.
+    /// Notes the calling thread as the one that writes here.
     pub fn begin_here(&self) {
         self.note.set(0);
         self.thread.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into());
     }
 
-    /// The thread serves a port from now on.
+    /// Notes that the thread serves a port.
     #[inline(always)]
     pub fn serve(&self, port: PortId, doing: Doing) {
         self.note.set((u64::from(port) + 1) | (doing as u64) << 32);
@@ -55,7 +56,7 @@ impl Work {
         self.note.set(0);
     }
 
-    /// The thread, and what it does.
+    /// The thread, and its work.
     pub(super) fn read(&self) -> (u64, Option<(PortId, Doing)>) {
         let note = self.note.get();
         let doing = match note >> 32 {
@@ -72,14 +73,16 @@ impl Work {
 /// Where the handler notes the thread that died.
 static DIED_IN: AtomicPtr<Counter> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has fatal signals of this process note their thread at `died_in`, which stays mapped to the process's end.
+/// Makes fatal signals of this process store their thread in `died_in`, which must stay mapped
+/// until the process ends.
 pub(super) fn note_deaths(died_in: &'static Counter) {
     DIED_IN.store(std::ptr::from_ref(died_in).cast_mut(), Ordering::Release);
     let handler: extern "C" fn(libc::c_int) = on_death;
     // SAFETY: a zeroed sigaction is one without flags and with an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
-    // The default action comes next: as the instruction is tried again, or as abort(3) raises it again.
+    // The default action follows: the instruction is tried again, or abort(3) raises the signal
+    // again.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_RESETHAND;
     for signal in [libc::SIGSEGV, libc::SIGABRT, libc::SIGILL, libc::SIGFPE] {
         // SAFETY: the handler makes one system call and stores one atomic word, as handlers may.

@@ -1,4 +1,4 @@
-//! A user's own thread, which makes the calls that are slow on its account.
+//! A user's helper thread, which makes calls whose cost the user sets.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use super::{By, MOST_HELPERS, Standing, User, Waker};
 /// Bytes of its stack.
 const STACK: usize = 128 << 10;
 
-/// What the thread is to do, and whether there is one.
+/// The jobs of the thread, and whether it exists.
 #[derive(Debug, Default)]
 pub(super) struct Helper {
     jobs: Mutex<Jobs>,
@@ -30,7 +30,7 @@ impl Helper {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `user` have a thread; false if there can be no more of them.
+    /// Starts a thread for `user`; false if there can be no more threads.
     pub fn start(&self, user: &Arc<User>) -> bool {
         let mut jobs = self.lock();
         if jobs.runs {
@@ -50,7 +50,7 @@ impl Helper {
         jobs.runs
     }
 
-    /// Has the thread do what a waker is asked for; false if there is no thread.
+    /// Gives the thread a waker's job; false if there is no thread.
     pub fn push(&self, waker: Arc<Waker>) -> bool {
         let mut jobs = self.lock();
         if jobs.runs {
@@ -60,19 +60,19 @@ impl Helper {
         jobs.runs
     }
 
-    /// Has the thread look at how its user stands.
+    /// Makes the thread check its user's standing.
     pub fn nudge(&self) {
         let _jobs = self.lock();
         self.more.notify_one();
     }
 
-    /// Ends the thread as soon as it can.
+    /// Ends the thread as soon as possible.
     pub fn end(&self) {
         self.lock().ends = true;
         self.more.notify_one();
     }
 
-    /// The next job; `None` when the thread is to end.
+    /// The next job; `None` when the thread must end.
     fn next(&self, user: &User) -> Option<Arc<Waker>> {
         let mut jobs = self.lock();
         loop {

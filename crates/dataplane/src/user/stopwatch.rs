@@ -1,9 +1,10 @@
-//! How long a system call took, and how much of that this thread worked.
+//! Measures how long a system call took, and for how much of that this thread worked.
 //!
-//! A wall clock is read before and after each call, in the vDSO. It cannot tell a call that is slow from a thread that
-//! had to wait for a processor: only time that the thread itself worked is held against anybody. To read that clock
-//! is a system call, so it is read now and then, as a mark, and again when a call took long: what the thread worked
-//! since the mark, less all the time between mark and call, was within the call.
+//! A wall clock is read before and after each call, in the vDSO. It cannot tell a slow call from a
+//! thread that waited for a processor, and only the thread's own work may be charged. Reading the
+//! thread's clock is a system call. So it is read now and then, as a mark, and again after a call
+//! that took long. The work since the mark, less all of the time between mark and call, belongs to
+//! the call.
 
 use std::cell::Cell;
 
@@ -12,15 +13,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::worker::clock;
 
-/// A shorter call is no concern: ordinary wake-ups take up to some 35 us, on busy machines.
+/// A shorter call is fine: on busy machines ordinary wake-ups take tens of microseconds.
 pub const QUICK_NS: u64 = 100_000;
-/// How old a mark may be: a call that took longer than this and [`QUICK_NS`] is proven to be slow at once.
+/// The greatest age of a mark. A call that works longer than this and [`QUICK_NS`] is proven to be
+/// slow at once.
 const MARK_NS: u64 = Nanos::MILLI;
 
 #[derive(Clone, Copy)]
 struct Mark {
     at: Nanos,
-    /// What this thread had worked by then.
+    /// The thread's work until then.
     worked: Nanos,
 }
 
@@ -39,7 +41,7 @@ fn worked() -> Nanos {
 pub struct Slow {
     /// Nanoseconds that it took.
     pub took: u64,
-    /// Nanoseconds of those, at least, that the thread worked.
+    /// The least of those nanoseconds for which the thread worked.
     pub worked: u64,
     /// When it was over.
     pub at: Nanos,
@@ -52,7 +54,8 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Begins. Until `closely`, each call has a mark of its own, so that all of it counts.
+    /// Starts the watch. Until `closely`, each call gets a mark of its own, so that all of it
+    /// counts.
     #[inline]
     pub fn start(closely: Nanos) -> Self {
         let started = clock();
@@ -63,7 +66,7 @@ impl Stopwatch {
         Self { started }
     }
 
-    /// Ends; `None` if the call was quick.
+    /// Stops the watch; `None` if the call was quick.
     #[inline]
     pub fn stop(self) -> Option<Slow> {
         let now = clock();
@@ -90,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Works for so long, by this thread's own clock.
+    /// Works for this time, by the thread's own clock.
     fn work(time: u64) {
         let until = worked() + time;
         while worked() < until {
@@ -111,7 +114,7 @@ mod tests {
         assert!(slow.worked + MARK_NS >= time && slow.worked <= slow.took, "{slow:?}");
     }
 
-    /// Objective: what a thread did before a call is not held against the call.
+    /// Objective: a thread's work before a call is not charged to the call.
     ///
     /// Steps: work for half of a mark's age, then time a call that waits.
     #[test]

@@ -25,7 +25,7 @@ fn until(mut is: impl FnMut() -> bool) {
     }
 }
 
-/// An eventfd that wakes for a user, and what was written to it.
+/// An eventfd that wakes for a user, and a reader of its counter.
 fn waker(user: &Arc<User>) -> (Arc<Waker>, impl Fn() -> u64 + use<>) {
     let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let fd = Arc::new(Descriptor::ours(fd));
@@ -37,7 +37,7 @@ fn waker(user: &Arc<User>) -> (Arc<Waker>, impl Fn() -> u64 + use<>) {
     (waker, written)
 }
 
-/// Has a waker wake; true if this thread did it.
+/// Wakes through a waker; true if this thread made the call.
 fn wakes(waker: &Arc<Waker>) -> bool {
     let this = waker.other_thread().is_none();
     waker.wake();
@@ -61,7 +61,7 @@ fn slow_calls_have_a_user_helped_and_then_at_fault_and_terms_end() {
     slow(&bad, 200, start + 2 * SECOND, By::Helper);
     assert_eq!(bad.standing(), Standing::AtFault);
     assert_eq!(standings(&users, start), [(1, Standing::Helped), (1, Standing::AtFault)]);
-    // The second term is twice as long; and so is the way back.
+    // The second term is twice as long, and so is the way back.
     let mut now = start + 2 * SECOND;
     for standing in [Standing::Helped, Standing::Good] {
         assert_eq!(standings(&users, now + 2 * TERM_NS - 1), []);
@@ -118,7 +118,7 @@ fn who_is_helped_is_woken_by_another_thread_once_for_many_times() {
         count > before
     });
     assert!(count <= 1001);
-    // One after the other: what the first was asked for is done when the other is rung.
+    // Jobs are done in order: once the other eventfd is signalled, the first job is done.
     let (other, rung) = self::waker(&user);
     assert!(!wakes(&other));
     until(|| rung() == 1);
@@ -137,7 +137,7 @@ fn what_is_asked_for_as_the_thread_ends_is_done() {
     slow(&user, 200, SECOND, By::Server);
     let _ = users.look_after(Nanos(SECOND + TERM_NS));
     until(|| user.office.helpers.load(Ordering::Relaxed) == 0);
-    // As a worker that has found it helped a moment ago.
+    // Like a worker that found the user helped a moment ago.
     waker.ask(&user, 1);
     assert_eq!(written(), 1);
     slow(&user, 200, SECOND + 2 * TERM_NS, By::Server);
@@ -152,7 +152,7 @@ fn threads_are_bounded_and_users_beyond_them_are_at_fault() {
     all.iter().for_each(|user| slow(user, 200, SECOND, By::Server));
     let helped = all.iter().filter(|user| user.standing() == Standing::Helped).count();
     assert_eq!((helped, all[MOST_HELPERS].standing()), (MOST_HELPERS, Standing::AtFault));
-    // They make room as they come to stand well; whoever waits is helped then.
+    // Users whose standing improves free their threads; the waiting user is helped then.
     let _ = users.look_after(Nanos(SECOND + TERM_NS));
     until(|| {
         let _ = users.look_after(Nanos(SECOND + TERM_NS));

@@ -1,8 +1,9 @@
-//! What touches memory that a port's owner lent, and how long that held a thread up.
+//! Touches of memory that a port's owner lent, and how long each delayed a thread.
 //!
-//! An owner can have a thread wait at a page: it frees a range (`FALLOC_FL_PUNCH_HOLE`) while the thread touches it, or
-//! lets it be swapped out. A thread that waits in a page fault gives its processor up by itself, which the kernel counts
-//! apart from being preempted. So a machine that is busy is not held against anybody.
+//! An owner can make a thread wait at a page: it frees a range (`FALLOC_FL_PUNCH_HOLE`) while the
+//! thread touches it, or lets it be swapped out. A thread that waits in a page fault gives up its
+//! processor voluntarily. The kernel counts that apart from preemption, so a busy machine is not
+//! charged to a user.
 
 use std::cell::Cell;
 
@@ -11,9 +12,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::worker::clock;
 
-/// A touch that waited less is no concern: so long takes it to map a page at first, or to fetch one from a fast disk.
+/// A touch that waited less is fine: mapping a page, or reading one from a fast disk, takes that
+/// long.
 const WAITED_NS: u64 = Nanos::MILLI / 2;
-/// Nor is one that worked less: so long takes it to copy the largest batch.
+/// A touch that worked less is fine, too: copying the largest batch takes that long.
 const WORKED_NS: u64 = 5 * Nanos::MILLI;
 
 thread_local! {
@@ -25,7 +27,7 @@ thread_local! {
 pub struct Progress {
     /// Nanoseconds that it has worked.
     pub worked: u64,
-    /// Times that it gave its processor up by itself.
+    /// How often it gave up its processor voluntarily.
     pub waits: u64,
 }
 
@@ -42,7 +44,7 @@ impl Progress {
     }
 }
 
-/// Makes a touch; returns for how many nanoseconds it held the thread up, if they count.
+/// Runs a touch. Returns for how many nanoseconds it held the thread up, if that counts.
 pub(super) fn timed<T>(touch: impl FnOnce() -> T) -> (T, Option<u64>) {
     let (before, began) = (Progress::here(), clock());
     let done = touch();
@@ -53,7 +55,7 @@ pub(super) fn timed<T>(touch: impl FnOnce() -> T) -> (T, Option<u64>) {
     (done, held_up(before, Progress::here(), took))
 }
 
-/// What of `took` nanoseconds was spent waiting, or on too much work.
+/// How much of `took` nanoseconds was waiting or excessive work.
 fn held_up(before: Progress, after: Progress, took: u64) -> Option<u64> {
     let worked = after.worked.saturating_sub(before.worked);
     let waited = took.saturating_sub(worked);
@@ -63,7 +65,7 @@ fn held_up(before: Progress, after: Progress, took: u64) -> Option<u64> {
     (worked >= WORKED_NS).then_some(worked)
 }
 
-/// Does something in which touches are held against nobody: whose memory it is cannot be told.
+/// Runs an action whose touches are not charged, because the memory's owner is unknown.
 pub fn excused<T>(act: impl FnOnce() -> T) -> T {
     EXCUSED.set(true);
     let done = act();

@@ -1,4 +1,4 @@
-//! What wakes the owner of a port: its token, or an eventfd.
+//! Wakes the owner of a port, by its token or an eventfd.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::stopwatch::Stopwatch;
 use super::{By, Standing, User};
 use crate::state::Conduct;
 
-/// What a helper is asked for.
+/// The jobs of a helper.
 const WAKE: u8 = 1;
 const DRAIN: u8 = 2;
 
@@ -26,8 +26,8 @@ enum Bell {
     Eventfd(Arc<Descriptor>),
 }
 
-/// Who pays for calls whose cost a port's owner sets: its user, and where that is counted. `None` for ports within a
-/// process of their owner's.
+/// The payer of calls whose cost a port's owner sets: its user, and the counters of the port.
+/// `None` for ports within their owner's process.
 #[derive(Clone, Debug, Default)]
 pub struct Payer(Option<(Arc<User>, Option<Shared<Conduct>>)>);
 
@@ -38,7 +38,7 @@ impl Payer {
         Self(Some((user, conduct)))
     }
 
-    /// Makes a call on a thread that serves others, too.
+    /// Makes a call on a thread that serves others.
     #[inline]
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         match &self.0 {
@@ -47,7 +47,7 @@ impl Payer {
         }
     }
 
-    /// As [`call`](Self::call), of one that moves a batch of frames: that may take much longer.
+    /// As [`call`](Self::call), for a call that moves a batch of frames and may take much longer.
     #[inline]
     pub fn call_of_batch<T>(&self, call: impl FnOnce() -> T) -> T {
         match &self.0 {
@@ -56,7 +56,7 @@ impl Payer {
         }
     }
 
-    /// Makes a touch of memory that the port's owner lent, and no other.
+    /// Touches memory that the port's owner lent, and no other.
     pub(crate) fn touch<T>(&self, touch: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some((user, conduct)) => user.touch(conduct.as_ref(), touch),
@@ -70,30 +70,30 @@ impl Payer {
         self.0.as_ref().is_some_and(|(user, _)| user.is_at_fault())
     }
 
-    /// What wakes its owner by an eventfd.
+    /// A waker that signals an eventfd of the owner.
     #[must_use]
     pub fn eventfd(&self, fd: Arc<Descriptor>) -> Arc<Waker> {
         Arc::new(Waker { bell: Bell::Eventfd(fd), payer: self.clone(), asked: AtomicU8::new(0) })
     }
 
-    /// What wakes its owner by a byte on a token.
+    /// A waker that puts a byte on a token.
     #[must_use]
     pub fn token(&self, token: Inlet) -> Arc<Waker> {
         Arc::new(Waker { bell: Bell::Token(token), payer: self.clone(), asked: AtomicU8::new(0) })
     }
 }
 
-/// A descriptor of a peer's that wakes it, and who pays for that.
+/// A descriptor of a peer that wakes it, and the payer of that.
 #[derive(Debug)]
 pub struct Waker {
     bell: Bell,
     payer: Payer,
-    /// What its user's own thread is asked for.
+    /// The jobs that the user's helper thread was asked to do.
     asked: AtomicU8,
 }
 
 impl Waker {
-    /// Wakes the peer, or has it woken.
+    /// Wakes the peer, or asks the helper thread to.
     #[inline]
     pub fn wake(self: &Arc<Self>) {
         match self.other_thread() {
@@ -102,16 +102,17 @@ impl Waker {
         }
     }
 
-    /// The user whose own thread makes the calls.
+    /// The user, if its helper thread makes the calls.
     #[inline]
     pub(super) fn other_thread(&self) -> Option<&Arc<User>> {
         let (user, _) = self.payer.0.as_ref()?;
         (user.standing() != Standing::Good).then_some(user)
     }
 
-    /// Takes what woke us out of a token, or has it taken out: that wakes those who wait for room in it.
+    /// Takes the bytes out of a token, or asks the helper thread to: that wakes threads that wait
+    /// for room in it.
     pub fn drain(self: &Arc<Self>) {
-        // To look wakes nobody, and finds nothing where a worker is hot.
+        // Peeking wakes no thread, and a hot worker finds nothing there.
         let Bell::Token(token) = &self.bell else { return };
         if token.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) == Err(Errno::AGAIN) {
             return;
@@ -127,10 +128,10 @@ impl Waker {
         if user.is_at_fault() {
             return;
         }
-        // Cleared before it is done: what is asked for from then on is done once more.
+        // The flag is cleared before the job is done, so later requests are done again.
         let first = self.asked.fetch_or(what, Ordering::AcqRel) == 0;
         if first && !user.helper.push(Arc::clone(self)) {
-            // The user has come to stand well meanwhile.
+            // The user's standing has improved in the meantime.
             self.carry_out(By::Server);
         }
     }
@@ -169,10 +170,10 @@ impl Waker {
 
     fn empty(&self) {
         let Bell::Token(token) = &self.bell else { return };
-        // Bytes on a token mean nothing but "look".
+        // Bytes on a token have no meaning but "look".
         let mut bytes = [0u8; 64];
         if token.recv(&mut bytes, RecvFlags::DONTWAIT) == Err(Errno::BADMSG) {
-            // The supervisor sees it, and the port goes.
+            // The supervisor sees the hang-up and removes the port.
             token.hang_up();
         }
     }

@@ -14,14 +14,14 @@ use crate::config::{Idle, PortId};
 use crate::port_link::Change;
 use crate::serve::Served;
 
-/// An announced epoch: the worker sleeps and holds nothing.
+/// In place of an epoch: the worker sleeps and uses no table.
 pub(super) const ASLEEP: u64 = u64::MAX;
 
-/// What workers look at and the control thread replaces.
+/// What workers use and the control thread replaces.
 #[derive(Default)]
 pub(crate) struct Table {
     pub ports: Ports<Exit>,
-    /// By port: how its owner is woken.
+    /// For each port: how its owner is woken.
     pub bells: Vec<Bells>,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct Common {
     pub(super) epoch: AtomicU64,
     pub fdb: Fdb,
     pub workers: Vec<Mailbox>,
-    /// Ports whose code panicked, until the control thread has seen them.
+    /// Ports whose code panicked, until the control thread takes them.
     pub(super) failed: Mutex<Vec<PortId>>,
-    /// Passes in which a worker waited for long, while it measured that. Relaxed: read once a second.
+    /// Passes with long waits, counted while workers measure. Relaxed: read once a second.
     pub(super) waited: AtomicU64,
-    /// Nothing new is gathered.
+    /// While set, workers gather nothing new.
     ///
     /// # Protocol: `Common.draining`
     /// - Writer: control thread: as it stops, and until all ports of a predecessor are back
@@ -68,18 +68,18 @@ impl Common {
         })
     }
 
-    /// The ports whose code has panicked since this was asked last.
+    /// Takes the ports whose code has panicked since the last call.
     pub fn take_failed(&self) -> Vec<PortId> {
         std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Passes in which a worker waited for long.
+    /// The number of passes with long waits.
     pub fn waited(&self) -> u64 {
         self.waited.load(Ordering::Relaxed)
     }
 
-    /// Swaps in a new table and returns when no worker looks at the old one any more. For the control
-    /// thread only.
+    /// Swaps in a new table, and returns once no worker uses the old one. For the control thread
+    /// only.
     pub fn replace_table(&self, table: Table) {
         let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
         let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
@@ -102,21 +102,21 @@ impl Drop for Common {
     }
 }
 
-/// What a worker can be asked to do.
+/// A job for a worker.
 pub(crate) enum Job {
     /// Serve this port.
     Serve(Box<Served>),
-    /// Look after this port, which may have been armed.
+    /// Serve this port, which may be armed.
     Wake(PortId),
     /// Give this port back.
     Release(PortId, SyncSender<Option<Box<Served>>>),
     /// Change this port's link.
     Link(PortId, Change),
-    /// Note until then whether passes wait.
+    /// Measure until then whether passes wait.
     Measure(Nanos),
-    /// Change how to idle, the batch size and the stall timeout in nanoseconds.
+    /// Change how to idle, the batch size, and the stall timeout in nanoseconds.
     Settings(Idle, u16, u64),
-    /// End when nothing is stalled any more.
+    /// End once no frames are stalled.
     Finish,
 }
 
@@ -155,7 +155,7 @@ impl Mailbox {
         })
     }
 
-    /// Leaves a job and wakes the worker.
+    /// Puts a job into the mailbox and wakes the worker.
     pub fn send(&self, job: Job) {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
         self.pending.store(true, Ordering::Release);

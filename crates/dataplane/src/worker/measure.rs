@@ -1,4 +1,4 @@
-//! Whether a worker's long passes wait, or only have no processor.
+//! Tells whether a worker's long passes wait for something, or only lack a processor.
 
 use std::sync::atomic::Ordering;
 
@@ -9,17 +9,17 @@ use crate::state::WorkerState;
 use crate::suspicion::SLOW_NS;
 use crate::user::Progress;
 
-/// A pass that works for so long counts, too.
+/// A pass with this much work counts as a wait, too.
 const WORKED_NS: u64 = 5 * Nanos::MILLI;
 
-/// What a worker knew before its last pass.
+/// The worker's counters before its last pass.
 #[derive(Debug)]
 pub(super) struct Measure {
     pub until: Nanos,
     progress: Progress,
     /// Turns that took long.
     slow: u64,
-    /// Times that the worker slept of its own accord.
+    /// How often the worker has gone to sleep by itself.
     sleeps: u64,
 }
 
@@ -29,7 +29,8 @@ impl Measure {
         Self { until, progress, slow, sleeps: state.sleeps.get() }
     }
 
-    /// True if the pass since the last look was long, and waited more often than the worker slept, or worked for long.
+    /// True if the last pass was long, and either waited more often than the worker slept or worked
+    /// too long.
     pub fn look(&mut self, state: &WorkerState) -> bool {
         let next = Self::begin(self.until, state);
         let before = std::mem::replace(self, next);
@@ -41,13 +42,13 @@ impl Measure {
 }
 
 impl Worker {
-    /// Notes whether the last pass waited, while that is measured.
+    /// Counts the last pass if it waited, while that is measured.
     pub(super) fn measure(&mut self, mailbox: &Mailbox, now: Nanos) {
         let Some(measure) = &mut self.measure else { return };
         let waited = measure.look(&self.state);
         self.common.waited.fetch_add(u64::from(waited), Ordering::Relaxed);
         if now < measure.until {
-            // As if there were jobs: before every pass.
+            // As if there were jobs, so that this is called before each pass.
             mailbox.pending.store(true, Ordering::Relaxed);
         } else {
             self.measure = None;

@@ -1,45 +1,46 @@
-//! How long a worker waits for what, in `auto`.
+//! How long a worker spins and naps in `auto`.
 
 use crate::attach::Heard;
 
-/// How long a worker spins at most after the last frame before it sleeps.
+/// For how long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// The same after an access to a card's registers. A virtual processor waits for most of them, and two threads
-/// of its front end are woken between one access and the next: if those find this processor idle, they use it,
-/// and are slower by several wake-ups across processors each time. For doorbells that nobody waits for it pays,
-/// too: with 50 us a ping of an e1000e guest took 340 us instead of 205.
+/// The same after an access to a card's registers. A virtual processor waits for most accesses, and
+/// two threads of its front end are woken between one and the next. If they find this processor
+/// idle, they use it, and each access is slower by several wake-ups across processors. Spinning
+/// also pays for doorbells, which no processor waits for.
 const SPIN_FOR_ACCESS_NS: u64 = 500_000;
-/// For so many passes with frames.
+/// The number of passes with frames for which that holds.
 const ACCESSES: u32 = 64;
-/// Spinning in vain so often in a row ends it.
+/// After this many vain spins in a row a worker does not spin.
 const GIVEN_UP: u32 = 5;
-/// How long a worker naps at most. With 100 us, a guest that floods another took twice as many interrupts.
+/// The longest nap of a worker. With shorter naps, a guest that floods another one interrupts it
+/// more often.
 pub(super) const NAP_NS: u64 = 400_000;
-/// So many frames after a nap were worth it: as many kicks were saved.
+/// A nap pays if this many frames follow it, because as many kicks were saved.
 const NAP_FRAMES: usize = 4;
 /// Least and most sleeps in a row that a kick ended early before a worker naps instead.
 const NAP_AFTER: (u32, u32) = (2, 64);
 
-/// How a worker waits in `auto`, as it turned out to pay.
+/// How a worker waits in `auto`, adapted to what has paid so far.
 ///
-/// It spins as long as what it waits for comes within [`SPIN_NS`], and less if it does not: spinning in vain
-/// takes the processor from guests. Where owners wake it as soon as it sleeps, spinning for them was in
-/// vain too, because they share its processor: then it *naps*, without having asked for kicks, and looks
-/// at what they have made meanwhile. An owner that makes no more until it is served is not napped on, be it
-/// that it waits for an answer or that its ring is full.
+/// It spins for as long as the next frame usually comes within [`SPIN_NS`], and less if it does
+/// not: vain spinning takes the processor from guests. If owners wake it as soon as it sleeps, they
+/// share its processor, and spinning for them is vain, too. Then it *naps*: it sleeps without
+/// having asked for kicks, and afterwards gathers what they have sent. It does not nap if an owner
+/// waits for it, because of an answer or a full ring.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// Passes with frames after which accesses to registers are forgotten.
+    /// The number of passes with frames until accesses to registers are forgotten.
     accesses: u32,
-    /// Somebody waited for the last of them.
+    /// A virtual processor waited for the last access.
     asked: bool,
-    /// How much more often that was in vain than not: the next time it is half as long for each.
+    /// Vain spins less successful ones. Each halves the next spin.
     in_vain: u32,
-    /// Sleeps in a row that were short.
+    /// The number of short sleeps in a row.
     short: u32,
-    /// How many of them are to come before the next nap.
+    /// How many of them there must be before the next nap.
     nap_after: u32,
-    /// It has had a whole nap.
+    /// The worker is in a nap, or has had a full one.
     napping: bool,
 }
 
@@ -57,32 +58,31 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// How long to spin, in nanoseconds.
+    /// For how long to spin, in nanoseconds.
     pub fn spin(&self) -> u64 {
         let over = self.short >= self.nap_after || self.in_vain >= GIVEN_UP;
         if over { 0 } else { self.most() >> self.in_vain }
     }
 
-    /// True if others that share the processor are to run while it spins. For doorbells it spins so long that it
-    /// would have it to itself, and who rings the next one may be waiting for it: with this, e1000e guests send an
-    /// eighth more in bursts. Where an answer is waited for, it would come late: pcnet32 guests send a third less,
-    /// and round trips of programs take 40 us instead of 32.
+    /// True if the worker yields its processor to other threads while it spins. After doorbells it
+    /// spins for so long that the thread that rings the next one may wait for the processor. After
+    /// an access that a virtual processor waits for, yielding would delay the answer.
     pub fn gives_way(&self) -> bool {
         self.accesses > 0 && !self.asked
     }
 
-    /// How long to spin at most.
+    /// The longest spin, in nanoseconds.
     fn most(&self) -> u64 {
         if self.accesses > 0 { SPIN_FOR_ACCESS_NS } else { SPIN_NS }
     }
 
-    /// True if the worker is to nap.
+    /// True if the worker should nap.
     pub fn begin_nap(&mut self) -> bool {
         self.napping = self.short >= self.nap_after;
         self.napping
     }
 
-    /// It slept for `slept`, `waited` after the last frame.
+    /// Notes a sleep of `slept` nanoseconds that ended `waited` nanoseconds after the last frame.
     pub fn woke(&mut self, slept: u64, waited: u64) {
         self.in_vain = match waited <= self.most() {
             true => self.in_vain.saturating_sub(1),
@@ -91,8 +91,8 @@ impl Patience {
         self.short = if slept <= SPIN_NS { self.short + 1 } else { 0 };
     }
 
-    /// Something ended the nap before its time. A timer says nothing about naps; an owner who knocks though
-    /// nobody asked for it, as sockets do, is not to be napped on.
+    /// Notes that a nap was cut short. A timer says nothing about naps. But if an owner wakes the
+    /// worker unasked, as sockets do, naps do not pay.
     pub fn cut_short(&mut self, by_owner: bool) {
         self.napping = false;
         if by_owner {
@@ -100,19 +100,19 @@ impl Patience {
         }
     }
 
-    /// It napped until its time, or until a timer's; an owner had filled its ring by then.
+    /// Notes that an owner had filled its ring when the nap ended.
     pub fn overslept(&mut self) {
         self.napping = false;
         self.napped_in_vain();
     }
 
-    /// Registers of a card were accessed.
+    /// Notes an access to a card's registers.
     pub fn heard(&mut self, heard: Heard) {
         self.accesses = ACCESSES;
         self.asked = heard == Heard::Asked;
     }
 
-    /// A pass found so many frames.
+    /// Notes that a pass gathered this many frames.
     #[inline]
     pub fn passed(&mut self, frames: usize) {
         self.accesses = self.accesses.saturating_sub(u32::from(frames > 0));
@@ -150,7 +150,7 @@ mod tests {
         panic!("it never naps")
     }
 
-    /// How many short sleeps come before each of eight naps that end in this way.
+    /// How many short sleeps precede each of eight naps that all end in this way.
     fn sleeps_before_naps(patience: &mut Patience, end: impl Fn(&mut Patience)) -> [u32; 8] {
         std::array::from_fn(|_| {
             let sleeps = after_short_sleeps(patience);

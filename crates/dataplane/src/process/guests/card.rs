@@ -1,7 +1,7 @@
-//! Front ends that speak vfio-user, of emulated network cards.
+//! Front ends of emulated network cards, which speak vfio-user.
 //!
-//! The socket is read by one thread at a time: the port's worker, until it finds a message that is not its
-//! to carry out; then this one, until it finds one that is.
+//! One thread at a time reads the socket. The port's worker does until it finds a message that it
+//! may not carry out. Then the control thread does until it finds one for the worker.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::process::Process;
 use crate::state::PortState;
 use crate::worker::{Job, clock};
 
-/// Most messages that are taken of a front end before others have their turn.
+/// Most messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 64;
 
 impl Process {
-    /// A session on a connected socket; `kept` is what a predecessor's was.
+    /// A session on a connected socket. `kept` is a predecessor's session.
     pub(super) fn new_card(
         &self,
         port: (PortId, &PortState, &Arc<Account>),
@@ -43,11 +43,11 @@ impl Process {
         VfioUser::new(files, plug, port, kept, Arc::clone(&self.summons))
     }
 
-    /// Does what a front end asks, and gives its socket back to the worker.
+    /// Carries out the messages of a front end, then passes its socket back to the worker.
     pub(super) fn serve_card(&mut self, id: PortId, card: &mut VfioUser) {
         match self.talk(id, card) {
             Ok(true) => {}
-            // The rest has its turn after others.
+            // The rest is carried out after other front ends.
             Ok(false) => return self.summons.ask(id),
             Err(error) => {
                 if !matches!(error, ProtocolError::Closed) {
@@ -75,7 +75,7 @@ impl Process {
         }
     }
 
-    /// Carries messages out; false if there may be more.
+    /// Carries out messages; false if there may be more.
     fn talk(&mut self, id: PortId, card: &mut VfioUser) -> Result<bool, ProtocolError> {
         for _ in 0..MESSAGES {
             let Some(message) = card.next_message()? else { return Ok(true) };
@@ -83,15 +83,15 @@ impl Process {
                 self.hush(id, card);
             }
             let done = card.handle(message)?;
-            // What is answered for must outlive this process; if it dies before, its successor finds
-            // the message again.
+            // The effects must outlive this process before the answer is sent. If the process dies
+            // before, its successor finds the message again.
             self.keep(id, card);
             card.done(&done)?;
         }
         Ok(false)
     }
 
-    /// Takes a device's halves out of service; returns when no worker uses them, nor guest memory.
+    /// Takes a device's halves out of service. Returns once no worker uses them, nor guest memory.
     fn hush(&mut self, id: PortId, card: &mut VfioUser) {
         if !card.is_live() {
             return;
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// Tells a card of new rules.
+    /// Applies a new policy to a card.
     pub(super) fn replug(&mut self, id: PortId, card: &mut VfioUser, policy: &Policy) {
         if card.set_interrupts(policy.interrupts) && card.is_live() {
             self.hush(id, card);

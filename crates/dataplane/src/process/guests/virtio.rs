@@ -16,11 +16,11 @@ use crate::process::{Process, Record, kinds};
 use crate::state::PortState;
 use crate::worker::clock;
 
-/// Most messages that are taken of a front end before others have their turn.
+/// Most messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 32;
 
 impl Process {
-    /// A session on a connected socket; `kept` is what a predecessor's was.
+    /// A session on a connected socket. `kept` is a predecessor's session.
     pub(super) fn new_virtio(
         &self,
         (_, state, account): (PortId, &PortState, &Arc<Account>),
@@ -39,7 +39,7 @@ impl Process {
         Ok(guest)
     }
 
-    /// Does what a front end asks.
+    /// Carries out the messages of a front end.
     pub(super) fn serve_virtio(&mut self, id: PortId, guest: &mut VhostUser) {
         if let Err(error) = self.converse(id, guest) {
             if !matches!(error, ProtocolError::Closed) {
@@ -73,8 +73,8 @@ impl Process {
                 Ok(_) => acknowledged(0),
                 Err(_) => acknowledged(1),
             };
-            // What was answered for must outlive this process; if it dies before, its successor
-            // finds the message again.
+            // The effects must outlive this process before the reply is sent. If the process dies
+            // before, its successor finds the message again.
             guest.answering = reply.is_some();
             self.keep(id, guest);
             guest.done()?;
@@ -94,7 +94,7 @@ impl Process {
         Ok(())
     }
 
-    /// Carries out what a message changed; what could not be done is said.
+    /// Applies the changes of a message. What is refused is logged.
     fn carry_out(&mut self, id: PortId, guest: &mut VhostUser, answer: &Answer) -> Option<Refused> {
         if let Answer::Announce(mac) = answer {
             guest.announce(*mac);
@@ -110,7 +110,7 @@ impl Process {
         None
     }
 
-    /// Takes other eventfds, or other ways to ring them, into use.
+    /// Replaces the eventfds of queues, or their moderation.
     fn rehang_bells(&mut self, id: PortId, guest: &VhostUser) {
         let bells = guest.bells();
         let began = clock();
@@ -119,11 +119,12 @@ impl Process {
         }
         self.publish();
         self.charge_remake(id, began);
-        // An interrupt may have gone to an old one to nobody's notice, or have been put off there.
+        // An interrupt may have gone to an old eventfd that is not read any more, or may be
+        // deferred there.
         bells.ring_all();
     }
 
-    /// Makes a guest's halves anew: none of the old are in use when the first of the new is made.
+    /// Makes a guest's halves again. The old ones are out of use before the first new one is made.
     fn remake(&mut self, id: PortId, guest: &mut VhostUser) -> Option<Refused> {
         if !guest.is_live() && !guest.wants_halves() {
             guest.begin_at_bases();
@@ -142,19 +143,19 @@ impl Process {
         refused
     }
 
-    /// What a port of these rules offers its guest.
+    /// What a port with this policy offers to its guest.
     fn offer(&self, policy: &Policy, queue_pairs: u16) -> Offer {
         let mtu = policy.mtu.min(self.inner_mtu);
         Offer { queue_pairs, mac: policy.macs.first().copied(), mtu, link: policy.link }
     }
 
-    /// Tells guests of another MTU, if tunnels that came or went have one.
+    /// Tells guests their new MTU after a tunnel was added or removed.
     pub(in crate::process) fn measure_tunnels(&mut self) {
         let mtu = |record: &Record| match &record.config.attachment {
             Attachment::Vxlan(tunnel) => tunnel.mtu,
             _ => None,
         };
-        // What IPv4 needs at least (RFC 791, 3.2): a path with less is no path.
+        // The least that IPv4 needs (RFC 791, 3.2). Tunnels with less do not count.
         let mtus = self.ports.iter().flatten().filter_map(mtu).filter(|mtu| *mtu >= 68);
         let inner_mtu = mtus.min().unwrap_or(u16::MAX);
         if std::mem::replace(&mut self.inner_mtu, inner_mtu) != inner_mtu {
@@ -162,7 +163,7 @@ impl Process {
         }
     }
 
-    /// Tells a front end of new rules.
+    /// Applies a new policy to a front end.
     pub(super) fn reoffer(&mut self, id: PortId, guest: &mut VhostUser, policy: &Policy) {
         if guest.set_offer(self.offer(policy, guest.queue_pairs())) {
             self.remake(id, guest);
