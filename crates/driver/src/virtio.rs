@@ -36,7 +36,7 @@ pub struct Driver {
     ring: Kind,
     /// Free descriptors; in packed queues, free numbers.
     free: VecDeque<u16>,
-    /// By number: the descriptors of a chain.
+    /// For each chain number: the descriptors of a chain.
     chains: Vec<Vec<u16>>,
     /// Slots of the ring that are free.
     room: u16,

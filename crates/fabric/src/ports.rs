@@ -226,7 +226,7 @@ impl Vlan {
 /// All ports of a switch.
 pub struct Ports<E = Arc<dyn Egress>> {
     slots: Vec<Option<PortEntry>>,
-    /// Of every port, side by side. Traffic to many ports reads nothing else of them.
+    /// The reach of every port, side by side. Traffic to many ports reads nothing else of them.
     reach: Vec<Reach>,
     queues: Vec<Queue<E>>,
     /// Members that are not VLAN-aware, and those that are.

@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// They stand in guests' configurations: another release must not make others of the same names.
+    /// Guests' configurations contain these addresses, so every release must derive the same ones.
     #[test]
     fn a_name_has_the_same_address_for_ever() {
         assert_eq!(Mac::of_name("").to_string(), "52:54:00:1c:9d:44");

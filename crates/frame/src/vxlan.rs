@@ -90,7 +90,7 @@ impl fmt::Display for Vni {
 pub enum NoVxlan {
     /// Shorter than a header, or its header names no segment.
     Malformed,
-    /// Of another segment.
+    /// The datagram belongs to another segment.
     OtherVni,
     /// The inner frame is shorter than an Ethernet header.
     Runt,

@@ -121,7 +121,7 @@ pub struct GuestSetup {
     pub spin_us: Word,
 }
 
-/// What a device answers.
+/// A device's answer to the set-up.
 #[derive(Debug)]
 #[repr(C, align(128))]
 #[allow(missing_docs, reason = "the module's table says what they are")]

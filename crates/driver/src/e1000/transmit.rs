@@ -91,7 +91,7 @@ pub(super) struct Transmit {
     pub published: u32,
     /// The oldest descriptor that is not done.
     pub oldest: u32,
-    /// By a frame's first descriptor: its last one.
+    /// For each frame's first descriptor: its last one.
     last: Box<[u32]>,
     /// The contexts that the device holds: without and with segmentation.
     contexts: [Option<[u64; 2]>; 2],

@@ -55,7 +55,7 @@ pub(super) enum Moved {
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: u32,
-    /// By origin: the number of entries, and the limit.
+    /// For each origin: the number of entries, and the limit.
     origins: [(u32, u32); Origin::COUNT],
     ports: Vec<Share>,
     users: Vec<User>,

@@ -302,7 +302,7 @@ pub(super) struct List<'a> {
     pub frames: &'a [FrameIdx],
     /// The gathered frame from which each variant was made; `None` if there are no variants.
     pub origins: Option<&'a [FrameIdx]>,
-    /// By gathered frame; empty if none of them is a flood.
+    /// The destination of each gathered frame; empty if none of them is a flood.
     pub destinations: &'a [Destination],
     /// Segments of the first frame that are already delivered.
     pub segments: usize,

@@ -1,4 +1,4 @@
-//! What a device's registers, transmit and receive queues share, and its resets.
+//! The state that a device's registers, transmit and receive queues share, and its resets.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -51,7 +51,7 @@ pub(super) struct Core {
     /// - Without it: old filters apply to frames, or a descriptor of an abandoned ring is written
     /// - Shown by: `nic` tests `e1000` (`hostile`)
     pub filters: AtomicU32,
-    /// By transmit queue: counts moves and removals of the ring.
+    /// For each transmit queue: counts moves and removals of the ring.
     pub rings: [AtomicU32; 2],
     /// Keeps the guest's memory in step, if the device's memory is a copy.
     pub copied: Option<Copied>,

@@ -37,7 +37,7 @@ pub(super) struct Filter {
     vet: u16,
     exact: [u64; EXACT],
     exact_count: usize,
-    /// Where the hash lies in the address's last 16 bits.
+    /// The position of the hash in the address's last 16 bits.
     hash_shift: u32,
     /// Bytes of the longest frame, without its check sequence.
     pub longest: usize,

@@ -39,7 +39,8 @@ type Words = [u64; 2];
 /// How far each ring is fetched into the copy, and pushed out of it.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
-    /// By way and queue: descriptors before it are in the copy, and the model may read them.
+    /// For each direction and queue: descriptors before it are in the copy, and the model may read
+    /// them.
     ///
     /// # Protocol: e1000: `Copied.shown`, a tail; PCnet: OWN bits in the copy
     /// - Writer: home worker, after the data that they show was laid into the copy
@@ -49,10 +50,10 @@ pub(super) struct Copied {
     /// - Without it: a frame is sent before its bytes are there
     /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
     shown: [[AtomicU32; 2]; 2],
-    /// By way and queue: descriptors before it were handed to the DMA proxy. Those before the place
-    /// in state memory have left.
+    /// For each direction and queue: descriptors before it were handed to the DMA proxy. Those before
+    /// the place in state memory have left.
     pushed: [[AtomicU32; 2]; 2],
-    /// By way and queue: counts moves of the ring.
+    /// For each direction and queue: counts moves of the ring.
     moved: [[AtomicU32; 2]; 2],
     /// True if all rings were reset.
     reset: AtomicBool,
@@ -64,12 +65,12 @@ pub(super) struct Copied {
 struct Inner {
     /// The values of `moved` for which the copied rings hold.
     moved: [[u32; 2]; 2],
-    /// By way and queue: the next of the predecessor's descriptors.
+    /// For each direction and queue: the next of the predecessor's descriptors.
     lost: [[Option<u32>; 2]; 2],
-    /// By way and queue: those of the predecessor's descriptors that must be given back, with their
-    /// addresses.
+    /// For each direction and queue: those of the predecessor's descriptors that must be given back,
+    /// with their addresses.
     mended: [[VecDeque<(u64, Words)>; 2]; 2],
-    /// By receive queue and descriptor: the descriptor as its driver wrote it.
+    /// For each receive queue and descriptor: the descriptor as its driver wrote it.
     offered: [Vec<Words>; 2],
 }
 

@@ -394,7 +394,7 @@ const STARTS: [u16; TABLE.len() + 1] = {
 /// Words that the table needs.
 pub const WORDS: usize = STARTS[TABLE.len()] as usize;
 
-/// By word of BAR 0: the number of its row, plus one.
+/// For each word of BAR 0: the number of its row, plus one.
 static ROWS: [u8; COVERED / 4] = {
     let mut rows = [0; COVERED / 4];
     let mut row = 0;

@@ -33,7 +33,7 @@ pub struct Guest {
     pub got: Shared<EgressCounters>,
     /// Places that are free.
     free: Vec<u64>,
-    /// By number: a chain's place, and its buffers.
+    /// For each chain number: a chain's place, and its buffers.
     held: Vec<Option<(u64, Vec<Buffer>)>>,
 }
 

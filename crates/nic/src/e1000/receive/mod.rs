@@ -52,7 +52,7 @@ pub(super) struct Filling {
     /// The second words of descriptors that are filled and not published.
     filled: Vec<u64>,
     pub filter: Filter,
-    /// The value of [`Core::filters`] for which the copied filters hold.
+    /// The value of `Core.filters` for which the copied filters hold.
     filters: Option<u32>,
     /// Its part of the shared status block.
     host: Host,

@@ -57,9 +57,9 @@ pub(super) struct Transmit {
     next: u32,
     /// The next descriptor to give back.
     done: u32,
-    /// By descriptor: bits of [`flag`].
+    /// For each descriptor: bits of [`flag`].
     flags: Vec<u8>,
-    /// By running number: the descriptor after a lent frame.
+    /// For each running number: the descriptor after a lent frame.
     ends: Box<[u32]>,
     gathered: usize,
     completed: usize,
