@@ -21,7 +21,7 @@ impl Failure {
         Self { errno, message: Cow::Borrowed(message) }
     }
 
-    /// An argument that cannot be.
+    /// Makes a failure for an invalid argument.
     pub const fn invalid(message: &'static CStr) -> Self {
         Self::new(libc::EINVAL, message)
     }

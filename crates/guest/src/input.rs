@@ -69,7 +69,7 @@ fn is_tcp(front: &[u8]) -> bool {
         && Ipv4::parse(packet).is_some_and(|(ip, _)| ip.protocol() == Protocol::TCP)
 }
 
-/// What a frame may change.
+/// The state that a received frame may change.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     pub link: &'a mut Link,
@@ -223,7 +223,7 @@ impl Input<'_> {
         match ip.protocol() {
             Protocol::ICMP if !broadcast => self.icmp(from, payload)?,
             Protocol::UDP => self.udp(ip, payload, packet.trusted)?,
-            // Only datagrams are for all.
+            // Only datagrams may be broadcast.
             _ if broadcast => return Err(Drop::NotForUs),
             _ => return Err(Drop::UnknownProtocol),
         }

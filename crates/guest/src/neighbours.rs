@@ -46,7 +46,7 @@ struct Neighbour {
 /// The next step for an unanswered request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Ask again.
+    /// Repeat the request.
     Ask(Ipv4Addr),
     /// The neighbour is gone; this many packets waited for it.
     Gone(usize),

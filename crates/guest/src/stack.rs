@@ -66,7 +66,7 @@ pub struct Usage {
     pub unresolved: usize,
     /// Answers that wait for a send slot.
     pub outbox: usize,
-    /// TCP's.
+    /// Usage of TCP.
     pub tcp: tcp::Usage,
 }
 
@@ -82,7 +82,7 @@ pub struct Stack<N> {
     machine: Machine,
     udp: Sockets,
     mtu: usize,
-    /// Who computes TCP's checksums.
+    /// Whether the stack or the NIC computes TCP's checksums.
     summing: Summing,
     /// The send ring was full.
     full: bool,

@@ -43,7 +43,7 @@ struct Socket {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets(HashMap<u16, Socket>);
 
-/// What becomes of a datagram.
+/// What happens to a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
     Queued,

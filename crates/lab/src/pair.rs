@@ -14,7 +14,7 @@ use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running
 /// How two NICs are connected, and how their QEMUs are started.
 #[derive(Clone, Debug)]
 pub struct Between {
-    /// By guest.
+    /// The network backend of each guest.
     pub backends: [Backend; 2],
     /// Prefix of the commands that run QEMU.
     pub prefix: Vec<OsString>,
@@ -27,7 +27,7 @@ pub struct Pair {
     seconds: u32,
 }
 
-/// What TCP did between them.
+/// The result of the TCP test.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp {
     /// Bits per second, as the receiver counts them.

@@ -37,7 +37,7 @@ pub mod reqtype {
     pub const PORT_INFO_GET: u16 = 2;
     /// Attaches a port to a switch.
     pub const VALE_ATTACH: u16 = 3;
-    /// Take it out.
+    /// Detaches it from its switch.
     pub const VALE_DETACH: u16 = 4;
     /// Ports of switches.
     pub const VALE_LIST: u16 = 5;
@@ -88,7 +88,7 @@ pub mod option {
     pub const SYNC_KLOOP_EVENTFDS: u32 = 2;
     /// Cursors in blocks of the program (CSB).
     pub const CSB: u32 = 3;
-    /// How a sync loop works.
+    /// Mode of a sync loop.
     pub const SYNC_KLOOP_MODE: u32 = 4;
     /// Frames that start at an offset in their buffers.
     pub const OFFSETS: u32 = 5;
@@ -237,7 +237,7 @@ pub struct PortInfo {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ValeAttach {
-    /// How.
+    /// How to bind the port.
     pub register: Register,
     /// Out: number of the port in its switch.
     pub port_index: u32,
@@ -365,7 +365,7 @@ pub struct Legacy {
     pub rx_rings: u16,
     /// Ring number, and flags of the oldest interface.
     pub ringid: u16,
-    /// What is asked for.
+    /// The command.
     pub cmd: u16,
     /// Depends on `cmd`.
     pub arg1: u16,

@@ -26,7 +26,7 @@ pub const VERSION: u16 = netring::attach::VERSION;
 /// Operation code that distinguishes an [`Ask`] from other requests of the attach socket.
 pub const OP: u16 = netring::attach::op::NETMAP;
 
-/// What is asked for.
+/// Kinds of questions.
 pub mod kind {
     /// A token.
     pub const OPEN: u16 = 1;
@@ -120,7 +120,7 @@ pub struct Answer {
     pub name: [u8; NAME],
     /// The body to write back.
     pub body: [u8; MOST_BODY],
-    /// The options, likewise.
+    /// The options to write back.
     pub options: Options,
     /// The descriptor's binding; all zero if there is none.
     pub bound: Bound,
@@ -143,11 +143,11 @@ impl Answer {
 pub struct Bound {
     /// One of [`port`]; 0 for a descriptor that is not bound.
     pub port: u32,
-    /// How the region is divided.
+    /// Layout of the region.
     pub geometry: Geometry,
-    /// The rings that the descriptor syncs.
+    /// The send rings that the descriptor syncs.
     pub tx: RingSpec,
-    /// Likewise.
+    /// The receive rings that the descriptor syncs.
     pub rx: RingSpec,
     /// For pipes: receive rings of the other end, the twins of `tx`.
     pub twin_rx: RingSpec,

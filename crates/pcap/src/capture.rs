@@ -173,13 +173,13 @@ impl Capture {
         }
     }
 
-    /// What it captures from.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// What is set.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.state.lock().settings

@@ -36,9 +36,9 @@ const FIRST_INDEX: u32 = 0x7e00_0000;
 /// Hooks that hide the library's descriptors from a program, which must not close them.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
-    /// Keeps one from the program.
+    /// Hides a descriptor from the program.
     pub raise: fn(OwnedFd) -> OwnedFd,
-    /// Lets it be closed.
+    /// Allows a descriptor to be closed again.
     pub lower: fn(RawFd),
 }
 
@@ -50,7 +50,7 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// None.
+    /// Makes an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { open: Vec::new(), named: Vec::new() }
@@ -65,7 +65,7 @@ impl Interfaces {
         FIRST_INDEX + at as u32
     }
 
-    /// The port of a number.
+    /// Returns the port with this number.
     #[must_use]
     pub fn named(&self, index: u32) -> Option<&Device> {
         self.named.get(index.checked_sub(FIRST_INDEX)? as usize)
@@ -77,7 +77,7 @@ impl Interfaces {
         &self.named
     }
 
-    /// Those that are open.
+    /// Returns the open ports.
     pub fn opened(&self) -> impl Iterator<Item = Arc<Interface>> + '_ {
         self.open.iter().filter_map(Weak::upgrade)
     }
@@ -235,7 +235,7 @@ impl Interface {
         self.inner.hold();
     }
 
-    /// Ends what [`hold`](Self::hold) began.
+    /// Unlocks what [`hold`](Self::hold) locked.
     pub fn release(&self) {
         self.inner.release();
     }

@@ -33,7 +33,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Ends what [`hold`](Self::hold) began.
+    /// Unlocks what [`hold`](Self::hold) locked.
     pub fn release(&self) {
         self.held.store(false, Ordering::Release);
     }

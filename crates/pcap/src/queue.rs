@@ -9,7 +9,7 @@ use netring::Received;
 pub struct Frame<'a> {
     /// The kept bytes: at most the reader's snapshot length.
     pub bytes: &'a [u8],
-    /// Bytes it had.
+    /// Original length in bytes.
     pub len: u32,
     /// When it was taken from the port, since 1970.
     pub time: Duration,
@@ -64,7 +64,7 @@ impl Queue {
         self.entries.push(Entry { start, kept, len, time });
     }
 
-    /// The next frame.
+    /// Takes the next frame.
     pub fn pop(&mut self) -> Option<Frame<'_>> {
         let entry = *self.entries.get(self.next)?;
         self.next += 1;

@@ -68,7 +68,7 @@ impl Sleeper {
         &self.interface
     }
 
-    /// Wakes it.
+    /// Returns the bell that wakes it.
     #[must_use]
     pub fn bell(&self) -> &Bell {
         &self.bell
@@ -142,7 +142,7 @@ impl Reader {
         &self.interface
     }
 
-    /// Wakes it.
+    /// Returns the bell that wakes it.
     #[must_use]
     pub fn bell(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
@@ -162,7 +162,7 @@ impl Reader {
         });
     }
 
-    /// What it got and lost.
+    /// Returns how many frames it received and lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.in_place(|place| place.counts).unwrap_or_default()

@@ -270,7 +270,7 @@ impl Driver<'_> {
         }
     }
 
-    /// What is bounded stays so.
+    /// Checks that all limits hold.
     fn check(&mut self) {
         let usage = self.machine.usage();
         assert!(usage.connections <= 8 && usage.half_open <= 2 && usage.time_wait <= 4);

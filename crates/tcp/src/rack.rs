@@ -75,7 +75,7 @@ impl Rack {
         }
     }
 
-    /// A recovery has ended.
+    /// Notes that a recovery has ended.
     pub fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {

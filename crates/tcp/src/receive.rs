@@ -101,7 +101,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Lets go of everything.
+    /// Drops everything.
     pub fn clear(&mut self, pool: &mut Pool) {
         while let Some(block) = self.blocks.pop_front() {
             block.into_iter().for_each(|block| pool.give(block));

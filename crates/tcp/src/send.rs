@@ -95,7 +95,7 @@ impl SendBuffer {
         }
     }
 
-    /// Lets go of everything.
+    /// Drops everything.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.acknowledge(self.len(), pool);
     }

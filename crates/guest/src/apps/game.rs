@@ -167,7 +167,7 @@ mod tests {
         }
         assert_eq!((server.players(), server.inputs, server.dropped), (100, 5000, 0));
         assert!(players.iter().all(|player| (player.updates, player.missed) == (50, 0)));
-        // Whoever is silent is forgotten.
+        // Silent players are removed.
         server.tick(now + SILENCE, |_, _| unreachable!());
         assert_eq!(server.players(), 0);
     }

@@ -12,7 +12,7 @@ use vm::{Accelerator, Backend, Model, Qemu, Version, time_of_process};
 
 use crate::{Between, Bridge, Pair, Tcp};
 
-/// What is between two guests.
+/// The path between two guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// vhost-user ports of a switch.
@@ -36,7 +36,7 @@ pub enum What {
     Kicks(Held),
 }
 
-/// How interrupts are held back.
+/// How interrupts are coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// The default of `toklat vm run`.
@@ -50,7 +50,7 @@ pub enum Held {
 impl Held {
     const ALL: [Self; 3] = [Self::Usually, Self::Long, Self::Not];
 
-    /// What `--interrupts` says.
+    /// The argument of `--interrupts`.
     fn option(self, accelerator: Accelerator) -> &'static str {
         match self {
             Self::Usually => Model::Virtio.usual_interrupts(accelerator).unwrap_or("off"),

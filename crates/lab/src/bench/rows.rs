@@ -9,9 +9,9 @@ use super::{broadcast, inline, isolated, life, pipe, ports};
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// More is.
+    /// More is better.
     More,
-    /// Less is.
+    /// Less is better.
     Less,
 }
 
@@ -22,7 +22,7 @@ pub struct Row {
     pub id: &'static str,
     /// The unit of its value and of its peer's.
     pub unit: &'static str,
-    /// What it is to reach.
+    /// The bar that it must clear.
     pub bar: &'static str,
     /// Which way is better.
     pub better: Better,
@@ -30,7 +30,7 @@ pub struct Row {
     pub how: &'static str,
     /// Measures it once.
     pub ours: fn(&Lab) -> Result<f64>,
-    /// What it stands beside.
+    /// The peer that it is compared with.
     pub peer: Peer,
 }
 
@@ -75,7 +75,7 @@ pub struct Summary {
     pub id: &'static str,
     /// Its parts. It shows the one with the lowest ratio, or the first if they have no ratios.
     pub parts: &'static [&'static str],
-    /// What it is to reach.
+    /// The bar that it must clear.
     pub bar: &'static str,
 }
 

@@ -138,7 +138,7 @@ pub fn offloads(lab: &Lab) -> Result<f64> {
     iperf3(lab, true)
 }
 
-/// Without.
+/// Without offloads.
 pub fn plain(lab: &Lab) -> Result<f64> {
     iperf3(lab, false)
 }

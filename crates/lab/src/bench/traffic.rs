@@ -8,9 +8,9 @@ use netring::{Port, Received};
 
 /// Frames a generator sends at a time.
 pub const BATCH: usize = 64;
-/// Address of the generator and of the sink.
+/// Address of the generator.
 pub const SOURCE: Mac = Mac::local(1);
-/// Where the frames go.
+/// Address of the sink.
 pub const SINK: Mac = Mac::local(2);
 /// Rounds between two clock reads.
 const ROUNDS: u32 = 256;

@@ -21,7 +21,7 @@ pub struct Front {
     pub flows: &'static str,
 }
 
-/// What came of it.
+/// The result of a measurement.
 struct Outcome {
     mpps: f64,
     ns_per_frame: f64,

@@ -47,7 +47,7 @@ pub(super) struct Rings {
     pub(super) rx: RingSpec,
 }
 
-/// Who has a ring.
+/// The descriptors that use a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
     descriptors: u32,
@@ -133,7 +133,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Gives them back.
+    /// Releases the chosen rings.
     pub(super) fn give(&mut self, choice: &Choice) {
         for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
             for ring in &mut uses[range.start as usize..range.end as usize] {

@@ -36,7 +36,7 @@ use crate::wire::{Answer, Ask, Bound, Options, port};
 /// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
 const MOST_MEMORY: u64 = 256 << 20;
 
-/// Who asks.
+/// The process that makes a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     /// The user.
@@ -48,7 +48,7 @@ pub struct Who {
 /// A port to attach to a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPort<'a> {
-    /// Whose it is.
+    /// The owner of the port.
     pub who: Who,
     /// The switch.
     pub switch: &'a str,
@@ -58,7 +58,7 @@ pub struct NewPort<'a> {
     pub monitor: Option<Monitor>,
     /// The region.
     pub memory: BorrowedFd<'a>,
-    /// How it is divided.
+    /// Layout of the region.
     pub geometry: Geometry,
     /// The send rings.
     pub tx: RingSpec,
@@ -148,7 +148,7 @@ impl Call<'_> {
 }
 
 impl<S: Switches> Broker<S> {
-    /// Nothing but switches.
+    /// Makes a broker without descriptors and regions.
     pub fn new(switches: S) -> Self {
         let list = List::default();
         let (opened, adapters, regions) = Default::default();
@@ -369,7 +369,7 @@ impl<S: Switches> Broker<S> {
     }
 }
 
-/// Some consecutive ones of rings.
+/// Returns the rings in `range`.
 fn part(spec: RingSpec, range: &std::ops::Range<u32>) -> RingSpec {
     RingSpec { first: spec.first + range.start, rings: range.end - range.start, ..spec }
 }

@@ -30,7 +30,7 @@ const PART: usize = 16;
 const PLAIN: usize = 15;
 
 impl Name {
-    /// Understands a name.
+    /// Parses a name.
     pub(super) fn parse(text: &str) -> Result<Self, Errno> {
         if let Some(at) = text.find(['{', '}']) {
             let (base, id) = (&text[..at], &text[at + 1..]);

@@ -200,7 +200,7 @@ impl Region {
         u64::from(number) * u64::from(self.geometry.if_size)
     }
 
-    /// One descriptor more.
+    /// Adds a user, which is a bound descriptor.
     pub(super) fn join(&mut self) {
         self.users += 1;
     }

@@ -44,7 +44,7 @@ impl Ready {
     }
 }
 
-/// What wakes whom.
+/// How this side and its peer wake each other.
 #[derive(Debug)]
 enum Wakes {
     Token(OwnedFd),
@@ -193,7 +193,7 @@ impl Bound {
         }
     }
 
-    /// What `NIOCRXSYNC` does.
+    /// Carries out `NIOCRXSYNC`.
     pub fn sync_receive(&self) {
         let mut wake = false;
         for ring in &self.receive {

@@ -44,16 +44,16 @@ pub(super) enum Peer {
     Switch,
     /// The other end of a pipe, with its ring.
     Twin(Box<RingMemory>),
-    /// Nobody.
+    /// No other side.
     Nobody,
 }
 
-/// What came of a sync.
+/// The result of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
     /// Done; the other side sleeps and must be woken.
     Wake,
-    /// Done.
+    /// Done; no wake-up is needed.
     Quiet,
     /// The program's cursors were invalid; the ring was reset to the position that the core knows.
     Reset,
@@ -160,7 +160,7 @@ impl Ring {
         (RESERVED_BUFFERS..self.pool.count).contains(&buf)
     }
 
-    /// What `NIOCTXSYNC` does.
+    /// Carries out `NIOCTXSYNC`.
     pub(super) fn sync_send(&self, user: &dyn UserMemory) -> Synced {
         let Some(_held) = self.hold() else { return Synced::Quiet };
         let from = self.memory.control.owner.0.own();
@@ -290,7 +290,7 @@ impl Ring {
         end
     }
 
-    /// What `NIOCRXSYNC` does.
+    /// Carries out `NIOCRXSYNC`.
     pub(super) fn sync_receive(&self) -> Synced {
         let Some(_held) = self.hold() else { return Synced::Quiet };
         let control = &self.memory.control;

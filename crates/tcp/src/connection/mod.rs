@@ -196,7 +196,7 @@ pub(crate) struct Sender {
     last_sent: Nanos,
 }
 
-/// What the peer sends.
+/// State of the receiving side.
 pub(crate) struct Receiver {
     nxt: Seq,
     /// The right edge of the announced window; it never moves left.
@@ -362,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Tells the application.
+    /// Queues events for the application.
     pub fn tell(&mut self, shared: &mut Shared, events: Events) {
         self.events |= events;
         if self.marks.contains(Marks::OWNED)

@@ -10,7 +10,7 @@ use crate::segment::Header;
 use crate::time::Nanos;
 
 impl Connection {
-    /// What follows from an acknowledgment.
+    /// Handles the consequences of an acknowledgment.
     pub(super) fn recover(
         &mut self,
         shared: &mut Shared,

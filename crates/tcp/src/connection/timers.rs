@@ -29,7 +29,7 @@ pub(crate) struct Timers {
     keep_alive: Nanos,
     /// When the machine gives up a connection that the application has closed.
     orphan: Nanos,
-    /// What the wheel has.
+    /// The deadline in the wheel.
     scheduled: Nanos,
 }
 
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// The wheel's entry has come.
+    /// Handles the wheel's entry, which is due.
     pub fn on_timer(&mut self, shared: &mut Shared, now: Nanos) {
         self.timers.popped();
         if self.timers.ack <= now {

@@ -159,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.shared.counters.clone();

@@ -362,7 +362,7 @@ impl Peer {
         while self.sent < self.to_send {
             let len = (self.to_send - self.sent).min(self.chunk as u64) as usize;
             if self.machine.send_room(id) == 0 {
-                // Asks to be told.
+                // Asks for an event when there is room.
                 let _ = self
                     .machine
                     .send_slice(id, &[pattern(self.stream, self.sent)])

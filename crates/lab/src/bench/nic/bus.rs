@@ -13,7 +13,7 @@ use driver::e1000::regs;
 use nic::device::Device;
 use port::Nanos;
 
-/// Accesses under way at most.
+/// Maximum number of pending accesses.
 const POSTS: usize = 1024;
 /// Layout of an access's word: 48 bits of address, then BAR, width and direction.
 const BAR: u32 = 48;
@@ -129,7 +129,7 @@ impl Bus {
         rung
     }
 
-    /// It does again.
+    /// For the device: ends the sleep.
     pub fn wake(&self) {
         self.asleep.0.store(false, Ordering::Relaxed);
     }

@@ -10,12 +10,12 @@ use driver::e1000::{E1000Driver, Request};
 pub const SHORT: u32 = 60;
 /// Frames between two clock reads.
 const ROUND: u32 = 64;
-/// How long nothing may move.
+/// Time limit without progress.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A source of interrupts: returns the vectors raised since the last call. Each costs its trap.
 pub trait Raised {
-    /// Asks.
+    /// Returns the vectors raised since the last call.
     fn take(&mut self) -> u32;
 }
 

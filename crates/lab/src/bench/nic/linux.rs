@@ -61,7 +61,7 @@ pub enum What {
     /// Round trip from the far end through the guest's UDP, in microseconds: median and 99th
     /// percentile.
     RoundTrip,
-    /// As before.
+    /// The 99th percentile of the round trips.
     RoundTrip99,
     /// Register accesses and ends of interrupts that the guest waited for, per sent frame.
     SyncSent,

@@ -30,7 +30,7 @@ const INTERVAL: u16 = 976;
 
 /// How long a worker polls after the last frame, as those of switches do, in nanoseconds.
 pub const LOOK_ON: u64 = 50_000;
-/// What a host holds back.
+/// How a host coalesces doorbells.
 pub const HELD: Combining = Combining { frames: 64, delay_us: 20 };
 
 /// Ways to need fewer traps.
@@ -75,11 +75,11 @@ impl Variant {
 /// What a worker does with frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Throws what is sent away.
+    /// Discards sent frames.
     Sink,
     /// Delivers frames of this many bytes, one at a time, as fast as it can.
     Source(usize),
-    /// Sends what comes back.
+    /// Returns each frame to its sender.
     Echo,
 }
 

@@ -33,7 +33,7 @@ const HELD: Combining = Combining { frames: 8, delay_us: 50 };
 /// Ways to need fewer accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Nothing.
+    /// A stock driver.
     Stock,
     /// Demands are coalesced under traffic, so that frames complete together.
     Held,
