@@ -52,7 +52,7 @@ pub trait App {
 enum Wish {
     Open,
     Finish,
-    /// As `Finish`, and done.
+    /// The stream was ended (`Finish`), and TCP was told.
     Finished,
     Close,
     Abort,

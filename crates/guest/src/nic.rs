@@ -20,7 +20,7 @@ const ARENA: usize = 128 << 10;
 pub struct Frame<'f> {
     /// Its first bytes, or all of it.
     pub front: &'f [u8],
-    /// What follows, piece by piece.
+    /// The other pieces, in order.
     pub rest: &'f [&'f [u8]],
     /// The sender's offload request. Checksums of frames with a request are not verified.
     pub offload: Offload,

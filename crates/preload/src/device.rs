@@ -20,7 +20,7 @@ const PATH: &[u8] = b"/dev/netmap\0";
 /// The state behind a descriptor and its copies.
 #[derive(Debug)]
 pub struct Device {
-    /// Never used twice.
+    /// A number that is never reused.
     pub id: u64,
     bound: OnceLock<Bound>,
     calls: AtomicU64,
@@ -82,7 +82,7 @@ impl Device {
         Ok(answer)
     }
 
-    /// What the six requests do.
+    /// Carries out the six requests.
     fn ioctl(&self, fd: RawFd, request: u32, arg: u64) -> Result<i32, Errno> {
         let ask = |question: &Ask| self.ask(fd, question);
         match request {

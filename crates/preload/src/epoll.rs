@@ -10,7 +10,7 @@ use crate::poll::{self, Until, Wanted};
 use crate::{fds, real};
 use pcap::lock::Lock;
 
-/// What is in which set.
+/// The netmap members of each set.
 pub static SETS: Lock<BTreeMap<RawFd, Vec<Member>>> = Lock::new(BTreeMap::new());
 
 /// A netmap descriptor in a set.

@@ -61,10 +61,10 @@ impl Bits {
 pub static NETMAP: Bits = Bits::new();
 /// Epoll sets with netmap members.
 pub static EPOLL: Bits = Bits::new();
-/// Ours.
+/// The library's own descriptors.
 pub static OURS: Bits = Bits::new();
 
-/// What netmap's descriptors are.
+/// The devices behind netmap descriptors.
 pub static TABLE: Lock<BTreeMap<RawFd, Arc<Device>>> = Lock::new(BTreeMap::new());
 
 /// The device behind a descriptor.

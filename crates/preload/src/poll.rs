@@ -24,7 +24,7 @@ use pcap::lock::Lock;
 pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());
 /// How long a waiter stays awake before it sleeps: waking a sleeper takes longer.
 const AWAKE: Duration = Duration::from_micros(20);
-/// So many are kept.
+/// Number of epoll sets that are kept for reuse.
 const KEPT: usize = 16;
 
 /// Drops the parent's sets in the child of a fork, where they are of no use.

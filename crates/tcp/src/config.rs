@@ -1,4 +1,4 @@
-//! What can be set.
+//! Settings of machines and connections.
 
 use core::ops::RangeInclusive;
 

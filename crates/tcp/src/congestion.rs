@@ -30,11 +30,11 @@ struct Cubic {
     max: f64,
     /// Window in segments just before it (cwnd_prior).
     prior: f64,
-    /// When the present growth began.
+    /// When the current growth began (the epoch).
     epoch: Option<Nanos>,
     /// Seconds from the epoch until the window is `max` again.
     k: f64,
-    /// What Reno would have (W_est).
+    /// Reno's window in segments (W_est).
     reno: f64,
     /// Window in segments, with its fraction.
     exact: f64,
@@ -58,7 +58,7 @@ impl Congestion {
         (10 * mss).min((2 * mss).max(14_600))
     }
 
-    /// The path takes other segments.
+    /// Adapts to a new segment size.
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
         self.window = self.window.max(self.mss);

@@ -90,7 +90,7 @@ impl Server {
         self.due
     }
 
-    /// Players that were heard lately.
+    /// Returns the number of active players.
     #[must_use]
     pub fn players(&self) -> usize {
         self.players.len()

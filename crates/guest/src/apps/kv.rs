@@ -59,7 +59,7 @@ pub struct Session {
     done: bool,
 }
 
-/// A value that is coming.
+/// A value that is being received.
 #[derive(Debug)]
 struct Store {
     how: How,

@@ -16,7 +16,7 @@ pub fn ports(daemon: &Daemon) -> Result<(Port, Port)> {
     let (mut generator, mut sink) = (daemon.port("gen")?, daemon.port("sink")?);
     traffic::announce(&mut sink)?;
     std::thread::sleep(Duration::from_millis(50));
-    // The announcement was flooded here.
+    // Discards the announcement, which was flooded to this port, too.
     traffic::take(&mut generator);
     generator.flush()?;
     Ok((generator, sink))

@@ -142,7 +142,7 @@ export! {
             let said = "A port has the host's timestamps only";
             Failure::new(Code::NoTimestampType, Errno::INVAL, said)
         };
-        // 0: by the host.
+        // 0: the host's clock.
         on!(key, _handle => if kind == 0 { Ok(0) } else { Err(refused()) },
             else real::pcap_set_tstamp_type(key, kind))
     }
@@ -294,7 +294,7 @@ export! {
             let said = "A port has the frames that come to it; /t and /r after its name make a monitor";
             Failure::new(Code::Error, Errno::INVAL, said)
         };
-        // 2: only what is sent.
+        // 2: only sent frames.
         on!(key, _handle => if direction == 2 { Err(refused()) } else { Ok(0) },
             else real::pcap_setdirection(key, direction))
     }

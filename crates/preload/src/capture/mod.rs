@@ -73,11 +73,11 @@ pub fn finish_all() {
     open.iter().for_each(|interface| interface.finish());
 }
 
-/// What is behind a handle.
+/// The state behind a handle.
 #[derive(Debug)]
 pub struct Handle {
     capture: Capture,
-    /// What `pcap_geterr` says.
+    /// The message for `pcap_geterr`.
     message: UnsafeCell<[c_char; MESSAGE]>,
     /// The last failure was libpcap's own.
     is_its: AtomicBool,
@@ -218,7 +218,7 @@ pub fn hold() {
     INTERFACES.hold();
 }
 
-/// Ends what [`hold`] began.
+/// Unlocks what [`hold`] locked.
 pub fn release() {
     INTERFACES.release();
     TAKING.release();

@@ -277,7 +277,7 @@ export! {
                 unsafe { keep_filter(packet, value, len) };
             }
             if level == libc::SOL_PACKET && (packet.is_ours || packet.port().is_some()) {
-                // Rings would be the kernel's.
+                // Rings exist only in the kernel's sockets.
                 let is_ring = matches!(option, libc::PACKET_RX_RING | libc::PACKET_TX_RING);
                 return returned(|| if is_ring { Err(Errno::OPNOTSUPP) } else { Ok(0) });
             }

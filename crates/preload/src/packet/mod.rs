@@ -36,7 +36,7 @@ pub fn hold() {
     TABLE.hold();
 }
 
-/// Ends what [`hold`] began.
+/// Unlocks what [`hold`] locked.
 pub fn release() {
     TABLE.release();
 }
@@ -229,7 +229,7 @@ impl Packet {
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
     index: u32,
-    /// As it travels.
+    /// In network byte order.
     protocol: u16,
     address: [u8; 6],
 }

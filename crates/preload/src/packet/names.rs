@@ -35,9 +35,9 @@ const ETHERNET: u16 = 1;
 /// A port that the user has named for the program.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// As it is spelt.
+    /// The name as the user wrote it.
     pub name: String,
-    /// What it means.
+    /// The port that it names.
     pub device: Device,
     /// Its address, and the prefix length of its network.
     address: Option<(Ipv4Addr, u32)>,

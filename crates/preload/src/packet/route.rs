@@ -14,7 +14,7 @@ use super::names;
 use crate::capture::INTERFACES;
 use crate::fds::Bits;
 
-/// Sockets with a pending answer of ours.
+/// Sockets for which an answer is stored.
 pub static ASKED: Bits = Bits::new();
 static ANSWERS: Lock<BTreeMap<RawFd, Vec<u8>>> = Lock::new(BTreeMap::new());
 
@@ -111,7 +111,7 @@ pub fn hold() {
     ANSWERS.hold();
 }
 
-/// Ends what [`hold`] began.
+/// Unlocks what [`hold`] locked.
 pub fn release() {
     ANSWERS.release();
 }

@@ -15,11 +15,11 @@ pub(super) struct Progress {
     pub acked: u32,
     /// Newly delivered bytes: acknowledged, or selectively acknowledged.
     pub delivered: u32,
-    /// Bytes in flight before.
+    /// Bytes in flight before this segment.
     pub in_flight: u32,
     /// Bytes that were unacknowledged before this segment (RFC 5681, 2: FlightSize).
     pub outstanding: u32,
-    /// A duplicate SACK came.
+    /// The segment had a duplicate SACK.
     pub duplicate: bool,
     /// The segment was a duplicate ACK and carried nothing else.
     pub repeated: bool,

@@ -176,7 +176,7 @@ impl Connection {
         Ok(())
     }
 
-    /// RFC 3168, 6.1.3.
+    /// Reacts to congestion marks on received data (RFC 3168, 6.1.3).
     fn on_congestion_marks(&mut self, shared: &mut Shared, run: &Run<'_, '_>) {
         if !self.has(Marks::ECN) {
             return;

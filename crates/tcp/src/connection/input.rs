@@ -76,7 +76,7 @@ impl Connection {
         self.rearm(shared, now);
     }
 
-    /// RFC 9293, 3.10.7.4.
+    /// Processes a run in all states from SYN-RECEIVED on (RFC 9293, 3.10.7.4).
     fn input_synchronised(
         &mut self,
         shared: &mut Shared,
@@ -167,7 +167,7 @@ impl Connection {
         Err(Drop::OutOfWindow)
     }
 
-    /// RFC 5961, 3.
+    /// Handles a reset (RFC 5961, 3).
     fn on_reset(&mut self, shared: &mut Shared, header: &Header, now: Nanos) -> Result<(), Drop> {
         if header.seq != self.receive.nxt {
             self.challenge(shared, now);
@@ -235,7 +235,7 @@ impl Connection {
         if self.has(Marks::FIN_QUEUED) { State::FinWait1 } else { State::Established }
     }
 
-    /// RFC 9293, 3.10.7.3.
+    /// Handles a segment in SYN-SENT (RFC 9293, 3.10.7.3).
     fn input_syn_sent(
         &mut self,
         shared: &mut Shared,

@@ -50,13 +50,13 @@ pub enum State {
     Established,
     /// This side has ended its stream.
     FinWait1,
-    /// The peer has acknowledged that.
+    /// The peer has acknowledged this side's FIN.
     FinWait2,
     /// The peer has ended its stream.
     CloseWait,
     /// Both sides have ended their streams at the same time.
     Closing,
-    /// Both have, the peer first.
+    /// Both sides have ended their streams, the peer first.
     LastAck,
     /// Closed: segments are not accepted any more. Received data can still be read.
     Closed,
@@ -163,7 +163,7 @@ struct TailProbe {
     retransmission: bool,
 }
 
-/// What this side sends.
+/// State of the sending side.
 pub(crate) struct Sender {
     /// SND.UNA, the first unacknowledged number, and SND.NXT, the next to send.
     una: Seq,

@@ -155,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// RFC 6937, 3.1.
+    /// Reduces the window by proportional rate reduction (RFC 6937, 3.1).
     fn reduce_in_proportion(&mut self, progress: &Progress) {
         let mss = self.payload_max();
         let sackless = if self.has(Marks::SACK) || !progress.repeated { 0 } else { mss };

@@ -24,7 +24,7 @@ pub(crate) struct Timers {
     /// When the retransmission time-out expires. The timer may wait for something earlier.
     timeout: Nanos,
     kind: Retransmission,
-    /// The delayed ACK.
+    /// Deadline of the delayed ACK.
     pub ack: Nanos,
     keep_alive: Nanos,
     /// When the machine gives up a connection that the application has closed.
