@@ -59,7 +59,7 @@ fn frames_are_received_over_a_copy() {
         raw.give(0, 8, 512);
         for round in 0..10u32 {
             carry(&raw, &mut held);
-            // Of one buffer and of three.
+            // A frame in one buffer, then one in three.
             let mac = raw.bench.mac;
             let frames = [to(mac, 300, 2), to(mac, 1200, round as usize)];
             assert_eq!(raw.bench.deliver(&frames), 2, "{style}");

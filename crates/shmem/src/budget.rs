@@ -150,9 +150,9 @@ impl fmt::Display for Whose {
 /// Limits of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of one port.
+    /// The limit of one port.
     pub port: Extent,
-    /// Of all together.
+    /// The limit of all ports together.
     pub all: Extent,
     /// Most ports; each is guaranteed a share.
     pub ports: u64,
@@ -183,7 +183,7 @@ impl Limits {
 /// What users may have mapped, in bytes; [`u64::MAX`] for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits {
-    /// The limit of every user who is not named; `None` for a part of what is shared.
+    /// The limit of every user without a named limit; `None` for the default part.
     pub each: Option<u64>,
     /// The limits of named users.
     pub named: HashMap<u32, Option<u64>>,

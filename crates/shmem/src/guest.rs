@@ -78,7 +78,7 @@ pub enum GuestMemoryError {
 /// A guest's memory table: immutable, with disjoint ranges.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// By guest-physical address.
+    /// The writable ranges, ordered by guest-physical address.
     ranges: Box<[Entry]>,
     /// The ranges that must not be written.
     read_only: Box<[Entry]>,

@@ -48,8 +48,8 @@ impl Mapping {
     /// The `len` bytes at `at`, which something else has mapped: on a bare machine, or for a device. They are not unmapped.
     ///
     /// # Safety
-    /// They must stay mapped, readable and writable, as long as the result or something made of it is held. Nothing in
-    /// this process may hold a reference to any of them meanwhile, but to atomics.
+    /// They must stay mapped, readable and writable, as long as the result or something made of it
+    /// is held. Meanwhile, this process may hold no references to any of them, except to atomics.
     #[must_use]
     pub unsafe fn raw(at: NonNull<u8>, len: usize) -> Arc<Self> {
         Arc::new(Self { at, len, backing: Backing::none() })

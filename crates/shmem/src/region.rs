@@ -150,7 +150,7 @@ impl Memfd {
     /// Gives the pages of `len` bytes at `at` back to the system; they read as zero afterwards.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn punch(&self, at: usize, len: usize) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.file, flags, at as u64, len as u64)

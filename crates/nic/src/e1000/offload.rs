@@ -345,7 +345,7 @@ fn sum_here(
         return;
     }
     if done.copied < place.store + 2 {
-        // An earlier step has already rewritten the copied bytes.
+        // Bytes copied earlier may have been rewritten since, so only later bytes are taken over.
         let mut fresh = [0; COPIED];
         // The copy must also reach the place where a tag may be inserted.
         let least = (place.store + 2).max(TAG_AT);

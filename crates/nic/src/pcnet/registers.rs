@@ -272,7 +272,7 @@ pub(super) struct Position {
 /// Register accesses since power-on, by class, and transmit demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
-    /// By [`Class`], in its order.
+    /// Accesses of each [`Class`], in its order.
     pub by_class: [u64; Class::COUNT],
     /// Transmit demands: doorbells.
     pub demands: u64,

@@ -45,7 +45,7 @@ pub(super) struct Copied {
 #[derive(Debug, Default)]
 struct Inner {
     epoch: Option<u32>,
-    /// By way.
+    /// For each direction.
     halves: [Half; 2],
 }
 

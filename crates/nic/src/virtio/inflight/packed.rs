@@ -15,7 +15,7 @@ use super::{INFLIGHT, Inflight, VERSION, fields, word};
 #[derive(Debug)]
 pub struct Journal {
     area: Inflight,
-    /// By entry: the next free one. The front end's own list is not trusted.
+    /// For each entry: the next free one. The front end's own list is not trusted.
     next: Box<[u16]>,
     free: u16,
     /// Marked chains, in the order in which they were taken.
