@@ -30,9 +30,9 @@ fn main() -> Result<(), Error> {
         "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
         "limited.64" => Bench::new(1, To::Each)?.limited()?.run(frames, 64),
         "sampled.64" => Bench::new(1, To::Each)?.sampled().run(frames, 64),
-        // Each frame of a batch to another port.
+        // Sends each frame of a batch to another port.
         "scatter.64" => Bench::new(64, To::Each)?.run(frames, 64),
-        // Counted per copy: that is what the receivers get.
+        // Counted for each copy, because receivers get copies.
         "broadcast.64" => Bench::new(64, To::All)?.run(frames / 64, 64),
         "pipe.64" => pipe(frames, 64),
         "virtio.split.64" => virtio(Features::empty(), frames, 64),
@@ -56,7 +56,7 @@ fn send<'h>(
     Ok(sent)
 }
 
-/// Takes what has come; adds up the lengths.
+/// Receives the frames that have arrived, and adds up their lengths.
 fn receive(port: &mut Port, bytes: &mut usize) -> Result<usize, Error> {
     let mut frames = 0;
     for frame in port.receive(usize::MAX) {
@@ -82,7 +82,7 @@ struct Bench {
     sender: Port,
     receivers: Vec<Port>,
     headers: Vec<[u8; 14]>,
-    /// Frames that arrive for each that is sent.
+    /// The number of frames that arrive for each frame sent.
     copies: usize,
 }
 
@@ -109,7 +109,7 @@ impl Bench {
         Ok(Self { switch, sender, receivers, headers, copies })
     }
 
-    /// The same with limits of all kinds that are never reached.
+    /// The same, with limits of all kinds that are never reached.
     fn limited(mut self) -> Result<Self, Error> {
         let size = TokenBucket::MAX_SIZE;
         let bucket = Some(TokenBucket { size, one_time_burst: 0, refill_time: 1 });
@@ -144,7 +144,7 @@ impl Bench {
         len: usize,
     ) -> Result<(), Error> {
         let (mut sent, mut received, mut bytes, mut turns) = (0, 0, 0, 0);
-        // A flood takes several turns: its copies are charged to the sender.
+        // A flood takes several turns, because its copies are charged to the sender.
         while sent < frames || turns < 64 {
             turns = if sent < frames { 0 } else { turns + 1 };
             sent += send(&mut self.sender, &mut header, frames - sent, len)?;
@@ -171,7 +171,7 @@ fn policy(mac: Mac) -> Policy {
     Policy { macs: vec![mac], flood_limit: None, ..Policy::default() }
 }
 
-/// Two guests, with drivers that are not tuned.
+/// Two guests with untuned drivers.
 fn virtio(kind: Features, frames: usize, len: usize) -> Result<(), Error> {
     let features = Features::VERSION_1 | Features::MRG_RXBUF | kind;
     Pair::new(features, len)?.run(frames as u64, |switch, now| {

@@ -1,6 +1,6 @@
-//! What a frame costs the switch on its way from one guest to another: `virtio [LEN]`. Time in turns of
-//! the switch only, drivers not counted, in two ways: drivers in the same thread (all memory warm), and
-//! in a thread of their own (guest memory in another core's cache). The best of some rounds.
+//! The cost of a frame from one guest to another in the switch: `virtio [LEN]`. Times the switch's
+//! turns without drivers, in two ways: with drivers in the same thread (all memory warm), and in a
+//! thread of their own (guest memory in another core's cache). Prints the best of some rounds.
 
 mod guests;
 

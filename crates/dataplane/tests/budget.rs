@@ -1,5 +1,5 @@
-//! What front ends and clients have mapped is bounded, for each and for all, and who asks for more harms
-//! no other.
+//! Mapped memory of front ends and clients is bounded, for each and for all. A client that asks for
+//! more harms no other.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ mod process;
 const TIB: u64 = 1 << 40;
 const GIB: u64 = 1 << 30;
 
-/// A file of so many bytes, of which none is there.
+/// A sparse file of this length, without pages.
 fn sparse(len: u64) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("guest", flags).unwrap();
@@ -29,7 +29,7 @@ fn sparse(len: u64) -> OwnedFd {
     file
 }
 
-/// A front end and the switch's end of its socket, and the port it is to have.
+/// A front end, the switch's end of its socket, and its port.
 struct FrontEnd {
     socket: UnixStream,
     switch_end: OwnedFd,
@@ -38,7 +38,7 @@ struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Made before the process is confined, with a sparse file of so many bytes.
+    /// Made before the process is confined, with a sparse file of this length.
     fn new(uid: u32, len: u64) -> Self {
         let (socket, switch_end) = UnixStream::pair().unwrap();
         Self { socket, switch_end: switch_end.into(), uid, file: sparse(len) }
@@ -56,7 +56,8 @@ impl FrontEnd {
         message::send(&self.socket, code::SET_PROTOCOL_FEATURES, false, &features, &[]).unwrap();
     }
 
-    /// Shares `len` bytes at `offset` of its file as guest memory at `guest`; true if it was taken.
+    /// Shares `len` bytes at `offset` of its file as guest memory at `guest`; true if that was
+    /// accepted.
     fn share(&mut self, guest: u64, offset: u64, len: u64) -> bool {
         let words = [0, guest, len, guest + (1 << 46), offset];
         let body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -69,7 +70,7 @@ impl FrontEnd {
     }
 }
 
-/// What this process has of its addresses, from `/proc/self/statm` opened before.
+/// The size of this process's address space, from `/proc/self/statm`, which was opened before.
 fn address_space(statm: &OwnedFd) -> u64 {
     let mut text = [0; 128];
     let got = rustix::io::pread(statm, &mut text, 0).unwrap();
@@ -81,7 +82,7 @@ fn statm() -> OwnedFd {
     std::fs::File::open("/proc/self/statm").unwrap().into()
 }
 
-/// A switch as by default, whose worker polls.
+/// A switch with default settings, whose worker polls.
 fn start() -> (std::thread::JoinHandle<()>, OwnedFd, State) {
     start_as(SwitchConfig { idle: Idle::Poll, ..SwitchConfig::default() })
 }
@@ -91,7 +92,7 @@ fn stop((thread, connection): (std::thread::JoinHandle<()>, OwnedFd)) {
     thread.join().unwrap();
 }
 
-/// Its 10 MB lie at the ends of files of 4 TiB.
+/// Its 10 MB are at the ends of files of 4 TiB.
 #[test]
 fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     let name = "regression_a_front_end_of_ten_megabytes_takes_no_more";
@@ -104,7 +105,7 @@ fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     front_end.attach(&connection, 0);
     let before = address_space(&statm);
     for at in 0..10 {
-        // Each ends later than the one before.
+        // Each region ends later than the previous one.
         assert!(front_end.share(at * MIB, 4 * TIB - 40 * MIB + 2 * at * MIB, MIB), "{at}");
     }
     let taken = address_space(&statm) - before;
@@ -114,7 +115,8 @@ fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     stop((thread, connection));
 }
 
-/// Half of them say offsets, half want windows as large as there may be; ring clients come with files of 60 TiB.
+/// Half of them use offsets, half want windows of the greatest size. Ring clients bring files of 60
+/// TiB.
 #[test]
 fn regression_sixty_four_greedy_front_ends_harm_nobody() {
     let name = "regression_sixty_four_greedy_front_ends_harm_nobody";
@@ -157,7 +159,7 @@ fn regression_sixty_four_greedy_front_ends_harm_nobody() {
     a.attach(&connection, false);
     b.attach(&connection, false);
     a.send(&client::frame(101, 100)).unwrap();
-    // A worker with so many ports sleeps.
+    // A worker with this many ports sleeps.
     rustix::net::send(&a.token, &[1], rustix::net::SendFlags::DONTWAIT).unwrap();
     assert_eq!(b.receive(1), 1);
 

@@ -1,5 +1,5 @@
-//! What a busy switch does once per batch: no system call at all, one publish for each receiver and
-//! one for the sender.
+//! The work of a busy switch for each batch: no system call, one publish for each receiver and one
+//! for the sender.
 #![allow(unsafe_code, reason = "leaving a process with the one call that is left to it")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -19,7 +19,7 @@ mod process;
 
 const BATCH: usize = 64;
 
-/// How often the switch has called.
+/// The number of calls that the switch has made.
 #[derive(Default)]
 struct Calls {
     delivers: AtomicUsize,
@@ -28,7 +28,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// What has been counted since it was asked last: deliveries, looks whether to wake, completions.
+    /// The counts since the last call: deliveries, checks for wake-ups, completions.
     fn take(&self) -> (usize, usize, usize) {
         let take = |count: &AtomicUsize| count.swap(0, Ordering::Relaxed);
         (take(&self.delivers), take(&self.settles), take(&self.completes))
@@ -122,7 +122,7 @@ fn switch_of(ports: u32) -> (Inline, Vec<Port>, Vec<Arc<Calls>>) {
     (switch, ports, calls)
 }
 
-/// Port 0 sends a batch whose frames go to `to` in turn; returns what each port has got.
+/// Port 0 sends a batch whose frames go to `to` in turn; returns what each port has received.
 fn batch<const N: usize>(
     switch: &mut Inline,
     ports: &mut [Port],
@@ -147,12 +147,13 @@ fn batch<const N: usize>(
     })
 }
 
-/// One delivery each, nothing settled, as no owner of an inline port sleeps, and one completion.
+/// One delivery each and one completion. Nothing is settled, because no owner of an inline port
+/// sleeps.
 #[test]
 fn a_batch_is_published_once_to_each_receiver_and_given_back_once() {
     let (mut switch, mut ports, calls) = switch_of(4);
     for round in 0..20 {
-        // Every second frame to the one, the others to the other.
+        // The frames alternate between the two receivers.
         let to = [Mac::local(1), Mac::local(2)];
         assert_eq!(batch(&mut switch, &mut ports, &to, round * 1000), [0, BATCH / 2, BATCH / 2, 0]);
         let seen: Vec<_> = calls.iter().map(|calls| calls.take()).collect();
@@ -164,7 +165,7 @@ fn a_batch_is_published_once_to_each_receiver_and_given_back_once() {
     }
 }
 
-/// From here on this thread may only end the process; any other system call kills it.
+/// From here on any system call kills this thread, except the one that ends the process.
 fn allow_nothing() {
     let rules = [(libc::SYS_exit_group, Vec::new())].into();
     let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -174,7 +175,7 @@ fn allow_nothing() {
     seccompiler::apply_filter(&filter).unwrap();
 }
 
-/// Sends, forwards and receives warm, then under a filter that allows no system call.
+/// Sends, forwards and receives to warm up, then again under a filter that allows no system call.
 fn run_without_calls(then: impl FnOnce()) -> ! {
     let (mut switch, mut ports, _) = switch_of(4);
     let to = [Mac::local(1), Mac::BROADCAST, Mac::local(7), Mac::local(2)];

@@ -1,5 +1,6 @@
-//! Clients that break their rings: the port fails with a name, nobody else loses a frame, a reset
-//! brings it back. Against a data process and an inline switch; the ports are those of the client library.
+//! Clients that break their rings: the port fails with a named fault, other ports lose no frame,
+//! and a reset repairs it. Runs with a data process and an inline switch; the ports are those of
+//! the client library.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use process::{ask, in_child};
 
 mod process;
 
-/// Breaks the send ring of a port in order.
+/// Breaks the send ring of a port that has no fault.
 fn break_rings(client: &Client, fault: Fault) {
     let ring = client.ring(false);
     let head = ring.control.owner.0.own() % SLOTS;
@@ -62,14 +63,14 @@ fn broken_rings_fail_their_port_alone_until_it_is_reset() {
         a.send(&frame(3, 1)).unwrap();
         assert_eq!(bad.receive(1), 1, "and receives");
     }
-    // A receive ring is looked into when so much was sent there that room is wanted.
+    // A receive ring is only checked when the switch needs room in it.
     bad.ring(true).control.owner.0.publish(SLOTS);
     for _ in 0..SLOTS {
         a.send(&frame(3, 1)).unwrap();
     }
     assert_eq!(bad.fault(), Some(Fault::BadHead));
     assert!(wait(|| bad.was_kicked()), "who waits for frames hears that none will come");
-    // Else what is left of them comes after the reset.
+    // Otherwise the rest of its frames would arrive after the reset.
     assert!(wait(|| a.has_drained()), "the sender is not held up");
     bad.reset();
     a.send(&frame(3, 1)).unwrap();
@@ -92,7 +93,7 @@ fn slots_that_change_while_they_are_read_harm_nobody_else() {
         scope.spawn(move || {
             let mut number = 1u64;
             while !done.load(Ordering::Relaxed) {
-                // Any 64 bits: a linear congruential generator's.
+                // Arbitrary 64 bits, from a linear congruential generator.
                 number = number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 let at = (number >> 40) as usize % SLOTS as usize;
                 ring.slots[at].store(SlotWord::from_bits(number));
@@ -105,7 +106,7 @@ fn slots_that_change_while_they_are_read_harm_nobody_else() {
             for _ in 0..50 {
                 a.send(&frame(2, 1)).unwrap();
             }
-            // What the bad port sends may reach b, too.
+            // Frames of the bad port may reach b, too.
             assert!(b.receive(50) >= 50, "nobody else loses a frame");
             a.port.receive(SLOTS as usize).count();
             a.port.flush().unwrap();
@@ -162,7 +163,7 @@ fn regression_a_reset_waits_for_stalled_frames() {
     let (thread, connection) = serve(&[&a, &b], 2000);
     b.send(&frame(1, 2)).unwrap();
     assert_eq!(a.receive(1), 1);
-    // B makes no room: the last frames stay with their sender, whose rings break meanwhile.
+    // B makes no room: the last frames stay with their sender, whose rings then break.
     let (mut left, end) = (SLOTS + 20, Instant::now() + Duration::from_secs(30));
     while left > 0 && Instant::now() < end {
         let data = frame(2, 1);
@@ -200,7 +201,7 @@ fn regression_a_successor_knows_of_the_error_state() {
     break_rings(&bad, Fault::BadBuffer);
     assert_eq!(bad.fault(), Some(Fault::BadBuffer));
     assert_eq!(ask(&connection, &Command::RemovePort { id: 1 }, &[]), Answer::Done);
-    // What it may send now must not go out.
+    // Frames that it sends from here on must not go out.
     bad.ring(false).control.owner.0.publish(5);
     bad.attach(&connection, true);
     assert!(wait(|| bad.was_kicked()), "what the predecessor owed");

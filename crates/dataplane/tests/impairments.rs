@@ -1,4 +1,5 @@
-//! Bad links of ports, with a clock of the test's own: what is lost, late, doubled, and that the sums agree.
+//! Bad links of ports, with the test's own clock: frames are lost, late or duplicated, and the sums
+//! agree.
 
 use frame::Mac;
 use link::Impairment;
@@ -52,7 +53,7 @@ impl Lab {
         self.from.flush().unwrap();
     }
 
-    /// A turn; returns the numbers of what came.
+    /// Makes a turn; returns the numbers of the frames that arrived.
     fn turn(&mut self) -> Vec<u32> {
         self.now = self.now + STEP;
         self.switch.turn(self.now);
@@ -64,7 +65,8 @@ impl Lab {
         came
     }
 
-    /// Sends `batches` of 16 frames, a turn for each; returns what came, with nothing left under way.
+    /// Sends `batches` of 16 frames, one in each turn. Returns what arrived once nothing is in
+    /// flight.
     fn run(&mut self, batches: usize) -> Vec<u32> {
         let mut came = Vec::new();
         for _ in 0..batches {
@@ -86,7 +88,7 @@ impl Lab {
         self.switch.set_policy(id, policy).unwrap();
     }
 
-    /// What went in, what was copied, what was dropped and what came out agree.
+    /// Checks that frames in, copies, drops and frames out agree.
     fn assert_sums(&self) {
         let ports = [0, 1].map(|id| self.switch.stats(id));
         let entered: u64 = ports.iter().map(|port| port.in_frames + port.in_copies).sum();
@@ -161,7 +163,8 @@ fn reordered_frames_overtake_and_all_come() {
     }
 }
 
-/// What the pool has no room for waits in the sender's ring, or, on the way to a port that is lossless, at its sender.
+/// Frames beyond the pool wait in the sender's ring, or at their sender on the way to a lossless
+/// port.
 #[test]
 fn a_full_pool_loses_nothing_in_sending_and_counts_in_receiving() {
     let small = |c: &mut Impairment| (c.delay_us, c.limit) = (100, 8);
@@ -182,13 +185,14 @@ fn a_full_pool_loses_nothing_in_sending_and_counts_in_receiving() {
     lab.assert_sums();
 }
 
-/// Frames that waited for a lossless receiver as the link became bad lie in their sender's memory, not in the link's.
+/// Frames that wait for a lossless receiver when the link becomes bad are in their sender's memory,
+/// not in the link's.
 #[test]
 fn regression_a_link_that_becomes_bad_while_frames_wait_gives_their_slots_back() {
     let mut lab = Lab::new(Policy::default(), Policy { lossless: true, ..Policy::default() });
     let full = SLOTS as usize - 1;
     let mut came = Vec::new();
-    // The receiver takes nothing: the second half waits.
+    // The receiver takes nothing, so the second half waits.
     for _ in 0..2 {
         lab.send(full);
         for _ in 0..full {
@@ -199,7 +203,7 @@ fn regression_a_link_that_becomes_bad_while_frames_wait_gives_their_slots_back()
     let late = Some(Impairment { delay_us: 100, ..Impairment::default() });
     lab.set(0, |policy| policy.tx_impairment = late);
     (0..100).for_each(|_| came.extend(lab.turn()));
-    // All its slots are its own again.
+    // All its slots have returned.
     lab.send(full);
     (0..1000).for_each(|_| came.extend(lab.turn()));
     assert_eq!(came, (0..3 * full as u32).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Limits of ports, with a clock of the test's own: how much passes, and that nothing else changes.
+//! Rate limits of ports, with the test's own clock: how much passes, and that nothing else changes.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ fn frames(rate: u64) -> RateLimiter {
     RateLimiter { bandwidth: None, ops: Some(TokenBucket::per_second(rate)) }
 }
 
-/// A switch with two ports, the first of which sends to the second whatever its ring holds.
+/// A switch with two ports. The first one sends the content of its ring to the second.
 struct Lab {
     switch: Inline,
     from: Port,
@@ -57,7 +57,7 @@ impl Lab {
         Self { switch, from, to, now: Nanos(0), sent: 0 }
     }
 
-    /// Turn after turn for `ns`; returns the frames that came.
+    /// Makes turns for `ns` nanoseconds; returns the number of frames that arrived.
     fn run(&mut self, ns: u64) -> u64 {
         let (end, mut got) = (self.now + ns, 0);
         while self.now < end {
@@ -87,7 +87,7 @@ impl Lab {
     }
 
     fn assert_rate(&mut self, frames_a_second: u64) {
-        // What the bucket holds has gone by then.
+        // The bucket is empty after that.
         self.run(Nanos::SECOND / 2);
         let got = self.run(Nanos::SECOND);
         assert!(
@@ -145,7 +145,7 @@ fn limits_change_while_traffic_runs() {
     // Of two, the stricter.
     lab.set(1, |policy| policy.rx_rate_limiter = Some(frames(5000)));
     lab.assert_rate(5000);
-    // Another change leaves the tokens as they are: no new burst.
+    // Another change leaves the tokens alone: there is no new burst.
     lab.run(Nanos::SECOND / 2);
     lab.set(1, |policy| {
         policy.rx_rate_limiter = Some(frames(5000));
@@ -158,7 +158,7 @@ fn limits_change_while_traffic_runs() {
     assert_eq!(lab.run(Nanos::SECOND / 2), unlimited);
 }
 
-/// Each kind of port leaves what it may not send where it is: in its socket or file.
+/// Each kind of port leaves frames beyond its limit in its socket or file.
 #[test]
 fn sockets_and_files_are_read_as_far_as_a_port_may_send() {
     let frame = |number: u8| {

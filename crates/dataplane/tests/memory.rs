@@ -1,4 +1,4 @@
-//! Memory that fails under the switch costs its owner the port, and nobody else anything.
+//! Memory that fails under the switch costs its owner the port, and others nothing.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn send(port: &mut Port, frame: &[u8]) {
 
 #[test]
 fn a_truncated_region_fails_its_port_alone() {
-    // In a process of its own: a signal handler and a deadly signal are no neighbours for tests.
+    // Runs in a process of its own, because it installs a signal handler and dies of a signal.
     if std::env::var_os(CHILD).is_none() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let child = child.args(["--exact", "a_truncated_region_fails_its_port_alone"]);
@@ -81,7 +81,7 @@ fn a_truncated_region_fails_its_port_alone() {
     assert!(map.has_failed());
     assert_eq!(switch.stats(bad).faults, 1, "{:?}", switch.stats(bad));
     let received = |port: &mut Port| port.receive(16).count();
-    // One each from the bad port, which was flooded, and one each from the other.
+    // One frame each from the bad port, which was flooded, and one each from the other port.
     assert_eq!((received(&mut a), received(&mut b)), (2, 2), "nobody else has lost a frame");
     let unaccounted: i128 = (0..3).map(|id| switch.stats(id).unaccounted()).sum();
     assert_eq!(unaccounted, 0);

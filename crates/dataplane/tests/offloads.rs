@@ -1,6 +1,6 @@
-//! Offloads between real network stacks: TCP and UDP through a switch, from taps that leave checksums and
-//! segments to others to such that do not, and back. Content is compared byte by byte. As root, in
-//! network namespaces of the test's own.
+//! Offloads between real network stacks: TCP and UDP through a switch, both ways, between taps with
+//! and without checksum and segmentation offloads. The content is compared byte by byte. Runs as
+//! root, in network namespaces of its own.
 #![allow(unsafe_code, reason = "there is no safe call that asks for UDP segmentation")]
 
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ const ALL: libc::c_ulong = 0x6f;
 /// Bytes that go each way.
 const BYTES: usize = 3 << 20;
 
-/// Two hosts at a switch that runs in a thread of its own.
+/// Two hosts at a switch, which runs in a thread of its own.
 struct Lab {
     hosts: [Namespace; 2],
     stop: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ struct Lab {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Labs spin: one at a time.
+/// Labs spin, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Lab {
@@ -59,12 +59,12 @@ impl Lab {
         Self { hosts, stop, thread: std::thread::spawn(run), _alone: alone }
     }
 
-    /// Two taps, told that their owners take these offloads, with `queues` queues each.
+    /// Two taps whose owners accept these offloads, with `queues` queues each.
     fn of_taps(offloads: [libc::c_ulong; 2], queues: usize, policies: [Policy; 2]) -> Self {
         Self::of_taps_that_take(OffloadSet::ALL, offloads, queues, policies)
     }
 
-    /// The same, with receivers that take these requests.
+    /// The same, with receivers that accept these requests.
     fn of_taps_that_take(
         takes: OffloadSet,
         offloads: [libc::c_ulong; 2],
@@ -98,7 +98,7 @@ impl Lab {
             let tap = |state: &PortState| buffered::tap::attach(queues, true, state);
             switch.add_attached("tap", Policy::default(), tap).unwrap();
             let socket = |state: &PortState| attach(socket, state);
-            // A Unix socket holds few datagrams (net.unix.max_dgram_qlen).
+            // A Unix socket has room for few datagrams only (net.unix.max_dgram_qlen).
             let lossless = Policy { lossless: true, ..Policy::default() };
             switch.add_attached("socket", lossless, socket).unwrap();
             switch
@@ -123,7 +123,7 @@ impl Lab {
         there.join().unwrap();
     }
 
-    /// Sends datagrams that the kernel leaves to be cut to others, if it does.
+    /// Sends datagrams with segmentation left to others, if the kernel can.
     fn send_udp(&self, from: &str, to: &str) {
         const SIZE: usize = 1000;
         let [from, to] = [(0, from), (1, to)]
@@ -154,7 +154,7 @@ impl Lab {
     }
 }
 
-/// An egress whose receiver takes these requests.
+/// An egress whose receiver accepts these requests.
 struct Taking(Exit, OffloadSet);
 
 impl Egress for Taking {
@@ -176,7 +176,7 @@ impl Egress for Taking {
     }
 }
 
-/// Two hosts with a tap each, which is told that its owner takes these offloads.
+/// Two hosts with a tap each, whose owner accepts these offloads.
 fn hosts(offloads: [libc::c_ulong; 2], queues: usize) -> ([Namespace; 2], [Vec<OwnedFd>; 2]) {
     let hosts = [Namespace::new(), Namespace::new()];
     let taps = [0, 1].map(|i| {
@@ -220,7 +220,7 @@ fn plain() -> [Policy; 2] {
     [Policy::default(), Policy::default()]
 }
 
-/// Frames that a port handed in, on average this many bytes long.
+/// The mean length in bytes of the frames that a port handed in.
 fn mean_len(stats: &PortStats) -> u64 {
     stats.in_bytes / stats.in_frames.max(1)
 }
@@ -237,7 +237,7 @@ fn hosts_talk_whatever_their_taps_leave_to_others() {
         lab.send_udp("10.9.8.1", "10.9.8.2");
         lab.send_udp("fd00::1", "fd00::2");
         for (stats, offloads) in lab.finish().iter().zip(offloads) {
-            // What a tap is handed it always takes: nothing is done in software for it.
+            // A tap accepts all requests, so software does nothing for it.
             assert_eq!((stats.out_segmented, stats.out_checksums), (0, 0), "{offloads:x}");
             assert_eq!(mean_len(stats) > 1514, offloads == ALL, "{offloads:x}: {stats:#?}");
         }

@@ -1,4 +1,4 @@
-//! Capture files as ports: what is played into a switch is what the file it writes holds.
+//! Capture files as ports: frames played into a switch equal those in the file that it writes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::PortState;
 use toklat_dataplane::{AttachError, Inline, SwitchConfig};
 
-/// An ordinary file in memory with this content.
+/// A regular file in memory with this content.
 fn file(content: &[u8]) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     assert_eq!(rustix::io::pwrite(&file, content, 0).unwrap(), content.len());
@@ -26,7 +26,7 @@ fn content(file: impl AsFd) -> Vec<u8> {
     bytes
 }
 
-/// Frames from one station to all, of sizes that meet every kind of padding; 1 us apart.
+/// Frames from one station to all, of sizes that need each kind of padding; 1 us apart.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |i: usize| {
         let mut frame = vec![i as u8; 60 + i * 29 % 1454];

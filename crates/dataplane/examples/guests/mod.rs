@@ -49,7 +49,7 @@ impl Guest {
         PLACES_AT + number % u64::from(SIZE) * PLACE + OFFSET
     }
 
-    /// Hands in `frames` frames, header and all, if there is room for them; returns how many.
+    /// Hands in `frames` frames with their headers, if there is room; returns how many.
     pub fn send(&mut self, frames: u64, bytes: &[u8]) -> u64 {
         if u64::from(self.driver.room()) < frames {
             return 0;
@@ -79,7 +79,7 @@ impl Guest {
         }
     }
 
-    /// Takes back what was used; returns how many chains, and the bytes written.
+    /// Takes used chains back; returns how many, and the number of bytes written.
     pub fn reap(&mut self, most: u64) -> (u64, u64) {
         let (mut chains, mut bytes, mut head) = (0, 0, [0; 76]);
         while chains < most
@@ -115,7 +115,7 @@ pub struct Pair {
     pub switch: Inline,
     pub sender: Guest,
     pub taker: Guest,
-    /// What the sender hands in: header and frame.
+    /// The sender's header and frame.
     pub bytes: Vec<u8>,
 }
 

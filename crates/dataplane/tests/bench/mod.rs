@@ -1,4 +1,4 @@
-//! An inline switch of four ports, and the clock it is given.
+//! An inline switch with four ports, and its clock.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ impl Bench {
         self.switch.turn(Nanos(self.since.elapsed().as_nanos() as u64));
     }
 
-    /// Runs the switch until `done` says something, at most a minute.
+    /// Runs the switch until `done` returns a value, for at most a minute.
     pub fn until<T>(&mut self, mut done: impl FnMut(&Inline) -> Option<T>) -> T {
         let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {

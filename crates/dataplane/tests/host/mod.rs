@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own, with taps in them.
+//! Network namespaces that belong to a test, with taps in them.
 #![allow(unsafe_code, reason = "there is no safe call that makes a tap or a network namespace")]
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -9,17 +9,17 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-/// Says that a test was skipped.
+/// Reports that a test was skipped.
 pub fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
         return eprintln!("SKIPPED {test}: {why}");
     };
     let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    // In one call: other programs append to it, too.
+    // With one call, because other programs append to the log, too.
     log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }
 
-/// Why taps cannot be tested here, if they cannot.
+/// The reason why taps cannot be tested here, if any.
 pub fn obstacle() -> Option<&'static str> {
     if Command::new("ip").arg("-V").output().is_err() {
         return Some("the program ip (iproute2) is missing");
@@ -34,7 +34,7 @@ pub fn obstacle() -> Option<&'static str> {
     std::thread::spawn(probe).join().unwrap()
 }
 
-/// A network namespace of the test's own; gone with its descriptor and sockets.
+/// A network namespace that belongs to the test. It ends with its descriptor and sockets.
 pub struct Namespace(OwnedFd);
 
 impl Namespace {
@@ -63,7 +63,7 @@ impl Namespace {
         assert!(self.run(run).success(), "ip {arguments}");
     }
 
-    /// The queues of a tap named t0 with these addresses, which is told that its owner takes `offloads`
+    /// The queues of a tap named t0 with these addresses, whose owner accepts `offloads`
     /// (`TUN_F_*`).
     pub fn tap(&self, addresses: &[&str], queues: usize, offloads: libc::c_ulong) -> Vec<OwnedFd> {
         let open = || (0..queues).map(|_| open_tap(queues > 1, offloads)).collect();

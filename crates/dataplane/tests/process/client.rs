@@ -1,5 +1,5 @@
-//! Clients of a data process in a test: ports of the client library, and what their owners could do
-//! behind its back. They kick nobody: the worker polls.
+//! Clients of a data process in a test: ports of the client library, and hostile accesses to their
+//! memory. They do not kick, because the worker polls.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::{ask, start_with};
 /// Slots of each ring.
 pub const SLOTS: u32 = 128;
 
-/// A port of the data process, and what its owner could do to it behind the library's back.
+/// A port of the data process, and its memory for hostile accesses.
 pub struct Client {
     pub port: Port,
     pub region: std::sync::Arc<Region>,
@@ -59,12 +59,12 @@ impl Client {
         self.port.flush()
     }
 
-    /// True if the switch has given back every slot that was sent.
+    /// True if the switch has returned all slots that were sent.
     pub fn has_drained(&mut self) -> bool {
         self.port.send(SLOTS as usize).room() == SLOTS as usize - 1
     }
 
-    /// What it was sent until `count` came, or time is up.
+    /// Receives until `count` frames have arrived, or the time is up.
     pub fn receive(&mut self, count: usize) -> usize {
         let mut got = 0;
         wait(|| {
@@ -95,7 +95,7 @@ impl Client {
         self.port.flush().unwrap();
     }
 
-    /// True if the data process has done every reset that was asked for.
+    /// True if the data process has carried out all resets.
     pub fn is_reset(&self) -> bool {
         let control = self.ring(false).control;
         let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ pub fn frame(to: u32, from: u32) -> Vec<u8> {
     frame
 }
 
-/// A data process with these ports. Their owners do not kick: its worker polls.
+/// A data process with these ports. Their owners do not kick, because its worker polls.
 pub fn serve(clients: &[&Client], stall_timeout_ms: u32) -> (std::thread::JoinHandle<()>, OwnedFd) {
     serve_by(1, clients, stall_timeout_ms)
 }
