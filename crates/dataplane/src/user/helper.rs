@@ -30,12 +30,18 @@ impl Helper {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread for `user`; false if there can be no more threads.
+    /// Starts a thread for `user`, which makes it helped; false if there can be no more threads.
     pub fn start(&self, user: &Arc<User>) -> bool {
         let mut jobs = self.lock();
-        if jobs.runs {
-            return true;
+        // Under the lock: a thread that found its user in good standing would end at once.
+        let helped = jobs.runs || Self::spawn(&mut jobs, user);
+        if helped {
+            user.standing.store(Standing::Helped as u8, Ordering::Relaxed);
         }
+        helped
+    }
+
+    fn spawn(jobs: &mut Jobs, user: &Arc<User>) -> bool {
         let helpers = &user.office.helpers;
         let room = |count| (count < MOST_HELPERS).then_some(count + 1);
         if helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
