@@ -1,4 +1,4 @@
-//! Completions, asked for as shells ask: bash by its own means, the others by what their scripts run.
+//! Completions, asked for as shells ask: bash and zsh by their own means, the others by what their scripts run.
 
 mod daemon;
 
@@ -41,6 +41,59 @@ fn bash_offers_switches_ports_and_models() {
     offers("toklat vm run --switch v", &["vale0"]);
     offers("toklat upgr", &["upgrade"]);
     assert!(bash(&daemon, "toklat port add vale0:n --vlan").contains(&"--vlan-trunk".to_owned()));
+}
+
+/// A zsh at a terminal, which finds the script in its function path; what its completion adds for the
+/// line is printed between angle brackets.
+const ZSH: &str = r#"
+zmodload zsh/zpty
+mkdir $ZDOTDIR/functions
+toklat completions zsh > $ZDOTDIR/functions/_toklat
+zpty shell zsh -f -i
+zpty -w shell 'stty -echo; PS1= PS2= RPS1=; unsetopt prompt_sp'
+zpty -w shell 'fpath=($ZDOTDIR/functions $fpath); autoload -Uz compinit; compinit -u -D'
+zpty -w shell 'compadd() {
+    if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
+    local -a hits; builtin compadd -A hits "$@"; offered+=($hits) }'
+zpty -w shell 'tell() { offered=(); zle complete-word; print
+    print -l -- "<"${^offered}">" "[end]"; zle kill-buffer }'
+zpty -w shell 'zle -N tell; bindkey "^T" tell; print "[ready]"'
+zpty -r -m shell said '*\[ready\]*'
+zpty -w -n shell "$1"$'\x14'
+zpty -r -m shell said '*\[end\]*'
+print -r -- "$said"
+zpty -d shell
+"#;
+
+/// What zsh offers after this line.
+fn zsh(daemon: &Daemon, line: &str) -> Vec<String> {
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_toklat"));
+    let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["60", "zsh", "-f", "-c", ZSH, "zsh", line]).env("PATH", path);
+    command.env("ZDOTDIR", home.path()).env("TOKLAT_DIR", daemon.dir());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let offered = said.lines().filter_map(|line| line.trim_end().strip_prefix('<'));
+    offered.filter_map(|line| line.strip_suffix('>')).map(str::to_owned).collect()
+}
+
+#[test]
+fn zsh_offers_switches_ports_and_models() {
+    if Command::new("zsh").arg("--version").output().is_err() {
+        return skip("zsh_offers_switches_ports_and_models", "zsh is missing");
+    }
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.alpha]\n[switch.vale0.port.beta]\n[switch.other.port.x]");
+    let offers = |line: &str, wanted: &[&str]| assert_eq!(zsh(&daemon, line), wanted, "{line}");
+    offers("toklat switch rm va", &["vale0"]);
+    offers("toklat port rm vale0:", &["vale0:alpha", "vale0:beta"]);
+    offers("toklat port rm vale0:alpha vale0:b", &["vale0:beta"]);
+    offers("toklat stats o", &["other", "other:x"]);
+    offers("toklat port add vale0:n --nic 825", &["82540em", "82574l"]);
+    offers("toklat upgr", &["upgrade"]);
 }
 
 #[test]

@@ -333,6 +333,8 @@ fn hex(octets: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
 
     fn place() -> Place {
@@ -350,6 +352,10 @@ mod tests {
         let [_, a, b, c] = vni.to_be_bytes();
         let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         from.send_to(&[8, 0, 0, 0, a, b, c, 0], place.at).unwrap();
+        // A busy kernel delivers it later.
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        let seconds = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&seconds)), Ok(1), "VNI {vni}");
         let flags = rustix::net::RecvFlags::DONTWAIT;
         let got = rustix::net::recv(socket, &mut [0; 64][..], flags);
         assert_eq!(got.map(|(len, _)| len), Ok(8), "VNI {vni}");
