@@ -63,6 +63,13 @@ const PACKAGES: &[Package] = &[
         what_for: "cargo xtask schemathesis",
         tests: true,
     },
+    Package {
+        name: "uidmap",
+        program: "newuidmap",
+        what_for: "tests of other users, run by an ordinary user",
+        tests: true,
+    },
+    Package { name: "zsh", program: "zsh", what_for: "tests of zsh's completions", tests: true },
     Package { name: "curl", program: "curl", what_for: "tests of docs/api.md", tests: true },
     Package {
         name: "systemd",

@@ -16,7 +16,10 @@ pub const GROUP: u32 = 65534;
 pub fn may_be_others(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        skip(test, "only root may become another user");
+        skip(
+            test,
+            "only root may become another user, or who has subordinate ids (uidmap, /etc/subuid)",
+        );
     }
     root
 }
