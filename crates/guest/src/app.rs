@@ -17,7 +17,7 @@ const PIECE: usize = 16 << 10;
 
 /// An application: state of its own, and a `Conn` for each connection.
 ///
-/// All functions are called in the thread of [`Guest::poll`](crate::Guest::poll), and none may block.
+/// All functions are called in the thread of [`Guest::poll`](crate::Guest::poll). None may block.
 pub trait App {
     /// The application's state of a connection.
     type Conn;

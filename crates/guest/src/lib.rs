@@ -1,4 +1,5 @@
-//! A library OS: a program that is a small machine of its own, with a NIC on a switch, a TCP/IP stack and applications.
+//! A library OS: the program is a small machine of its own, with a NIC on a switch, a TCP/IP stack
+//! and applications.
 //!
 //! ```text
 //!   frames -> Nic -> input -> ARP, ICMP, UDP
@@ -38,22 +39,26 @@
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
 //!
-//! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop that does both.
-//! - **Segments are written straight into send slots**, their payload from where the application left it.
-//! - **Checksums and segmentation are left to others** where the port carries such requests: long segments go out as one
-//!   frame over a chain of slots, and come in so.
-//! - **Received frames are copied once** to private memory, as another process can write to a ring's buffers.
-//!   [`RingNic::in_place`] lends them where they lie, for switches in the same thread.
-//! - **All memory is bounded**: neighbours, what waits for them, answers, sockets, and all of TCP. Each drop is counted
-//!   under a name ([`Drop`], [`tcp::Drop`]).
+//! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop
+//!   that does both.
+//! - **Segments are written straight into send slots.** Their payload stays in the application's
+//!   memory until then.
+//! - **Checksums and segmentation are left to others** where the port carries such requests. Long
+//!   segments go out, and come in, as one frame over a chain of slots.
+//! - **Received frames are copied once** to private memory, as another process can write to a
+//!   ring's buffers. [`RingNic::in_place`] lends them in place, for switches in the same thread.
+//! - **All memory is bounded**: neighbours, packets that wait for them, answers, sockets, and all
+//!   of TCP. Each drop is counted under a name ([`Drop`], [`tcp::Drop`]).
 //!
 //! ## Not here yet
 //!
 //! - IPv6 and neighbour discovery, DHCP, DNS, multicast, IP fragments, VLAN tags.
 //! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
-//! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive finds it dead.
-//! - ICMP errors that this host sends (port unreachable), and address conflict detection (RFC 5227).
+//! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
+//!   finds it dead.
+//! - ICMP errors that this host sends (port unreachable), and address conflict detection (RFC
+//!   5227).
 //! - A TCP connection to a neighbour that does not answer ARP ends by TCP's own time-out.
 //! - A port that its daemon has closed is not opened again.
 #![deny(unsafe_code)]

@@ -78,7 +78,8 @@ impl Link {
     /// Sends an IP packet: `head` starts with room for an Ethernet header.
     ///
     /// # Errors
-    /// [`Full`] if there is no free slot. A packet that cannot be sent for another reason is dropped and counted.
+    /// [`Full`] if there is no free slot. A packet that cannot be sent for another reason is
+    /// dropped and counted.
     pub fn send<'p, N: Nic>(
         &mut self,
         nic: &mut N,

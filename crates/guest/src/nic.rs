@@ -195,8 +195,8 @@ unsafe fn receive_in_place(port: &mut Port, mut take: impl FnMut(&[Frame<'_>])) 
     // A frame has one more piece than `rest`.
     while let Some(received) = incoming.next_within(free.len() + 1) {
         let mut windows = received.windows().map(|window| {
-            // SAFETY: the frame stays this port's until the next flush, which needs the borrow of the port that the
-            // slices have. That nothing else writes to it is the caller's promise.
+            // SAFETY: the frame stays this port's until the next flush, which needs the borrow of
+            // the port that the slices have. The caller promises that nothing else writes to it.
             let bytes: &[u8] = unsafe { window.exclusive() };
             bytes
         });

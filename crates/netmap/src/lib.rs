@@ -17,7 +17,7 @@
 //! | [`broker`] | daemon's side: names, regions, descriptors |
 //! | [`client`] | program's side: requests copied in and out, rings synced |
 //!
-//! The broker makes each region's memory file itself and writes and reads it as a file: it maps nothing
+//! The broker makes each region's memory file, and reads and writes it as a file. It maps nothing
 //! that a program can write to.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,4 +1,4 @@
-//! What the library in a program and the daemon say to each other: one [`Ask`] and one [`Answer`] on a
+//! Messages between the library in a program and the daemon: one [`Ask`] and one [`Answer`] on a
 //! connection to the attach socket.
 //!
 //! | ask | its descriptors | answer's descriptors |

@@ -36,8 +36,8 @@ impl Drop for Device {
 
 /// Borrows the descriptor for calls that need it.
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the program's, which has it open during the call that it makes with it; one that closes it
-    // meanwhile gets an error.
+    // SAFETY: the program has the descriptor open during the call that it makes with it. A program
+    // that closes it meanwhile gets an error.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 

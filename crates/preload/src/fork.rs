@@ -41,8 +41,8 @@ extern "C" fn child() {
 
 extern "C" fn load() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    // SAFETY: three functions that may be called at any fork. Without them, the child of a fork in the
-    // middle of a call would wait for ever.
+    // SAFETY: three functions that may be called at any fork. Without them, the child of a fork in
+    // the middle of a call would wait forever.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 

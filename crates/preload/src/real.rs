@@ -59,8 +59,8 @@ macro_rules! functions {
                 return $none;
             }
             type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
-            // SAFETY: the C library's function of this name has this signature; on the machines that are
-            // supported one with variable arguments takes its first ones as any other does.
+            // SAFETY: the C library's function of this name has this signature. On the supported
+            // machines a variadic function takes its first arguments like any other.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
             // SAFETY: the caller keeps this function's contract.
             unsafe { function($($arg),*) }

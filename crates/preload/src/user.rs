@@ -64,8 +64,8 @@ impl Program for Memory {
 /// A word of the program's.
 fn word<'a>(at: u64) -> &'a AtomicU32 {
     let at = std::ptr::with_exposed_provenance_mut::<u32>(at as usize);
-    // SAFETY: the address was written when the program gave it, it is aligned to 64 bytes and a multiple of four
-    // more, and the program keeps the memory as long as it uses the descriptor.
+    // SAFETY: the address was written when the program gave it. It is a multiple of four from an
+    // address aligned to 64 bytes. The program keeps the memory as long as it uses the descriptor.
     unsafe { AtomicU32::from_ptr(at) }
 }
 

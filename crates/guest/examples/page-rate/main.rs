@@ -48,8 +48,8 @@ impl World {
             switch.add_rings(&format!("p{number}"), policy, &port.rings())?;
             #[allow(unsafe_code, reason = "the switch runs in this thread")]
             let nic = match in_place {
-                // SAFETY: the region is private and its port's own; the switch writes to it in `turn` only, which runs
-                // between the stacks' turns.
+                // SAFETY: the region is private and its port's own; the switch writes to it in
+                // `turn` only, which runs between the stacks' turns.
                 true => unsafe { RingNic::in_place(port) },
                 false => RingNic::new(port),
             };

@@ -1,4 +1,5 @@
-//! A web server for documents in memory: HTTP/1.1 with keep-alive, pipelining, HEAD, ranges and conditional requests.
+//! A web server for documents in memory: HTTP/1.1 with keep-alive, pipelining, HEAD, ranges and
+//! conditional requests.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

@@ -55,8 +55,8 @@ impl World {
         config.tcp.mtu = self.mtu;
         #[allow(unsafe_code, reason = "the switch runs in this thread")]
         let nic = match self.in_place {
-            // SAFETY: the region is private and its port's own; the switch writes to it in `turn` only, which runs
-            // between the stacks' turns.
+            // SAFETY: the region is private and its port's own; the switch writes to it in `turn`
+            // only, which runs between the stacks' turns.
             true => unsafe { RingNic::in_place(port) },
             false => RingNic::new(port),
         };
