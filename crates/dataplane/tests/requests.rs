@@ -1,5 +1,6 @@
-//! Offload requests in the slots of ring ports: they arrive as they were sent where both sides asked for them, frames
-//! arrive finished elsewhere, and a slot with a request that is not allowed fails its port alone.
+//! Offload requests in the slots of ring ports. Between ports that asked for them they arrive as
+//! they were sent; other ports receive finished frames. A slot with a request that is not allowed
+//! fails its own port only.
 
 use frame::{Layers, Mac, Offload, OffloadSet, Transport, checksum};
 use netring::layout::{Fault, MAX_SEGMENTED, RingMemory, SlotWord, slot_flags};
@@ -36,7 +37,7 @@ fn lab_of(sets: &[OffloadSet], slots: u32) -> (Inline, Vec<Port>) {
     (switch, ports)
 }
 
-/// A TCP packet from host 0 to host 1 that is to be cut into segments of `size`; 0 for its checksum only.
+/// A TCP packet from host 0 to host 1, to be segmented to `size` bytes; 0 for its checksum only.
 fn tcp(payload: usize, size: u16) -> (Vec<u8>, Offload) {
     let mut bytes = vec![0; 54 + payload];
     bytes[..6].copy_from_slice(&mac(1).octets());
@@ -61,7 +62,7 @@ fn tcp(payload: usize, size: u16) -> (Vec<u8>, Offload) {
 }
 
 fn send(port: &mut Port, (bytes, request): &(Vec<u8>, Offload)) -> bool {
-    // In pieces, as a stack has them: headers, then payload from two places.
+    // In pieces, as a network stack has them: headers, then payload from two places.
     let (head, rest) = bytes.split_at(54.min(bytes.len()));
     let (first, second) = rest.split_at(rest.len() / 3);
     let sent = port.send(64).gather([head, first, second], bytes.len(), *request);
@@ -94,7 +95,7 @@ fn payload(segments: &[(Vec<u8>, Offload)]) -> Vec<u8> {
 #[test]
 fn requests_arrive_as_they_were_sent_where_both_ports_asked_for_them() {
     let (mut switch, mut ports) = lab(&[OffloadSet::ALL, OffloadSet::ALL]);
-    // More frames than the ring has room for at once, so that chains go over its end.
+    // More frames than the ring has room for, so that chains wrap around its end.
     for round in 0..20 {
         let sent = [tcp(60_000 + round * 100, 1448), tcp(100, 0), tcp(3000, 1448)];
         sent.iter().for_each(|frame| assert!(send(&mut ports[0], frame)));
@@ -172,7 +173,7 @@ fn a_forwarded_frame_keeps_its_request() {
     assert!(receive(&mut ports[2]) == [(long, request)]);
 }
 
-/// Sends whatever a client may write to a slot, at the place of its next slot.
+/// Sends an arbitrary slot, as a hostile client could.
 fn forge(port: &mut Port, flags: u16, len: u16, ptr: u64) {
     let rings = port.rings();
     let ring = RingMemory::of(&rings.mapping, &rings.geometry, rings.tx.first, SLOTS).unwrap();
@@ -183,7 +184,7 @@ fn forge(port: &mut Port, flags: u16, len: u16, ptr: u64) {
     ring.control.owner.0.publish((head + 1) % SLOTS);
 }
 
-/// An idle port is looked at in one turn of as many as there are ports.
+/// Each turn checks one idle port, so this takes as many turns as there are ports.
 fn reset(switch: &mut Inline, port: &mut Port, ports: usize) {
     port.reset().unwrap();
     (0..=ports).for_each(|_| _ = switch.turn(Nanos(0)));
@@ -197,11 +198,11 @@ fn a_request_of_a_port_that_did_not_ask_fails_that_port_alone() {
     forge(&mut ports[0], slot_flags::OFFLOAD, 100, word);
     switch.turn(Nanos(0));
     assert!(matches!(ports[0].check(), Err(PortError::Fault(Fault::Offload))));
-    // One that may ask for checksums may not ask for segments.
+    // A port that may request checksums may not request segmentation.
     forge(&mut ports[2], slot_flags::OFFLOAD, 100, tcp(100, 50).1.to_word());
     switch.turn(Nanos(0));
     assert!(matches!(ports[2].check(), Err(PortError::Fault(Fault::Offload))));
-    // An indirect slot stays what it was: malformed.
+    // An indirect slot stays malformed.
     forge(&mut ports[1], slot_flags::OFFLOAD | slot_flags::INDIRECT, 100, word);
     switch.turn(Nanos(0));
     assert!(matches!(ports[1].check(), Err(PortError::Fault(Fault::Indirect))));

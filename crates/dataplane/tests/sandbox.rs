@@ -1,4 +1,4 @@
-//! A data process after its start: it forwards, and gets nothing else from the kernel.
+//! A data process after its start: it forwards frames, and the kernel refuses it everything else.
 #![allow(unsafe_code, reason = "memory is mapped as no safe code would")]
 
 use std::io::ErrorKind;
@@ -56,7 +56,7 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
     refused(Program::new("/bin/true").spawn().unwrap_err());
     std::thread::spawn(|| panic!("a panic, with a backtrace, is survived")).join().unwrap_err();
 
-    // Attaching reads the one file, starts a thread and writes the other.
+    // Attaching reads one file, starts a thread, and writes the other file.
     let read = Attachment::PcapRead { repeat: false, speed_percent: 100 };
     add(&connection, 0, Attachment::PcapWrite, &output);
     add(&connection, 1, read, &input);
@@ -71,7 +71,7 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
     thread.join().unwrap();
 }
 
-/// Neither fresh memory nor memory with bytes of ours, nor a file's.
+/// Neither fresh memory, nor written memory, nor a mapped file.
 #[test]
 fn a_confined_process_makes_no_memory_executable() {
     if let Some(status) = in_child("a_confined_process_makes_no_memory_executable") {
@@ -111,7 +111,7 @@ fn a_confined_process_makes_no_memory_executable() {
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
 }
 
-/// As in a container whose own filter refuses others.
+/// As in a container whose own filter refuses further filters.
 #[test]
 fn a_process_that_cannot_be_confined_does_not_start() {
     let name = "a_process_that_cannot_be_confined_does_not_start";
@@ -139,7 +139,7 @@ fn a_process_that_cannot_be_confined_does_not_start() {
     assert!(error.to_string().contains("TOKLAT_SANDBOX=off"), "{error}");
 }
 
-/// Objective: of the calls that it needs, a process has only the forms that it needs.
+/// Objective: of the calls that a process needs, only the needed forms are allowed.
 #[test]
 fn a_confined_process_has_no_more_of_its_calls_than_it_needs() {
     let name = "a_confined_process_has_no_more_of_its_calls_than_it_needs";

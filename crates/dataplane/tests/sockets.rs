@@ -1,5 +1,6 @@
-//! Ports over sockets: frames arrive whole and in order however their bytes are cut, a peer that breaks
-//! the rules or goes harms nobody else, and what does not fit is counted. The tests play QEMU.
+//! Ports over sockets: frames arrive complete and in order, however their bytes are divided. A peer
+//! that breaks the rules or leaves harms no other, and frames that do not fit are counted. The
+//! tests play QEMU.
 
 #![allow(unsafe_code, reason = "the tests vouch for their own frames")]
 
@@ -26,7 +27,8 @@ use toklat_dataplane::state::{PortState, State};
 mod bench;
 mod process;
 
-/// A frame from host `from` to host `to` (addresses 1, 2, ...) of `len` bytes that `number` decides.
+/// A frame from host `from` to host `to` (addresses 1, 2, ...) with `len` bytes derived from
+/// `number`.
 fn frame(from: u32, to: u32, len: usize, number: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i * 31 + number * 7) as u8).collect();
     bytes[..6].copy_from_slice(&Mac::local(to).octets());
@@ -36,7 +38,7 @@ fn frame(from: u32, to: u32, len: usize, number: usize) -> Vec<u8> {
 }
 
 impl Bench {
-    /// A stream port; the other end of its socket.
+    /// Adds a stream port; returns the other end of its socket.
     fn stream(&mut self, name: &str, policy: Policy) -> Peer {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -94,7 +96,7 @@ fn frames_arrive_whole_however_their_bytes_are_cut() {
         for piece in bytes.chunks(cut) {
             a.socket.write_all(piece).unwrap();
             bench.turn();
-            // Beyond the time in which an empty socket is not asked again.
+            // Longer than an empty socket is left alone.
             std::thread::sleep(Duration::from_micros(30));
             bench.turn();
         }
@@ -138,12 +140,12 @@ fn a_peer_that_lost_its_place_is_disconnected_and_harms_nobody() {
     peers[1].send(&frame(2, 1, 60, 4));
     bench.until(|switch| switch.stats(0).out_drops.get(&DropReason::Down).copied());
     peers[0].read();
-    // A thread of its own ends the connection.
+    // Another thread ends the connection.
     bench.until(|_| matches!(peers[0].socket.read(&mut [0; 10]), Ok(0)).then_some(()));
     bench.assert_sums_agree();
 }
 
-/// Sends 2,000 frames to a peer that does not read, then lets it read; what came.
+/// Sends 2,000 frames to a peer that does not read, then lets it read. Returns what arrived.
 fn flood(policy: Policy) -> (Bench, Vec<Vec<u8>>) {
     let mut bench = Bench::new();
     let (mut a, mut b) = (bench.stream("a", Policy::default()), bench.stream("b", policy));
@@ -198,12 +200,12 @@ fn senders_wait_for_a_lossless_peer() {
     let (bench, got) = flood(Policy { lossless: true, ..Policy::default() });
     let stats = bench.switch.stats(1);
     assert!(stats.out_drops.is_empty(), "{stats:?}");
-    // Those that waited longer than the stall timeout are lost; all others came.
+    // Frames that waited longer than the stall timeout are lost; all others arrived.
     let lost = bench.switch.stats(0).in_drops.get(&DropReason::StallTimeout).copied();
     assert_eq!(got.len() as u64 + lost.unwrap_or(0), bench.switch.stats(0).in_frames);
 }
 
-/// Everything that a source has, as whole frames of these lengths.
+/// Gathers everything that a source has, as complete frames of these lengths.
 fn gathered(source: &mut dyn Source, lens: &mut Vec<usize>) {
     let mut scratch = Scratch::new(8);
     let _ = source.attend(Nanos(u64::MAX));
@@ -237,7 +239,7 @@ fn a_successor_goes_on_in_the_middle_of_a_frame() {
     let mut lens = Vec::new();
     let mut first = attach(false);
     gathered(&mut *first.source, &mut lens);
-    // More than the socket takes: some of it waits, cut anywhere.
+    // More than the socket takes: some bytes wait, divided anywhere.
     let mut frames: Vec<_> = (0..300).map(|n| frame(2, 1, 1500, n)).collect();
     let mut sent = 0;
     for frames in frames.chunks_mut(8) {
@@ -380,14 +382,15 @@ fn a_sleeping_data_process_is_woken_by_sockets() {
         let mut bytes = [0; 74];
         peer.socket.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes[4..], frame(2, 1, 70, n));
-        // Long enough that the worker sleeps: then it is epoll that brings the next frame.
+        // Long enough for the worker to fall asleep, so that epoll brings the next frame.
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(process::ask(&connection, &Ask::Stop, &[]), Answer::Done);
     thread.join().unwrap();
 }
 
-/// Frames that a limit leaves in a port's own buffer are no less its work than those in its socket.
+/// Frames that a rate limit leaves in a port's own buffer count as work, just like those in its
+/// socket.
 #[test]
 fn what_waits_for_tokens_in_a_buffer_is_not_forgotten_by_a_sleeping_worker() {
     let test = "what_waits_for_tokens_in_a_buffer_is_not_forgotten_by_a_sleeping_worker";

@@ -1,5 +1,5 @@
-//! Taps: the host's network stack talks through a switch. As root, in network namespaces of the test's
-//! own.
+//! Taps: the host's network stack sends and receives through a switch. Runs as root, in network
+//! namespaces of its own.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
@@ -118,7 +118,7 @@ fn a_sleeping_data_process_is_woken_by_taps() {
             std::thread::yield_now();
         }
         assert_eq!(bytes[..30], [round; 30]);
-        // Long enough that the worker sleeps: then it is epoll that brings the next frame.
+        // Long enough for the worker to fall asleep, so that epoll brings the next frame.
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(process::ask(&connection, &Ask::Stop, &[]), Answer::Done);

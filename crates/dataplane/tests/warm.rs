@@ -1,4 +1,4 @@
-//! What a warm switch does per batch: clients and forwarding together allocate nothing.
+//! The work of a warm switch for each batch: clients and forwarding allocate no memory.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,7 +13,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; counts what each thread asks of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 // SAFETY: everything is passed on to the system's allocator as it came.
@@ -47,7 +47,7 @@ fn plug(switch: &mut Inline, mac: Mac) -> Port {
     port
 }
 
-/// Sends a batch from the first port to `to`, forwards it, and takes what the others got.
+/// Sends a batch from the first port to `to`, forwards it, and takes what the other ports received.
 fn batch(switch: &mut Inline, ports: &mut [Port], to: Mac, len: usize, now: u64) -> usize {
     let mut header = [0; 14];
     header[..6].copy_from_slice(&to.octets());

@@ -1,5 +1,5 @@
-//! What a worker thread of a data process does per batch: one publish for each receiver and one for
-//! the sender, one byte on the token of a receiver that sleeps, and no system call beside it.
+//! The work of a data process's worker for each batch: one publish for each receiver and one for
+//! the sender, one byte on the token of a sleeping receiver, and no other system call.
 #![allow(unsafe_code, reason = "leaving a process with the one call that is left to it")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +22,7 @@ mod process;
 
 const BATCH: u32 = 64;
 
-/// Ports with the addresses `Mac::local(0)` and on, that may flood as they like.
+/// Ports with the addresses `Mac::local(0)` and on, without a limit of floods.
 fn clients<const N: usize>() -> [Client; N] {
     std::array::from_fn(|i| {
         let macs = vec![Mac::local(i as u32)];
@@ -30,8 +30,8 @@ fn clients<const N: usize>() -> [Client; N] {
     })
 }
 
-/// Has `client` publish these many frames at once, which go to `to` in turn, and waits until the worker
-/// has given their slots back; `idle` is how.
+/// Lets `client` publish these many frames at once, which go to `to` in turn. Waits with `idle`
+/// until the worker has returned their slots.
 fn send(client: &mut Client, frames: u32, to: &[Mac], idle: fn()) {
     let mut to = to.iter().cycle();
     let filled = client.port.send(frames as usize).fill(frames as usize, |window| {
@@ -48,8 +48,8 @@ fn send(client: &mut Client, frames: u32, to: &[Mac], idle: fn()) {
     }
 }
 
-/// Sends a batch, and waits for the end of the worker's turn, in which it wakes who sleeps: a later
-/// turn, with a frame from the port to itself, is over.
+/// Sends a batch, and waits for the end of the worker's turn, which wakes sleepers: a frame from
+/// the port to itself takes a later turn.
 fn send_batch_and_wait(client: &mut Client, to: &[Mac]) {
     send(client, BATCH, to, std::thread::yield_now);
     send(client, 1, &client.config.policy.macs.clone(), std::thread::yield_now);
@@ -106,7 +106,7 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
     let [mut a, mut b] = clients();
     let (thread, connection) = serve(&[&a, &b], 10);
     let (sent, received, done) = (a.ring(false), b.ring(true), AtomicBool::new(false));
-    // Where every publication leaves a cursor that moves on by whole batches from `first`.
+    // Zero as long as each publication moves the cursor by whole batches from `first`.
     let whole =
         |ring: &RingMemory, first: u32| (ring.control.core.0.observe() + SLOTS - first) % BATCH;
     let (given, filled) = (sent.control.core.0.observe(), received.control.core.0.observe());
@@ -128,8 +128,8 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
     thread.join().unwrap();
 }
 
-/// Receive livelock: whatever is offered, a receiver gets what it can take, and its neighbours all of
-/// theirs.
+/// Receive livelock: at any load a receiver gets what it can take, and its neighbours get all of
+/// their frames.
 #[test]
 fn offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take() {
     let name = "offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take";
@@ -161,7 +161,7 @@ fn offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take() {
     thread.join().unwrap();
 }
 
-/// The worker's clock does not stand still while it sleeps: what it gathers as it wakes has just come.
+/// The worker reads its clock again after sleep, because frames that woke it have just arrived.
 #[test]
 fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
     let name = "regression_a_frame_that_woke_the_worker_waits_for_its_receiver";
@@ -180,7 +180,7 @@ fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
         ..SwitchConfig::default()
     });
     assert_eq!(ask(&connection, &auto, &[]), Answer::Done);
-    // It sleeps for longer than a frame may wait.
+    // Sleeps for longer than a frame may wait.
     std::thread::sleep(TIMEOUT + TIMEOUT / 4);
     assert_eq!(a.port.send(1).fill(1, |window| window.copy_in(&client::frame(1, 0))), 1);
     a.port.flush().unwrap();
@@ -200,7 +200,7 @@ fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
     thread.join().unwrap();
 }
 
-/// Has `client`, which is `from`, send numbered frames to 2, one to three at a time.
+/// Lets `client`, host `from`, send numbered frames to host 2, one to three at a time.
 fn send_numbered(client: &mut Client, from: u32, frames: u32) {
     let mut number = 0;
     while number < frames {
@@ -252,10 +252,10 @@ fn two_workers_fill_one_ring_by_turns() {
     thread.join().unwrap();
 }
 
-/// From here on, any thread of this process that makes a call other than these is its end: those of
-/// the control thread, which waits for commands, and `recv`, with which a worker that polls looks into
-/// its ports' tokens once in a millisecond. On a busy machine a turn may take long, and is looked into: the control thread
-/// has the worker measure (`write`), which asks for a second whether it waited (`getrusage`, `clock_gettime`).
+/// From here on, any thread that makes a system call other than these ends the process. The control
+/// thread needs some to wait for commands. A polling worker uses `recv` once in a millisecond to
+/// peek at its ports' tokens. On a busy machine a turn may take long. Then the control thread has
+/// the worker measure for a second whether it waited (`write`, `getrusage`, `clock_gettime`).
 fn allow_next_to_nothing() {
     let calls = [
         #[cfg(target_arch = "x86_64")]
@@ -275,7 +275,7 @@ fn allow_next_to_nothing() {
     seccompiler::apply_filter_all_threads(&filter).unwrap();
 }
 
-/// Waits for the threads that closed what came with the ports.
+/// Waits for the threads that close the descriptors that came with the ports.
 fn until_closers_have_ended() {
     let is_closer = |task: std::io::Result<std::fs::DirEntry>| {
         let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default();
@@ -288,8 +288,8 @@ fn until_closers_have_ended() {
     }
 }
 
-/// Moves batches in both directions through a worker, warm, then under that filter. The receiver of
-/// the last one sleeps, if it is to be kicked.
+/// Moves batches in both directions through a worker to warm up, then again under that filter. With
+/// `kick`, the receiver of the last batch sleeps.
 fn run_without_calls(kick: bool) -> ! {
     let [mut a, mut b] = clients();
     let _running = serve(&[&a, &b], 10);
@@ -327,7 +327,8 @@ fn a_call_of_the_worker_would_have_been_seen() {
     }
 }
 
-/// What a port may not send yet costs its worker next to nothing, and comes when the limit is lifted.
+/// Frames beyond a rate limit cost the worker almost nothing, and are sent once the limit is
+/// lifted.
 #[test]
 fn a_worker_sleeps_while_a_port_waits_for_tokens() {
     if let Some(status) = in_child("a_worker_sleeps_while_a_port_waits_for_tokens") {
@@ -363,7 +364,7 @@ fn a_worker_sleeps_while_a_port_waits_for_tokens() {
     assert!(took >= Duration::from_millis(1150), "{took:?}");
     let made = passes() - before;
     assert!(made < 1000 + 10 * took.as_millis() as u64, "{made} passes in {took:?}");
-    // A token an hour: the one that is there, one in debt, and no other.
+    // One token an hour: the one that is there, one in debt, and no more.
     let set = |policy: Policy| Command::SetPolicy { id: 0, policy };
     assert_eq!(ask(&connection, &set(limit(1, 3_600_000)), &[]), Answer::Done);
     publish(&mut a);

@@ -1,4 +1,4 @@
-//! A data process inside of a test's process.
+//! A data process within a test's process.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod client;
@@ -14,7 +14,7 @@ use toklat_dataplane::{SwitchConfig, process, state};
 
 const CHILD: &str = "TOKLAT_PROCESS_TEST_CHILD";
 
-/// Runs the test of this name again, in a process that may be confined; `None` in that process.
+/// Runs the test of this name again, in a process that may be confined. `None` in that process.
 pub fn in_child(test: &str) -> Option<ExitStatus> {
     in_child_with(test, &[])
 }
@@ -37,7 +37,7 @@ pub fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
     start_with(1)
 }
 
-/// As [`start`], with so many workers.
+/// As [`start`], with this many workers.
 pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     let workers = vec![WorkerConfig::default(); workers];
     let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
@@ -45,7 +45,7 @@ pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     (thread, connection)
 }
 
-/// As [`start`], of this configuration; with its state memory.
+/// As [`start`], with this configuration; returns the state memory, too.
 pub fn start_as(config: SwitchConfig) -> (std::thread::JoinHandle<()>, OwnedFd, state::State) {
     let socket = || {
         let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);

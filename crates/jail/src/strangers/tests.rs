@@ -53,7 +53,7 @@ fn who_sends_descriptors_to_where_none_are_to_come_fails() {
     assert!(!refuses(&server));
 }
 
-/// Objective: bytes come through an inlet, descriptors do not, whether the kernel refuses them or not.
+/// Objective: bytes pass an inlet and descriptors do not, whether or not the kernel refuses them.
 #[test]
 fn an_inlet_takes_bytes_only() {
     for by_kernel in [true, false] {

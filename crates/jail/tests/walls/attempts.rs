@@ -1,4 +1,4 @@
-//! The confined process: what it tries.
+//! The attempts of the confined process.
 #![allow(unsafe_code, reason = "what is tried are system calls that no safe interface has")]
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap()
 }
 
-/// As a kernel or a container would that lacks what `how` says.
+/// Refuses calls like a kernel or a container that lacks what `how` says.
 fn refuse(how: &str) {
     let condition = |operator, value| {
         SeccompCondition::new(0, SeccompCmpArgLen::Qword, operator, value).unwrap()
@@ -61,7 +61,7 @@ fn refuse(how: &str) {
     seccompiler::apply_filter(&filter).unwrap();
 }
 
-/// Tells of each that comes whether it is trusted, until nobody listens.
+/// Reports for each peer that connects whether it is trusted, until the reports are not read.
 fn watch_door(inside: &Inside, listener: &UnixListener, talk: &mut UnixStream) {
     let mut fds = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }; 2];
     fds[1].fd = std::os::fd::AsRawFd::as_raw_fd(listener);
@@ -78,7 +78,7 @@ fn watch_door(inside: &Inside, listener: &UnixListener, talk: &mut UnixStream) {
     }
 }
 
-/// The other part: connects, and is away when that was seen.
+/// Plays the peer: connects, and ends once the connection was seen.
 fn knock(name: &str) {
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let mut door = UnixStream::connect_addr(&address).unwrap();
@@ -142,7 +142,7 @@ fn non_empty(directory: &str) -> io::Result<()> {
     }
 }
 
-/// A port where nothing listens: refused by its host it would have been reached.
+/// Connects to a port without a listener. A refusal by the host would prove that it was reached.
 fn connect() -> io::Result<()> {
     match std::net::TcpStream::connect("127.0.0.1:9") {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),

@@ -1,4 +1,5 @@
-//! As much of a test harness as `cargo test` and its users need: names, a filter, `--exact`, `--list`.
+//! A minimal test harness with what `cargo test` and its users need: names, a filter, `--exact`,
+//! `--list`.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -7,7 +8,7 @@ use std::process::exit;
 /// A test, by name.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests that the command line names, one after the other, unless the machine `lacks` something.
+/// Runs the tests that the command line names, one by one, unless the machine `lacks` something.
 pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
     let options: Vec<String> = std::env::args().skip(1).collect();
     let given = |option: &str| options.iter().any(|given| given == option);
@@ -18,7 +19,7 @@ pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
         };
         filters.is_empty() || filters.iter().any(|filter| fits(&filter))
     };
-    // All of this is about root's powers, and those of users whom root alone can be.
+    // All tests need root, or users that only root can become.
     let is_root = rustix::process::geteuid().is_root();
     let (mut passed_in_all, mut failed, mut ignored) = (0, 0, 0);
     let given_list = given("--list");
@@ -49,7 +50,7 @@ pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
     exit(if failed == 0 { 0 } else { 101 });
 }
 
-/// Says that a test cannot run here, where the run's last lines tell of it.
+/// Reports that a test cannot run here, in the last lines of the run.
 fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
         return eprintln!("SKIPPED {test}: {why}");

@@ -1,7 +1,9 @@
-//! Each wall, from inside, where what it forbids is tried, and from outside, where the kernel tells what stands.
+//! Tests each wall from inside, by trying what it forbids, and from outside, by what the kernel
+//! reports.
 //!
-//! Without a harness: this program is the confined process, too. That tries everything, tells what became of it over a socket
-//! that is its standard input, and waits to be looked at.
+//! The program has no standard harness, because it is the confined process, too. That process tries
+//! everything, reports the results over a socket (its standard input), and waits while it is
+//! inspected.
 
 mod attempts;
 mod harness;
@@ -18,7 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use harness::Test;
 use toklat_jail::{Inside, Wall, Walls};
 
-/// Who starts the process, where it is not root. Unknown users look like this one in a user namespace.
+/// The user that starts the process without root. In a user namespace, unknown users look like this
+/// one.
 const NOBODY: u32 = 65_534;
 /// A user whom nobody trusts.
 const STRANGER: u32 = 4_321;
@@ -42,7 +45,7 @@ fn main() {
     }
 }
 
-/// What this machine refuses root: without it, most tests say nothing.
+/// What this machine refuses to root. Without it, most tests prove nothing.
 fn lacks() -> Option<String> {
     static LACKS: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let look = || {
@@ -53,21 +56,21 @@ fn lacks() -> Option<String> {
     LACKS.get_or_init(look).clone()
 }
 
-/// A confined process that has told what it could do, and waits.
+/// A confined process that has reported its attempts, and waits.
 struct Prisoner {
     child: Child,
     talk: UnixStream,
     pid: i32,
     walls: Walls,
     tried: BTreeMap<String, String>,
-    /// Connects to the listener that it has.
+    /// The name of its listener.
     name: String,
-    /// Outlives it: tries to come in where it is.
+    /// The directory of the probe program, which other users run to connect.
     _files: tempfile::TempDir,
 }
 
 impl Prisoner {
-    /// Starts one as `user`, confined as `how` says.
+    /// Starts a process as `user`, confined as `how` says.
     fn start(user: u32, how: &str) -> Self {
         let (talk, theirs) = UnixStream::pair().unwrap();
         rustix::net::sockopt::set_socket_passcred(&talk, true).unwrap();
@@ -80,7 +83,7 @@ impl Prisoner {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("toklat-jail-{}-{number}", std::process::id());
         let listener = listen(&name);
-        // Not closed by running a program.
+        // Not closed at exec.
         let (listener, leaked) = (inherited(listener.as_fd()), inherited(listener.as_fd()));
         let mut command = Command::new(program);
         command.uid(user).gid(user).stdin(OwnedFd::from(theirs));
@@ -102,7 +105,7 @@ impl Prisoner {
         line.unwrap().split_once(':').unwrap().1.trim().to_owned()
     }
 
-    /// True if it has a namespace of this kind of its own.
+    /// True if it has its own namespace of this kind.
     fn is_apart(&self, kind: &str) -> bool {
         let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
         link(&self.pid.to_string()) != link("self")
@@ -121,7 +124,7 @@ impl Prisoner {
         }
     }
 
-    /// Whether it trusts whoever connects to it as `user`.
+    /// Whether it trusts a peer that connects as `user`.
     fn trusts(&mut self, user: u32) -> bool {
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={user}"), "--clear-groups".into()]);
@@ -150,7 +153,7 @@ fn inherited(fd: impl AsFd) -> OwnedFd {
     copy
 }
 
-/// One message, and who sent it: the kernel says so.
+/// One message, and its sender's process number, as the kernel reports it.
 fn hear(talk: &UnixStream) -> (Vec<u8>, i32) {
     let mut bytes = vec![0; 1 << 16];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -167,7 +170,7 @@ fn hear(talk: &UnixStream) -> (Vec<u8>, i32) {
     (bytes, sender.unwrap().as_raw_nonzero().get())
 }
 
-/// What no confined process may do, by whatever wall.
+/// What no confined process may do, whichever wall prevents it.
 const EVERYTHING: &[&str] = &[
     "open a file",
     "list the root",
@@ -195,7 +198,7 @@ const NAMESPACES: &[(Wall, &str)] = &[
     (Wall::CgroupNamespace, "cgroup"),
 ];
 
-/// Root, and a kernel with everything, or the test says nothing.
+/// Needs root, and a kernel with everything.
 fn every_wall(user: u32) {
     let prisoner = Prisoner::start(user, "all");
     assert_eq!(prisoner.refused(), [], "{:?}", prisoner.walls);
@@ -247,7 +250,8 @@ fn without_landlock() {
     prisoner.could_not(EVERYTHING);
 }
 
-/// The creator's user is told from everybody else, also where it is the one that unknown users look like.
+/// The creator's user differs from all others, even if it has the number that stands for unknown
+/// users.
 fn strangers_are_known() {
     for (creator, how) in
         [(0, "all"), (NOBODY, "all"), (0, "no namespace"), (NOBODY, "no namespace")]
@@ -262,7 +266,7 @@ fn strangers_are_known() {
     }
 }
 
-/// Its user has other processes, perhaps: none of them is let in.
+/// Other processes of its user have no access.
 fn hidden_from_its_own_user() {
     let prisoner = Prisoner::start(0, "no namespace");
     let reads = |file: &str| {

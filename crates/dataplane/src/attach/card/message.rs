@@ -364,7 +364,7 @@ fn about_state(command: u16, body: &[u8]) -> Option<Request> {
     })
 }
 
-/// A message that is answered, or the error number instead.
+/// A reply with this body, or with an error number.
 #[must_use]
 pub fn reply(header: Header, body: Result<&[u8], Errno>) -> Vec<u8> {
     let done = body.map(|_| ());
@@ -373,8 +373,8 @@ pub fn reply(header: Header, body: Result<&[u8], Errno>) -> Vec<u8> {
     bytes
 }
 
-/// Writes the header of a reply whose body stands behind the room for it; or an error number, without a
-/// body.
+/// Writes the header of a reply whose body follows the room left for it. For an error, writes the
+/// error number and no body.
 pub fn finish_reply(bytes: &mut Vec<u8>, header: Header, done: Result<(), Errno>) {
     if done.is_err() {
         bytes.truncate(HEADER);
@@ -390,7 +390,7 @@ pub fn finish_reply(bytes: &mut Vec<u8>, header: Header, done: Result<(), Errno>
     room[12..].copy_from_slice(&error.to_ne_bytes());
 }
 
-/// What a version is said to be like: 0.0, and what there is.
+/// The reply to a version: 0.0, with these capabilities.
 #[must_use]
 pub fn version(capabilities: &Value) -> Vec<u8> {
     abi::vfio_user::version(&capabilities.to_string())
@@ -452,7 +452,7 @@ mod tests {
         ] {
             let is_good = |size: usize| {
                 let mut body = vec![0; size];
-                // As large as it says (`argsz`).
+                // The size that it states (`argsz`).
                 body.iter_mut().take(1).for_each(|first| *first = size as u8);
                 if command == command::VERSION {
                     body.fill(0);
@@ -503,7 +503,7 @@ mod tests {
             assert!(is_good(size) && is_good(size + 12) && is_good(u32::MAX), "{command}");
             assert!(!is_good(size - 1) && !is_good(0), "{command}");
         }
-        // With what comes behind; and by the worker.
+        // With data that follows; and as a worker reads it.
         let body = [words(&[21, 34, 2, 0, 2]), vec![1, 1]].concat();
         let set_irqs = header(command::DEVICE_SET_IRQS, &body);
         assert_eq!(request(set_irqs, &body).unwrap(), Request::Malformed);

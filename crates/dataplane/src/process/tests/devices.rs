@@ -1,4 +1,4 @@
-//! Emulated network cards: a front end and the whole data process, with the smallest device.
+//! Emulated network cards: a front end and a whole data process, with the smallest device.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ mod limits;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORTS: u16 = 2;
-/// Bytes of guest memory; where frames are sent from and received into.
+/// The size of guest memory in bytes, and where frames are sent from and received into.
 const MEMORY: u64 = 0x10_0000;
 const SEND_AT: u64 = 0x1000;
 const RECEIVE_AT: u64 = 0x2000;
@@ -31,7 +31,7 @@ const MASK: u64 = 4;
 /// A cause: the link changed.
 const LINK: u32 = 4;
 
-/// A data process in a thread, and what its supervisor would know.
+/// A data process in a thread, and what its supervisor would keep.
 struct Host {
     dir: tempfile::TempDir,
     memory: Memfd,
@@ -78,7 +78,8 @@ impl Host {
         self.ask(&Command::Hello { version: control::VERSION }, &[]);
     }
 
-    /// Has the process answer a command, and keeps what it says is to be kept.
+    /// Sends a command to the process and returns its answer. Stores the persistent state that
+    /// arrives before it.
     fn ask(&mut self, command: &Command, fds: &[BorrowedFd<'_>]) -> Answer {
         control::send(&self.control, command, fds).unwrap();
         loop {
@@ -92,7 +93,7 @@ impl Host {
         }
     }
 
-    /// Takes in what is to be kept.
+    /// Stores the persistent state that has arrived.
     fn listen(&mut self) {
         let filter = Command::FlushFdb { port: None, vlan: None };
         assert_eq!(self.ask(&filter, &[]), Answer::Done);
@@ -117,7 +118,7 @@ impl Host {
         assert_eq!(answer, Answer::Added { worker: 0 });
     }
 
-    /// A front end at a new port.
+    /// Connects a front end to a new port.
     fn plug(&mut self, id: PortId) -> UnixStream {
         let (front_end, socket) = UnixStream::pair().unwrap();
         self.sockets[usize::from(id)] = Some(socket.into());
@@ -132,7 +133,7 @@ impl Host {
         self.kept.retain(|(of, _), _| *of != id);
     }
 
-    /// Replaces the process; `then` happens when there is none.
+    /// Replaces the process; `then` runs while there is none.
     fn replace(&mut self, then: impl FnOnce()) {
         assert_eq!(self.ask(&Command::Stop, &[]), Answer::Done);
         self.thread.take().unwrap().join().unwrap();
@@ -196,7 +197,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Guest {
-    /// `kind` of interrupts: pin, MSI or MSI-X.
+    /// Interrupts of `kind`: pin, MSI or MSI-X.
     fn start(socket: UnixStream, kind: u32) -> Self {
         let (file, call) = (memfd(MEMORY), eventfd());
         let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
@@ -219,7 +220,7 @@ impl Guest {
         self.client.write(0, at, &value.to_le_bytes(), true).unwrap();
     }
 
-    /// Offers the buffer for a frame.
+    /// Offers the buffer for the next frame.
     fn offer(&mut self) {
         self.write(0x14, 0);
     }
@@ -232,7 +233,7 @@ impl Guest {
         self.write(0x0c, frame.len() as u32);
     }
 
-    /// What was received into the buffer.
+    /// The content of the received frame, if there is one.
     fn received(&mut self) -> Option<u8> {
         let len = self.read(0x14);
         (len > 0 && len < 1 << 31)
@@ -247,7 +248,7 @@ impl Guest {
     }
 }
 
-/// Frames from one to the other and back, with interrupts.
+/// Sends frames from one to the other and back, with interrupts.
 fn exchange(a: &mut Guest, b: &mut Guest, text: u8) {
     a.offer();
     b.offer();
@@ -287,8 +288,8 @@ fn registers_frames_and_interrupts() {
     }
 }
 
-/// Drivers that share the pin with others, and those that hand it to programs, mask it in the command register if
-/// the status register says that it is this device's (PCI 3.0, 6.2.2 and 6.2.3).
+/// Drivers that share the pin with others, or pass it to programs, check the status register for
+/// this device's interrupt, and mask the pin in the command register (PCI 3.0, 6.2.2 and 6.2.3).
 #[test]
 fn regression_a_pin_is_seen_in_the_status_register_and_masked_in_the_command_register() {
     const COMMAND: (u32, u64) = (7, 4);
@@ -307,7 +308,8 @@ fn regression_a_pin_is_seen_in_the_status_register_and_masked_in_the_command_reg
     guest.write(CAUSE, 2);
     wait_until("an interrupt", || signals(&guest.call) == 1);
     assert!(is_pending(&mut guest));
-    // Masked: the front end looks again, and is not told again, though all is as it was.
+    // Masked: the front end says that it has looked, and gets no signal, although the cause is
+    // pending.
     disable(&mut guest, true);
     guest.client.unmask().unwrap();
     assert!(is_pending(&mut guest));
@@ -325,7 +327,7 @@ fn regression_a_change_of_the_link_interrupts_a_guest_that_is_silent() {
         let mut guest = Guest::start(host.plug(0), kind);
         guest.write(MASK, LINK);
         for up in [false, true] {
-            // Its worker has nothing to do any more.
+            // Its worker becomes idle.
             std::thread::sleep(Duration::from_millis(5));
             let policy = Policy { link: up, ..Policy::default() };
             assert_eq!(host.ask(&Command::SetPolicy { id: 0, policy }, &[]), Answer::Done);
@@ -351,7 +353,8 @@ fn a_successor_goes_on_and_nobody_notices() {
         a.client.write(7, 0x3c, &[round], false).unwrap();
         let mut waiting = a.client.socket().try_clone().unwrap();
         host.listen();
-        // What is said while nobody listens is heard later: a write, and a read that waits.
+        // Messages sent while no process listens are carried out later: a write, and a read that
+        // waits.
         host.replace(|| {
             let bytes = [
                 &[1, 0, 10, 0][..],
@@ -382,7 +385,7 @@ fn memory_that_is_unmapped_is_not_touched_any_more() {
         a.send(2, 1, 10);
         a.read(CAUSE);
         assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
-        // Read only: what is sent from there goes out, and nothing comes in.
+        // Read-only memory: frames are sent from there, but none is received into it.
         b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), false).unwrap();
         b.offer();
         a.send(2, 1, 11);
@@ -399,10 +402,12 @@ fn memory_that_is_unmapped_is_not_touched_any_more() {
     exchange(&mut a, &mut b, 13);
 }
 
-/// Objective: a device that was stopped, to be moved, neither writes nor interrupts, nor loses what it is.
+/// Objective: a device that was stopped for migration does not write, does not interrupt, and keeps
+/// its state.
 ///
-/// Steps: stop one of two that talk; send frames to it until they are counted as dropped; look at its memory,
-/// eventfd and registers; have it run again, and talk. Reset it while it stands still.
+/// Steps: stop one of two devices that exchange frames; send frames to it until they are counted as
+/// dropped; check its memory, eventfd and registers; let it run and exchange frames again. Reset it
+/// while it is stopped.
 #[test]
 fn a_device_that_stands_still_touches_nothing_and_goes_on() {
     let mut host = Host::start();
@@ -487,7 +492,8 @@ fn what_cannot_be_had_is_refused_and_the_session_goes_on() {
     assert_eq!(all[..4], [0xf4, 0x1a, 0xfe, 0xff]);
 }
 
-/// Whether a front end is hung up on that says this after the version, with so many descriptors.
+/// True if a front end is disconnected that sends these bytes after the version, with this many
+/// descriptors.
 fn is_hung_up_on(host: &mut Host, say: &[u8], fds: usize) -> bool {
     let mut guest = Guest::start(host.plug(0), 2);
     let sent: Vec<_> = (0..fds).map(|_| eventfd()).collect();
@@ -548,7 +554,7 @@ fn front_ends_that_break_the_rules_are_hung_up_on() {
     std::io::Write::write_all(&mut early, &whole(command::DEVICE_GET_INFO, &[0; 16])).unwrap();
     assert_eq!(std::io::Read::read(&mut early, &mut [0; 16]).unwrap(), 0);
     host.remove(0);
-    // And the next front end finds a port that works.
+    // The next front end finds a working port.
     let (mut a, mut b) = (Guest::start(host.plug(0), 2), Guest::start(host.plug(1), 1));
     exchange(&mut a, &mut b, 9);
 }
@@ -563,7 +569,7 @@ fn descriptors_go_with_the_message_they_came_with() {
         let head = u32::from(command::DMA_MAP) << 16 | 5;
         [words(&[head, 48, flags::NO_REPLY, 0]), body].concat()
     };
-    // The kernel hands all of these out together: only the last comes with a file.
+    // The kernel returns all of these together: only the last one comes with a file.
     let mut socket = guest.client.socket().try_clone().unwrap();
     std::io::Write::write_all(&mut socket, &[map(1 << 40), map(2 << 40)].concat()).unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

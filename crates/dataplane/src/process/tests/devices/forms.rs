@@ -1,15 +1,15 @@
-//! The forms that messages may have: what is wrong with one is answered, and the session goes on.
+//! The forms of messages: a malformed message gets an error, and the session goes on.
 
 use super::*;
 
 const INVAL: i32 = 22;
 
-/// A read or write of so many bytes, at the head of its message.
+/// The head of a message that reads or writes this many bytes.
 fn access(region: u32, at: u64, count: u32) -> Vec<u8> {
     [&at.to_ne_bytes()[..], &region.to_ne_bytes(), &count.to_ne_bytes()].concat()
 }
 
-/// A write of a register, in a message of several.
+/// One register write in a message of several.
 fn entry(at: u64, value: u32, count: u32) -> Vec<u8> {
     [access(0, at, count), u64::from(value).to_ne_bytes().to_vec()].concat()
 }
@@ -66,11 +66,11 @@ fn regression_messages_of_wrong_form_are_answered_and_the_session_goes_on() {
     ] {
         assert_eq!(guest.refused(command, &body, fds), INVAL, "{what}");
         assert_eq!(guest.read(0x10), RECEIVE_AT as u32, "{what}");
-        // One who does not ask is not told.
+        // Without a request for a reply there is none.
         guest.client.say(command, true, &body, fds).unwrap();
         assert_eq!(guest.read(0x10), RECEIVE_AT as u32, "{what}");
     }
-    // What is well formed still goes: its memory and its interrupts are there.
+    // Well-formed messages still work: the memory and the interrupts are intact.
     let mut other = Guest::start(host.plug(1), 2);
     exchange(&mut other, &mut guest, 5);
 }
@@ -125,7 +125,8 @@ fn several_writes_come_in_one_message() {
         a.client.say(command::REGION_WRITE_MULTI, true, &send, &[]).unwrap();
         b.received() == Some(3)
     });
-    // An answer says how many there were; all that can be are carried out, whatever is wrong with others.
+    // The reply says how many there were. All valid ones are carried out, even if others are not
+    // valid.
     let good = several(&[entry(4, 0, 4), entry(4, 2, 4)]);
     let reply = a.client.ask(command::REGION_WRITE_MULTI, &good, &[]).unwrap();
     assert_eq!((reply, a.read(MASK)), (longs(&[2]), 2));

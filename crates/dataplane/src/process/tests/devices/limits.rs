@@ -1,4 +1,4 @@
-//! How much of a guest's memory is mapped, by files and by messages.
+//! The limit of a guest's mapped memory, by files and by messages.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn bytes_mapped(host: &Host) -> (u64, u64) {
     (memory.bytes, memory.refused)
 }
 
-/// Where in its file memory lies costs nothing; how much of it there is has a limit.
+/// The position of memory in its file costs nothing; its size is limited.
 #[test]
 fn regression_guest_memory_beyond_a_limit_is_refused_by_number() {
     const NOSPC: i32 = 28;
@@ -31,7 +31,7 @@ fn regression_guest_memory_beyond_a_limit_is_refused_by_number() {
     guest.client.ask(command::DMA_MAP, &map(1, offset, MIB), &[file.as_fd()]).unwrap();
     let large = map(2, 0, 3 * MIB);
     assert_eq!(guest.refused(command::DMA_MAP, &large, &[file.as_fd()]), NOSPC);
-    // The session goes on, and the device with the memory that it has.
+    // The session goes on, and the device keeps the memory that it has.
     assert_eq!(guest.read(0x10), RECEIVE_AT as u32);
     wait_until("the refusal to be shown", || bytes_mapped(&host) == (2 * MIB, 1));
     host.replace(|| {});
@@ -39,7 +39,7 @@ fn regression_guest_memory_beyond_a_limit_is_refused_by_number() {
     assert_eq!(bytes_mapped(&host).0, 2 * MIB);
 }
 
-/// A copy of memory that has no files takes addresses, too.
+/// A copy of memory without files takes address space, too.
 #[test]
 fn regression_copies_of_guest_memory_have_the_same_limit() {
     let mut host = Host::start();
