@@ -61,7 +61,7 @@ fn refuse(how: &str) {
     seccompiler::apply_filter(&filter).unwrap();
 }
 
-/// Reports for each peer that connects whether it is trusted, until the reports are not read.
+/// Reports for each peer that connects whether it is trusted, until the test ends the conversation.
 fn watch_door(inside: &Inside, listener: &UnixListener, talk: &mut UnixStream) {
     let mut fds = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }; 2];
     fds[1].fd = std::os::fd::AsRawFd::as_raw_fd(listener);
