@@ -36,7 +36,7 @@ impl Lab {
         Self { switch, from, to, now: Nanos(0), sent: 0 }
     }
 
-    /// Sends so many frames.
+    /// Sends this many frames.
     fn send(&mut self, frames: usize) {
         let mut number = self.sent;
         let sent = self.from.send(frames).fill(frames, |window| {

@@ -23,7 +23,7 @@ use toklat_jail::{Inside, Wall, Walls};
 /// The user that starts the process without root. In a user namespace, unknown users look like this
 /// one.
 const NOBODY: u32 = 65_534;
-/// A user whom nobody trusts.
+/// A user that is not trusted.
 const STRANGER: u32 = 4_321;
 
 const TESTS: &[Test] = &[

@@ -131,7 +131,7 @@ pub enum Answer {
 pub struct Changes {
     /// What rings depend on: their halves have to be made again.
     pub rings: bool,
-    /// Only whom they wake.
+    /// Only the eventfds that they signal have changed.
     pub calls: bool,
 }
 
@@ -530,7 +530,7 @@ impl Session {
 
     fn stop(&mut self) -> Answer {
         self.rings.iter_mut().for_each(|ring| ring.kick = None);
-        // Its driver begins anew.
+        // The driver of the guest starts over.
         self.inflight = None;
         self.changes.rings = true;
         Answer::Done

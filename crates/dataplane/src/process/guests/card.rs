@@ -101,7 +101,7 @@ impl Process {
         self.install(id, down.unwrap_or_else(null::vacant));
     }
 
-    /// Makes a device's halves anew.
+    /// Makes a device's halves again.
     fn rouse(&mut self, id: PortId, card: &mut VfioUser) {
         match card.halves(clock()) {
             Ok(attached) => self.install(id, attached),
