@@ -28,6 +28,40 @@ fn meet(number: u8) -> String {
     )
 }
 
+/// The lines of a section of docs/virtual-machines.md that are commands.
+fn commands_of(section: &str) -> Vec<&'static str> {
+    let text = include_str!("../../../docs/virtual-machines.md");
+    let section = text.split("\n## ").find_map(|part| part.strip_prefix(section)).unwrap();
+    section.lines().filter_map(|line| line.strip_prefix("    ")).collect()
+}
+
+/// Objective: three commands lead from the installed package to two machines that reach each other.
+///
+/// Steps: a daemon with the unit's options and the package's topology file; the document's commands, as they stand but for
+/// their images; one guest pings the other.
+#[test]
+fn three_commands_lead_from_the_package_to_two_machines() {
+    if !can_run("three_commands_lead_from_the_package_to_two_machines") {
+        return;
+    }
+    let unit = include_str!("../../../packaging/systemd/toklat.service");
+    assert!(unit.contains(" daemon --leave-data-processes --topology /etc/toklat/net.toml\n"));
+    let net = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/net.toml");
+    let mut daemon = Daemon::start_with(&["--leave-data-processes", "--topology", net]);
+    let words = |line: &'static str| line.split(' ').skip(1).collect::<Vec<_>>();
+    let [add, one, two] = commands_of("From the package\n")[..] else { panic!("three commands") };
+    daemon.done(&words(add));
+    let mut one = Guest::typed(&daemon, &words(one), 1, guest::SERVE);
+    let ask = format!("{}; ping -q -c 3 10.0.0.1; sleep 1", guest::reach("10.0.0.1"));
+    let mut two = Guest::typed(&daemon, &words(two), 2, &ask);
+    two.says("3 packets received, 0% packet loss");
+    two.succeeds();
+    kill_process(one.qemu());
+    one.says("toklat-guest: ready");
+    one.ends();
+    daemon.stop(&json!({}));
+}
+
 /// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody computes its checksum.
 #[test]
 fn tcp_between_guests_crosses_in_whole_segments() {

@@ -71,6 +71,16 @@ impl Guest {
         Self(Running::spawn(name, command).unwrap())
     }
 
+    /// Boots one by what follows `toklat`; the test guest stands in for the image.
+    pub fn typed(daemon: &Daemon, words: &[&str], number: u8, commands: &str) -> Self {
+        let image = words.iter().position(|word| *word == "--image").expect("an image");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.args(&words[..image]).args(&words[image + 2..]).env("TOKLAT_DIR", daemon.dir());
+        command.args(["--test-guest", "--address", &format!("10.0.0.{number}/24")]);
+        command.args(["--run", commands]);
+        Self(Running::spawn(words[image + 1], command).unwrap())
+    }
+
     /// Waits until it says a line with `text`.
     pub fn says(&mut self, text: &str) -> String {
         loop {
