@@ -1,4 +1,4 @@
-//! The control API: what is said, in JSON over HTTP, on the daemon's control socket.
+//! The control API: JSON over HTTP, on the daemon's control socket.
 //!
 //! [`ROUTES`] is the one list of what can be asked: the router and the OpenAPI description are made
 //! from it. The topology file is the same types in TOML:
@@ -88,14 +88,14 @@ pub struct Status {
     pub descriptor_limit: u64,
 }
 
-/// What was done to make things as applied, in order.
+/// The steps that made the topology as applied, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Empty if everything was so already.
+    /// Is empty if nothing had to change.
     pub changes: Vec<Change>,
 }
 
-/// How a switch's data process is.
+/// The state of a switch's data process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchState {
@@ -103,7 +103,7 @@ pub enum SwitchState {
     Running,
     /// It died and is being started again.
     Restarting,
-    /// It died too often in a row; `POST /v1/upgrade` tries again.
+    /// It died too often in a row and stays down; `POST /v1/upgrade` tries again.
     Failed,
 }
 
@@ -114,23 +114,24 @@ pub struct SwitchInfo {
     pub name: String,
     /// How its data process is.
     pub state: SwitchState,
-    /// Why it is not running, if it is not.
+    /// Why the data process is not running; `None` if it runs.
     pub failure: Option<String>,
     /// Process id of its data process, if it runs.
     pub pid: Option<u32>,
-    /// How often its data process was started again after it died.
+    /// How often the data process was restarted after it died.
     pub restarts: u32,
-    /// Made by the first client that opened a port of it; gone with the last one.
+    /// The switch was made by the first client that opened a port of it, and goes with the last
+    /// one.
     pub ephemeral: bool,
-    /// How its data process is confined, and how it could not be.
+    /// How the data process is confined, and which walls are missing.
     pub walls: Walls,
-    /// How many ports it has, those that clients made included.
+    /// How many ports the switch has, including those that clients made.
     pub ports: usize,
     /// The only user who may open ports that name no owner.
     pub owner: Option<u32>,
-    /// The tenant whose switch it is.
+    /// The tenant that owns the switch.
     pub user: Option<u32>,
-    /// What was sent to its sFlow collector, if it has one.
+    /// What was sent to the switch's sFlow collector, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sflow: Option<SflowInfo>,
     /// Its settings.
@@ -141,15 +142,16 @@ pub struct SwitchInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// Attached to what its kind says.
+    /// Attached to the device, file or peer that its kind names.
     Attached,
     /// Waits for its client.
     Vacant,
-    /// What it was attached to failed; see `failure`.
+    /// What the port was attached to has failed; see `failure`.
     Failed,
-    /// Data processes died as they served it: it waits; see `failure`.
+    /// Data processes died while serving the port, so it waits; see `failure`.
     Quarantined,
-    /// It is lossless, and freed no slot for the stall time: until it does, its frames are dropped at once.
+    /// The port is lossless but freed no slot for the stall time. Until it frees one, frames to it
+    /// are dropped at once.
     Stalled,
 }
 
@@ -170,7 +172,7 @@ impl PortState {
 /// Who opened a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Process id when it was opened.
+    /// Process id of the client when it opened the port.
     pub pid: u32,
     /// User id.
     pub uid: u32,
@@ -183,27 +185,27 @@ pub struct PortInfo {
     pub name: String,
     /// Its number in the switch.
     pub id: PortId,
-    /// How it is.
+    /// Its state.
     pub state: PortState,
-    /// Why it failed, if it did.
+    /// Why the port failed; `None` if it did not.
     pub failure: Option<String>,
-    /// Why it is not where it is to connect to, and for how long, if it is not.
+    /// Why the port cannot connect to its peer, and for how long; `None` if it is connected.
     #[serde(default)]
     pub unconnected: Option<String>,
     /// The worker that serves it.
     pub worker: Option<u16>,
-    /// Made by its client, gone with it.
+    /// The port was made by its client and goes with it.
     pub ephemeral: bool,
-    /// Who opened it, if it is open.
+    /// The client that has the port open, if one has.
     pub client: Option<Client>,
-    /// The port it is a monitor of.
+    /// The port that this monitor watches.
     pub monitors: Option<String>,
-    /// What memory of its owner's is mapped.
+    /// How much of the owner's memory is mapped.
     pub memory: MappedMemory,
-    /// The other hosts behind it, if it is a tunnel.
+    /// The other hosts, if the port is a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelInfo>,
-    /// The number of its interface in sFlow, if its switch is sampled.
+    /// The port's interface number in sFlow, if its switch is sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sflow_interface: Option<u32>,
     /// What it is.
@@ -213,14 +215,14 @@ pub struct PortInfo {
 /// A tunnel as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelInfo {
-    /// Largest IP packet that fits the paths to its peers, as they were when it was added; `None` if there was no way to
-    /// any.
+    /// Largest IP packet that fits the paths to all peers, measured when the port was added; `None`
+    /// if no peer had a route.
     pub inner_mtu: Option<u16>,
-    /// The other hosts, in the order of the configuration.
+    /// The other hosts, in the configured order.
     pub peers: Vec<PeerInfo>,
 }
 
-/// Another host behind a tunnel, and what was counted since the port was added.
+/// Another host behind a tunnel, with its counters since the port was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
     /// Its address.
@@ -229,30 +231,31 @@ pub struct PeerInfo {
     pub in_frames: u64,
     /// Their bytes.
     pub in_bytes: u64,
-    /// Frames that were sent to it, copies of floods included.
+    /// Frames sent to this host, including copies of flooded frames.
     pub out_frames: u64,
     /// Their bytes.
     pub out_bytes: u64,
-    /// Frames to it that did not fit the path.
+    /// Frames to this host that were larger than the path's MTU.
     pub too_long: u64,
-    /// Frames to it for which the socket had no room.
+    /// Frames to this host that were dropped because the socket's buffer was full.
     pub full: u64,
-    /// Frames to it that the host knew no way for.
+    /// Frames to this host that were dropped because there was no route.
     pub unreachable: u64,
-    /// Frames to it that the kernel refused for another reason.
+    /// Frames to this host that the kernel refused for another reason.
     pub refused: u64,
 }
 
 /// A pipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipeInfo {
-    /// Its name, without the `{` or `}` of its ends: `vale0:p{1` is listed as `vale0:p` with id `1`.
+    /// The pipe's name, without the `{` or `}` of its ends: `vale0:p{1` is listed as `vale0:p` with
+    /// id `1`.
     pub parent: String,
     /// Its id.
     pub id: String,
-    /// Who has the `{` end open.
+    /// The client that has the `{` end open.
     pub master: Option<Client>,
-    /// Who has the `}` end open.
+    /// The client that has the `}` end open.
     pub slave: Option<Client>,
 }
 
@@ -288,7 +291,7 @@ pub struct UpgradedSwitch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stop {
-    /// Let data processes run on: a daemon that is started again finds them.
+    /// Leave the data processes running. The next daemon finds them.
     pub leave_data_processes: bool,
 }
 

@@ -16,10 +16,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Global;
 use crate::api::{self, ApiError};
 
-/// Why the daemon could not be asked, or what it refused.
+/// Why a request failed: the daemon could not be reached, or it refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens on the control socket.
+    /// No daemon listens on the control socket.
     #[error("The daemon is not running (nobody listens on {}); start it: {start}", socket.display())]
     NotRunning {
         /// The control socket.
@@ -27,7 +27,7 @@ pub enum ClientError {
         /// The command that starts it.
         start: String,
     },
-    /// The control socket is not ours to use.
+    /// This user may not connect to the control socket.
     #[error(
         "Not allowed to use {}; become a member of the group that it belongs to (usermod -aG \
          toklat USER, then log in again), or run this as root", socket.display()
@@ -44,7 +44,7 @@ pub enum ClientError {
         /// What the operating system says.
         source: std::io::Error,
     },
-    /// The connection ended before the answer.
+    /// The connection closed before the reply.
     #[error(
         "The daemon closed the connection before it answered; see its log (journalctl -u toklat)"
     )]
@@ -52,12 +52,12 @@ pub enum ClientError {
     /// The daemon refused.
     #[error(transparent)]
     Refused(#[from] ApiError),
-    /// An answer that is not the API's.
+    /// The reply is not one of this API.
     #[error("The daemon's answer is not understood; is it of this version? (toklat status)")]
     Answer(#[from] serde_json::Error),
 }
 
-/// A connection to the daemon; one request at a time.
+/// A connection to the daemon. It carries one request at a time.
 #[derive(Debug)]
 pub struct Client {
     runtime: Runtime,
@@ -76,19 +76,19 @@ impl Client {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let stream = runtime.block_on(tokio::net::UnixStream::connect(&socket)).map_err(failed)?;
         let (sender, connection) = runtime.block_on(handshake(TokioIo::new(stream)))?;
-        // It reports its end to whoever waits for an answer.
+        // The connection's task reports its end to the request that waits for a reply.
         runtime.spawn(async { drop(connection.await) });
         Ok(Self { runtime, sender, progress: std::io::stderr().is_terminal() })
     }
 
-    /// Never says that it waits: for callers that own the terminal.
+    /// Suppresses the message that the client waits: for callers that own the terminal.
     #[must_use]
     pub fn without_progress(mut self) -> Self {
         self.progress = false;
         self
     }
 
-    /// Asks for something.
+    /// Sends a GET request and reads the reply.
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
@@ -97,7 +97,7 @@ impl Client {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// Sends something and reads the answer.
+    /// Sends a request with a body and reads the reply.
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
@@ -111,7 +111,7 @@ impl Client {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// Sends something to which there is no answer but that it is done.
+    /// Sends a request whose reply has no body.
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
@@ -124,7 +124,7 @@ impl Client {
         self.request(method, path, serde_json::to_vec(body)?.into()).map(drop)
     }
 
-    /// Removes something.
+    /// Sends a DELETE request.
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
@@ -160,7 +160,7 @@ impl Client {
     }
 }
 
-/// The daemon's reason and remedy; or, if something else answered, what can be said of that.
+/// The daemon's reason and remedy. If something else replied, describes that reply.
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
     match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => error.into(),
@@ -185,7 +185,7 @@ fn connect_error(global: &Global, socket: &Path, error: std::io::Error) -> Clien
     }
 }
 
-/// How to start a daemon where we looked for it, or where there is one already.
+/// How to start a daemon in this runtime directory, or the directory where one runs.
 fn start_command(global: &Global) -> String {
     let system = Path::new("/run/toklat");
     let dir = global.dir();
@@ -206,7 +206,7 @@ fn start_command(global: &Global) -> String {
     }
 }
 
-/// Waits for `work`; after a second says each second on stderr that it still waits.
+/// Waits for `work`. After a second, prints each second on stderr that it still waits.
 async fn with_progress<T>(work: impl Future<Output = T>) -> T {
     let started = Instant::now();
     let mut work = std::pin::pin!(work);
@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// A daemon that answers one request with these bytes, and what it was asked.
+    /// Starts a daemon that replies to one request with these bytes; returns the request it got.
     fn one_answer(dir: &Path, answer: &'static str) -> std::thread::JoinHandle<String> {
         let listener = UnixListener::bind(dir.join(api::SOCKET)).unwrap();
         std::thread::spawn(move || {
@@ -274,7 +274,7 @@ mod tests {
             "/v1/topology",
             &api::Topology::default(),
         );
-        // 13 of the 14 bytes: a cut answer is an error, not a panic.
+        // The body has 13 of the 14 bytes: a truncated reply is an error, not a panic.
         assert!(matches!(daemon_answer, Err(ClientError::Answer(_))), "{daemon_answer:?}");
         let asked = daemon.join().unwrap();
         assert!(asked.starts_with("PUT /v1/topology HTTP/1.1\r\n"), "{asked}");

@@ -1,4 +1,4 @@
-//! Options that every command takes, and what they decide: where the daemon is, and how to print.
+//! Options that every command takes: where the daemon is, and how to print.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ impl Global {
         given.unwrap_or_else(netring::attach::runtime_directory)
     }
 
-    /// Prints `value` as JSON, if that is asked for, or else the table made of it; a table without
-    /// rows is the line `nothing` on stderr.
+    /// Prints `value` as JSON if `--json` is set, else the table made of it. For a table without
+    /// rows it prints the line `nothing` on stderr.
     ///
     /// # Errors
     /// If standard output cannot be written.
@@ -59,7 +59,7 @@ impl Global {
         Ok(())
     }
 
-    /// Prints `value` as JSON, if that is asked for, or else one line that says what was done.
+    /// Prints `value` as JSON if `--json` is set, else one line that says what was done.
     ///
     /// # Errors
     /// If standard output cannot be written.
@@ -71,7 +71,7 @@ impl Global {
         Ok(())
     }
 
-    /// Says that `name` is gone; with `--json` says nothing, as the API does.
+    /// Prints that `name` was removed. With `--json` it prints nothing, as the API replies nothing.
     ///
     /// # Errors
     /// If standard output cannot be written.

@@ -1,7 +1,8 @@
-//! What the daemon and its commands say to each other, and what all commands share.
+//! The control API between the daemon and its commands, and what all commands share.
 //!
-//! [`api`] is the control API: its types, routes and refusals. [`Client`] asks the daemon. [`Global`] are the options of
-//! every command; [`name`], [`units`] and [`table`] are how people write and read what it is about.
+//! [`api`] is the control API: its types, routes and errors. [`Client`] sends requests to the
+//! daemon. [`Global`] holds the options of every command. [`name`], [`units`] and [`table`] parse
+//! and print names, numbers and tables.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod api;
@@ -19,15 +20,15 @@ pub use topology::users;
 use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
-/// What a command returns; the command line decides how the process ends.
+/// What a command returns; the exit status depends on it.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 
-/// A command line that clap could not know to be wrong.
+/// A usage error that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub &'static str);
 
-/// Runs the thread on one CPU only.
+/// Pins the thread to one CPU.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     anyhow::ensure!(cpu < CpuSet::MAX_CPU, "There is no CPU {cpu}");

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Text that is not a name of a switch or a port; says what was expected.
+/// Text that is not a name of a switch or a port. The error says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// A switch's name has other characters, or too many.
+    /// The switch's name is too long or has invalid characters.
     #[error("a switch is called with up to 15 letters, digits, '-', '_' or '.', as in vale0")]
     Switch,
-    /// A port's name has other characters, or too many.
+    /// The port's name is too long or has invalid characters.
     #[error(
         "a port is called SWITCH:PORT, as in vale0:p1, with up to 31 letters, digits, '-', '_' or \
          '.' after the colon"
@@ -35,7 +35,7 @@ impl SwitchName {
         &self.0
     }
 
-    /// Where it is in the control API.
+    /// The switch's path in the control API.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/v1/switches/{}", self.0)
@@ -56,7 +56,7 @@ impl fmt::Display for SwitchName {
     }
 }
 
-/// The name of a port, with its switch's.
+/// The name of a port, including its switch's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
     /// Its switch.
@@ -66,7 +66,7 @@ pub struct PortName {
 }
 
 impl PortName {
-    /// Where it is in the control API.
+    /// The port's path in the control API.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{}/ports/{}", self.switch.path(), self.port)
@@ -93,7 +93,7 @@ impl fmt::Display for PortName {
     }
 }
 
-/// A switch or a port, where either may be meant.
+/// The name of a switch or a port, for arguments that accept either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
     /// A whole switch.
@@ -103,7 +103,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// The switch that is, or that it is in.
+    /// The switch itself, or the port's switch.
     #[must_use]
     pub fn switch(&self) -> &SwitchName {
         match self {

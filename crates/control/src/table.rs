@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A table: a header, rows of as many cells, and which columns are numbers.
+/// A table: a header, rows with one cell for each column, and which columns are numbers.
 #[derive(Debug)]
 pub struct Table {
     header: Vec<&'static str>,
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns. A name that starts with `>` is set to the right, as numbers are.
+    /// Makes a table with these columns. A column whose name starts with `>` is right-aligned.
     #[must_use]
     pub fn new(columns: &[&'static str]) -> Self {
         Self { header: columns.to_vec(), rows: Vec::new() }
@@ -19,13 +19,13 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// If it has not as many cells as the header.
+    /// If the number of cells differs from the header's.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         assert_eq!(N, self.header.len(), "a row as wide as its table");
         self.rows.push(cells.into());
     }
 
-    /// True if it has no rows.
+    /// Returns true if the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -44,7 +44,8 @@ impl Table {
 }
 
 impl Table {
-    /// As text whose columns are at least so wide; `widths` becomes how wide they are.
+    /// Formats the table with columns at least as wide as `widths`, and stores the new widths
+    /// there.
     #[must_use]
     pub fn at_least(&self, widths: &mut Vec<usize>) -> String {
         widths.resize(self.header.len(), 0);

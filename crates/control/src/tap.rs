@@ -12,10 +12,10 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::api::{ApiError, ErrorCode, system};
 
-/// The only queue of a tap that is there, in a namespace; frames begin behind a header of 10 bytes.
+/// Opens the only queue of an existing tap in a namespace. Each frame follows a header of 10 bytes.
 ///
 /// # Errors
-/// It is not there, or in use, or not ours to use.
+/// The tap does not exist, is in use, or may not be used by this process.
 pub fn queue_of_tap(ifname: &str, netns: &str) -> Result<OwnedFd, ApiError> {
     let open = || {
         enter(netns)?;
@@ -25,7 +25,8 @@ pub fn queue_of_tap(ifname: &str, netns: &str) -> Result<OwnedFd, ApiError> {
     opened.unwrap_or_else(|_| Err(privileged("Cannot use tap", io::ErrorKind::Other.into())))
 }
 
-/// Opens a queue of a tap, which is made if it is not there; frames begin behind a header of 10 bytes.
+/// Opens a queue of a tap, and makes the tap if it is missing. Each frame follows a header of 10
+/// bytes.
 ///
 /// # Errors
 /// The kernel has no taps, or the interface is in use or not ours to use.

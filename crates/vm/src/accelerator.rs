@@ -1,4 +1,4 @@
-//! KVM, or emulation where that is not to be had.
+//! KVM, or emulation where KVM is not available.
 
 use std::fs::File;
 
@@ -7,12 +7,13 @@ use std::fs::File;
 pub enum Accelerator {
     /// The processor, by KVM.
     Kvm,
-    /// QEMU's translator: slow, and needs nothing.
+    /// QEMU's own emulation (TCG): slow, but it needs nothing from the host.
     Tcg,
 }
 
 impl Accelerator {
-    /// KVM if this process may use it and the processor runs guests by itself; else TCG, and why.
+    /// Chooses KVM if this process may use it and the processor runs guests in hardware; else TCG,
+    /// and says why.
     #[must_use]
     pub fn choose() -> (Self, Option<String>) {
         let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -32,7 +33,7 @@ impl Accelerator {
         }
     }
 
-    /// The processor that the guest sees: all that there is.
+    /// The guest's processor model: with all features of the accelerator.
     #[must_use]
     pub fn cpu(self) -> &'static str {
         match self {
@@ -42,7 +43,7 @@ impl Accelerator {
     }
 }
 
-/// Why KVM is of no use.
+/// Why KVM cannot be used.
 fn obstacle(cpuinfo: &str, device: Option<std::io::Error>) -> Option<String> {
     if let Some(error) = device {
         let remedy = match error.kind() {
@@ -56,7 +57,7 @@ fn obstacle(cpuinfo: &str, device: Option<std::io::Error>) -> Option<String> {
         };
         return Some(format!("/dev/kvm: {error}{remedy}"));
     }
-    // Kernels exist whose KVM emulates what this processor cannot: an ordinary guest kernel takes
+    // On some hosts KVM must emulate what the processor lacks. An ordinary guest kernel takes
     // minutes to boot there.
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
     let virtualizes = flags.is_none_or(|(_, flags)| {

@@ -4,31 +4,31 @@ use std::path::{Path, PathBuf};
 
 use super::Boot;
 
-/// The directory, for those who keep it elsewhere.
+/// The environment variable that names the directory, if it is not the default.
 pub const VARIABLE: &str = "TOKLAT_GUEST";
 
-/// The test guest is not there.
+/// The test guest was not found.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "The test guest is missing (neither target/guest nor $TOKLAT_GUEST has it); make it: cargo xtask guest"
 )]
 pub struct Missing;
 
-/// Commands that the kernel's command line cannot carry.
+/// Commands that cannot be put on the kernel's command line.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "The test guest's commands have to fit the kernel's command line: no double quotes, and at most {LONGEST} bytes"
 )]
 pub struct Unsayable;
 
-/// The kernel cuts its command line off after 2,048 bytes.
+/// The kernel cuts off its command line after 2,048 bytes.
 const LONGEST: usize = 1800;
 
-/// Commands of a guest that serves for ever: iperf3 and, once that listens, UDP echoes at port 7.
+/// Commands of a guest that serves forever: iperf3, and then UDP echoes at port 7.
 pub const SERVE: &str = "iperf3 -s -D >/dev/null; until grep -q :1451 /proc/net/tcp*; do sleep 0.1; done; \
     pkt echo 7 & while :; do sleep 1; done";
 
-/// Commands that wait until the guest at `address` serves, and say so.
+/// Commands that wait until the guest at `address` serves, and print that.
 #[must_use]
 pub fn reach(address: &str) -> String {
     format!(
@@ -36,8 +36,8 @@ pub fn reach(address: &str) -> String {
     )
 }
 
-/// Finds its directory: `$TOKLAT_GUEST`, `guest` in the build directory that this program is in, or
-/// `target/guest` here.
+/// Finds the guest's directory: `$TOKLAT_GUEST`, else `guest` in this program's build directory,
+/// else `target/guest` here.
 ///
 /// # Errors
 /// [`Missing`].
@@ -46,8 +46,8 @@ pub fn find() -> Result<PathBuf, Missing> {
     named.into_iter().chain(super::made_by_setup("guest")).find(|dir| is_guest(dir)).ok_or(Missing)
 }
 
-/// True if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` could build
-/// it.
+/// Returns true if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` may
+/// not have been able to build it.
 #[must_use]
 pub fn has_driver(dir: &Path) -> bool {
     dir.join("toklat_e1000.ko").is_file()
@@ -71,8 +71,8 @@ fn is_guest(dir: &Path) -> bool {
     dir.join("kernel").is_file() && dir.join("initramfs").is_file()
 }
 
-/// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to
-/// run, after which it powers off; without any, it is a shell on the console.
+/// Says how to boot the guest: with an address for its NIC, such as `10.0.0.1/24`, and with shell
+/// commands. It powers off after them. Without commands it runs a shell on the console.
 ///
 /// # Errors
 /// [`Unsayable`].
@@ -80,9 +80,9 @@ pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result
     boot_with(dir, address, None, commands)
 }
 
-/// As [`boot`], with more words for the kernel and `xtask/guest/init`: `toklat.driver=toklat` takes
-/// the driver `guest-driver/linux` for NICs that announce a status block, `MODULE.NAME=VALUE` sets
-/// a module's parameter.
+/// Works as [`boot`], with more words for the kernel and `xtask/guest/init`. `toklat.driver=toklat`
+/// uses the driver `guest-driver/linux` for NICs with a status block. `MODULE.NAME=VALUE` sets a
+/// module's parameter.
 ///
 /// # Errors
 /// [`Unsayable`].
@@ -98,7 +98,7 @@ pub fn boot_with(
     {
         return Err(Unsayable);
     }
-    // A panic reboots, and QEMU is told to end then. On a busy host its timer may seem not to work.
+    // A panic reboots, and QEMU exits on reboot. On a busy host the guest's timer may seem broken.
     let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();
     if let Some(address) = address {
         append += &format!(" toklat.address={address}");
@@ -112,7 +112,8 @@ pub fn boot_with(
     Ok(Boot::Kernel { kernel: dir.join("kernel"), initrd: Some(dir.join("initramfs")), append })
 }
 
-/// QEMU's exit status as the guest's: the debug exit device sends it as `(64 + status) * 2 + 1`.
+/// Converts QEMU's exit status to the guest's: the debug exit device sends it as `(64 + status) * 2
+/// + 1`.
 #[must_use]
 pub fn status(qemu: i32) -> Option<u8> {
     let status = (qemu - 1) / 2 - 64;

@@ -1,7 +1,7 @@
-//! Virtual machines: QEMU, found and told what to do.
+//! Virtual machines: finds QEMU and drives it.
 //!
-//! [`Machine`] says what a virtual machine is, and becomes QEMU's command line. [`Qemu`] is the
-//! program that is installed, or that `cargo xtask setup` made, and [`Qmp`] its monitor.
+//! [`Machine`] describes a virtual machine and becomes QEMU's command line. [`Qemu`] is the program
+//! that is installed, or that `cargo xtask setup` built, and [`Qmp`] is its monitor.
 //! [`Accelerator`] chooses between KVM and emulation. [`Running`] is a machine that a program runs.
 //! [`guest`] finds the test guest that `cargo xtask setup` makes.
 
@@ -18,8 +18,8 @@ pub use self::qemu::{Qemu, QemuError, Version, quoted};
 pub use self::qmp::Qmp;
 pub use self::running::{Running, time_of_process};
 
-/// Where what `cargo xtask setup` makes may be: `name` in the build directory that this program is
-/// in, or in `target` here.
+/// Paths where `cargo xtask setup` may have put `name`: in this program's build directory, or in
+/// `target` here.
 fn made_by_setup(name: &str) -> impl Iterator<Item = std::path::PathBuf> {
     let program = std::env::current_exe().unwrap_or_default();
     let beside: Vec<_> = program.ancestors().skip(1).take(3).map(|dir| dir.join(name)).collect();

@@ -1,4 +1,4 @@
-//! What a virtual machine is, as QEMU's command line says it.
+//! The description of a virtual machine, and its QEMU command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::{Accelerator, Version};
 /// A virtual machine with one NIC.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What people see in lists of processes.
+    /// Name of the machine, shown in process lists.
     pub name: String,
     /// What executes it.
     pub accelerator: Accelerator,
-    /// MiB of memory, which is shared with whoever serves a vhost-user NIC.
+    /// Memory in MiB. A vhost-user NIC shares it with its back end.
     pub memory: u32,
     /// Processors.
     pub cpus: u8,
@@ -25,7 +25,7 @@ pub struct Machine {
     pub nic: Nic,
     /// Where its console is.
     pub console: Console,
-    /// Written behind the others, as they are.
+    /// More arguments, appended unchanged.
     pub more: Vec<OsString>,
 }
 
@@ -36,7 +36,7 @@ pub enum Boot {
     Image {
         /// The file.
         path: PathBuf,
-        /// Whether it stays as it is, and what the guest writes is lost at its end.
+        /// Discards the guest's writes when the machine ends, so the image stays as it is.
         snapshot: bool,
     },
     /// A kernel.
@@ -59,7 +59,7 @@ pub struct Nic {
     pub mac: Mac,
     /// Where its frames go.
     pub backend: Backend,
-    /// Pairs of queues; more than one only for [`Model::Virtio`].
+    /// Pairs of queues; only [`Model::Virtio`] has more than one.
     pub queues: u16,
     /// Packed virtqueues instead of split ones.
     pub packed: bool,
@@ -88,14 +88,14 @@ pub enum Model {
     Am79c973,
 }
 
-/// What a model is to QEMU.
+/// How QEMU has a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// QEMU's name of the device.
     pub driver: &'static str,
-    /// How it is plugged into a switch.
+    /// How the model is plugged into a switch.
     pub plug: Plug,
-    /// It can have several pairs of queues, and packed ones.
+    /// The model can have several pairs of queues, and packed virtqueues.
     pub queues: bool,
 }
 
@@ -104,14 +104,14 @@ pub struct Kind {
 pub enum Plug {
     /// By vhost-user: the port serves its queues.
     VhostUser,
-    /// The device is QEMU's own, and sends and receives frames on a stream socket.
+    /// QEMU emulates the device, and exchanges frames over a stream socket.
     Stream,
-    /// By vfio-user: the port is the device.
+    /// By vfio-user: the port emulates the device.
     VfioUser,
 }
 
 impl Model {
-    /// What the port is to emulate, if that is its part.
+    /// The model that the port is to emulate; `None` if it emulates none.
     #[must_use]
     pub const fn emulated(self) -> Option<NicModel> {
         match self {
@@ -123,13 +123,11 @@ impl Model {
         }
     }
 
-    /// How far its port holds interrupts back, unless told otherwise, as `toklat port add
-    /// --interrupts` is told it.
-    ///
-    /// Each interrupt of an emulated card costs its guest a handful of accesses to registers, which
-    /// are messages: those that only tell of frames that were sent wait. Without KVM, QEMU's main
-    /// loop passes each on, which takes it longer than the switch takes for a batch: under heavy
-    /// traffic they wait for more.
+    /// The port's default interrupt moderation, in the syntax of `toklat port add --interrupts`.
+    /// Each interrupt of an emulated card costs its guest several register accesses, and each
+    /// access is a message. So interrupts that only report sent frames are delayed. Without KVM,
+    /// QEMU's main loop forwards each interrupt, which takes longer than the switch needs for a
+    /// batch. So under heavy traffic interrupts are coalesced.
     #[must_use]
     pub const fn usual_interrupts(self, accelerator: Accelerator) -> Option<&'static str> {
         match (self.kind().plug, accelerator) {
@@ -153,7 +151,7 @@ impl Model {
         }
     }
 
-    /// The oldest QEMU that can run a machine with it.
+    /// The oldest QEMU that can run a machine with this model.
     #[must_use]
     pub const fn least(self) -> Version {
         match self.kind().plug {
@@ -162,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Where its frames go, if its port has this socket.
+    /// The back end of the NIC if its port has this socket.
     #[must_use]
     pub fn backend(self, socket: PathBuf) -> Backend {
         match self.kind().plug {
@@ -176,21 +174,21 @@ impl Model {
 /// Where a NIC's frames go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A vhost-user back end that listens here.
+    /// A vhost-user back end that listens at this path.
     VhostUser(PathBuf),
-    /// A vfio-user server that listens here, and is the device; its address is the server's to
-    /// know.
+    /// A vfio-user server that listens at this path and emulates the device. The server decides its
+    /// MAC address.
     VfioUser(PathBuf),
-    /// A stream socket that listens here: each frame behind its length.
+    /// A stream socket that listens at this path. Each frame follows its length.
     Stream(PathBuf),
-    /// A tap interface that is there; with the kernel's vhost-net or without.
+    /// An existing tap interface, with or without the kernel's vhost-net.
     Tap {
         /// Its name.
         ifname: String,
-        /// Whether the kernel serves the queues.
+        /// Whether the kernel (vhost-net) serves the queues.
         vhost: bool,
     },
-    /// A stream socket to another QEMU, which connects to this one if `listen` is set.
+    /// A stream socket to another QEMU. If `listen` is set, the other QEMU connects to this one.
     Peer {
         /// The socket.
         path: PathBuf,
@@ -202,9 +200,9 @@ pub enum Backend {
 /// Where the console is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Console {
-    /// The terminal, with QEMU's monitor behind Ctrl-A c, and its end behind Ctrl-A x.
+    /// The terminal. Ctrl-A c switches to QEMU's monitor, and Ctrl-A x ends QEMU.
     Terminal,
-    /// Standard input and output, as they are.
+    /// Plain standard input and output.
     Plain,
 }
 
@@ -255,7 +253,7 @@ impl Boot {
     }
 }
 
-/// True if the file begins as qcow2 does.
+/// Returns true if the file has qcow2's magic.
 fn is_qcow2(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(path)
@@ -280,7 +278,7 @@ impl Nic {
                 );
             }
             Backend::VfioUser(path) => {
-                // QEMU takes nested options in this form only.
+                // QEMU takes nested options only in this form.
                 let socket = serde_json::json!({ "type": "unix", "path": path.to_string_lossy() });
                 let device = serde_json::json!({ "driver": "vfio-user-pci", "id": "nic0", "socket": socket });
                 line.option("-device", device.to_string());
@@ -322,9 +320,9 @@ impl Nic {
             device += ",mq=on";
         }
         if vhost_user && accelerator == Accelerator::Tcg && version < Version::VECTORS {
-            // Such QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when
-            // another process serves queues that have MSI-X vectors and there is no KVM to route
-            // them.
+            // Such a QEMU crashes (7.2: segmentation fault in msix_set_vector_notifiers). It
+            // happens when another process serves queues with MSI-X vectors and there is no KVM to
+            // route them.
             device += ",vectors=0";
         } else if *queues > 1 {
             device += &format!(",vectors={}", 2 * queues + 2);
@@ -340,7 +338,7 @@ fn stream(server: &str, path: &Path) -> OsString {
     stream
 }
 
-/// A file name within an option of QEMU's, where a comma is written twice.
+/// Escapes a file name within a QEMU option: a comma is written twice.
 fn escaped(path: &Path) -> OsString {
     match path.to_str() {
         Some(text) => text.replace(',', ",,").into(),
@@ -348,7 +346,7 @@ fn escaped(path: &Path) -> OsString {
     }
 }
 
-/// A command line in the making.
+/// A command line under construction.
 #[derive(Default)]
 struct Line(Vec<OsString>);
 

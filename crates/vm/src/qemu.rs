@@ -1,4 +1,4 @@
-//! The QEMU that is installed, or that `cargo xtask setup` made.
+//! The QEMU that is installed, or that `cargo xtask setup` built.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Qemu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
 
-/// The program to use, for those who do not name it otherwise.
+/// The environment variable that names the program to use.
 pub const VARIABLE: &str = "TOKLAT_QEMU";
 
 /// QEMU cannot be used.
@@ -28,10 +28,10 @@ pub enum QemuError {
         "QEMU is missing ({program} is not on the path); as root: apt-get install --no-install-recommends qemu-system-x86"
     )]
     Missing {
-        /// The program that was looked for.
+        /// The program that was tried.
         program: String,
     },
-    /// It does not say what it is.
+    /// The program printed no version of QEMU.
     #[error("{} --version says nothing that is understood; name another program by --qemu", .0.display())]
     Version(PathBuf),
     /// It is too old.
@@ -48,17 +48,17 @@ pub enum QemuError {
 }
 
 impl Version {
-    /// The oldest that has `-netdev stream`.
+    /// The oldest version that has `-netdev stream`.
     pub const OLDEST: Self = Self(7, 2);
-    /// The oldest whose guests have an interrupt for each queue that another process serves,
-    /// without KVM to route them.
+    /// The oldest version whose guests get one interrupt for each queue that another process
+    /// serves, even without KVM to route it.
     pub const VECTORS: Self = Self(10, 0);
-    /// The oldest that has `-device vfio-user-pci`.
+    /// The oldest version that has `-device vfio-user-pci`.
     pub const VFIO_USER: Self = Self(10, 1);
 }
 
 impl Qemu {
-    /// Finds a QEMU that does for all but vfio-user: [`Self::at_least`] the oldest.
+    /// Finds a QEMU for everything but vfio-user: [`Self::at_least`] with the oldest version.
     ///
     /// # Errors
     /// As there.
@@ -66,8 +66,8 @@ impl Qemu {
         Self::at_least(named, Version::OLDEST)
     }
 
-    /// Finds the one for guests of our own: one that has [`Version::VECTORS`] if there is any, else
-    /// as [`Self::find`].
+    /// Finds the QEMU for guests of our own: one with [`Version::VECTORS`] if there is one, else as
+    /// [`Self::find`].
     ///
     /// # Errors
     /// If there is none.
@@ -109,14 +109,14 @@ impl Qemu {
     }
 }
 
-/// Of `QEMU emulator version 7.2.22 (Debian ...)`.
+/// Parses `QEMU emulator version 7.2.22 (Debian ...)`.
 fn version(text: &str) -> Option<Version> {
     let numbers = text.split_once("version ")?.1;
     let mut numbers = numbers.split(['.', ' ', '\n']);
     Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// A command line as a shell reads it.
+/// Formats a command line so that a shell can read it.
 #[must_use]
 pub fn quoted<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
     let words: Vec<String> = words.into_iter().map(word).collect();

@@ -1,4 +1,4 @@
-//! QEMU's monitor in JSON (QMP), as far as a card that lost its port needs it.
+//! QEMU's monitor in JSON (QMP), with the commands needed to replug a card that lost its port.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-/// How long QEMU may take to answer.
+/// Time limit for a reply of QEMU.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long a guest may take to let go of a device.
+/// Time limit for a guest to release a device.
 const UNPLUG: Duration = Duration::from_secs(20);
 
 /// A monitor.
@@ -53,7 +53,7 @@ impl Qmp {
         Ok(value)
     }
 
-    /// Has QEMU do something; the description of the error if it does not.
+    /// Executes a command; the error is QEMU's description.
     fn try_execute(&mut self, what: &str, how: &Value) -> anyhow::Result<Result<Value, String>> {
         say(self.socket.get_mut(), &json!({ "execute": what, "arguments": how }))?;
         loop {
@@ -72,7 +72,7 @@ impl Qmp {
         done.map_err(|reason| anyhow::anyhow!("QEMU refuses {what}: {reason}"))
     }
 
-    /// Takes a device out, if it is there; returns when the guest has let go of it.
+    /// Unplugs a device, if it is there, and waits until the guest has released it.
     fn unplug(&mut self, id: &str) -> anyhow::Result<()> {
         let started = Instant::now();
         match self.try_execute("device_del", &json!({ "id": id }))? {
@@ -84,13 +84,13 @@ impl Qmp {
             if started.elapsed() > UNPLUG {
                 bail!("The guest does not let go of {id}; is it running, and knows hot-plugging?");
             }
-            // Nothing may be said for a while.
+            // QEMU may be silent for a while.
             let _ = self.line();
         }
         Ok(())
     }
 
-    /// Where a device is plugged in; `None` for where QEMU finds a place.
+    /// Returns the place where a device is plugged in; `None` lets QEMU choose a place.
     fn bus_of(&mut self, id: &str) -> anyhow::Result<Option<String>> {
         let path = json!({ "path": format!("/machine/peripheral/{id}"), "property": "parent_bus" });
         let Ok(bus) = self.try_execute("qom-get", &path)? else { return Ok(None) };
@@ -98,10 +98,10 @@ impl Qmp {
         Ok(name.filter(|name| !name.is_empty()).map(str::to_owned))
     }
 
-    /// Plugs a vfio-user device in again, which lost its server: out, and in at the same place.
+    /// Replugs a vfio-user device that lost its server, at the same place.
     ///
     /// # Errors
-    /// QEMU refuses, or the guest does not let go of the old one.
+    /// QEMU refuses, or the guest does not release the old device.
     pub fn plug_again(&mut self, id: &str, socket: &Path) -> anyhow::Result<()> {
         let bus = self.bus_of(id)?;
         self.unplug(id)?;
@@ -117,8 +117,8 @@ impl Qmp {
     }
 }
 
-/// Sends a command at once: QEMU obeys at its closing brace, and may be gone before the newline
-/// comes.
+/// Sends a command with its newline in one write. QEMU executes the command at the closing brace,
+/// so it may exit before a second write.
 fn say(mut to: impl Write, command: &Value) -> std::io::Result<()> {
     to.write_all(format!("{command}\n").as_bytes())
 }
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// A monitor that answers as it is told; what it was asked.
+    /// Runs a monitor with scripted replies; returns the commands it got.
     fn monitor(path: &Path, answers: Vec<Value>) -> std::thread::JoinHandle<Vec<Value>> {
         let listener = UnixListener::bind(path).unwrap();
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A virtual machine that a program runs and reads the console of.
+//! A running virtual machine, whose console this program reads.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,8 @@ use super::{Machine, Qemu};
 use anyhow::Result;
 use jail::parent_death;
 
-/// A virtual machine; ended at once when dropped, or when the thread that started it ends, even by
-/// SIGKILL.
+/// A virtual machine. It is killed when this is dropped, and when the thread that started it ends,
+/// even by SIGKILL.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -26,7 +26,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it, by a command that begins with `prefix`.
+    /// Starts the machine, by a command that begins with `prefix`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -37,12 +37,13 @@ impl Running {
         Self::spawn(&machine.name, command)
     }
 
-    /// Starts it by any command that ends with it and has its console as output.
+    /// Starts the machine by any command that ends with it and has its console as output.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
-        // In a process group of its own: Ctrl-C is for whoever runs it.
+        // The machine has a process group of its own, because Ctrl-C is for the program that runs
+        // it.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = parent_death::signal(&mut command, Signal::KILL)
             .spawn()
@@ -75,10 +76,10 @@ impl Running {
         self.child.id()
     }
 
-    /// Reads its console until a line contains `text`.
+    /// Reads the console until a line contains `text`.
     ///
     /// # Errors
-    /// If it ends before, it takes longer than `limit`, or `stop` is set.
+    /// If the machine ends first, the wait takes longer than `limit`, or `stop` is set.
     pub fn wait_for(&mut self, text: &str, limit: Duration, stop: &AtomicBool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -114,7 +115,7 @@ impl Running {
         self.said.push('\n');
     }
 
-    /// Waits for its end.
+    /// Waits until the machine ends.
     ///
     /// # Errors
     /// If it takes longer than `limit`.
@@ -122,7 +123,7 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                // Its last words; the threads that read them end with it.
+                // The machine's last output. The threads that read it end with the machine.
                 while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(100)) {
                     self.hear(&line);
                 }
@@ -133,7 +134,7 @@ impl Running {
         }
     }
 
-    /// What it has said until now, as far as it was waited for.
+    /// The console output so far, up to where a caller has waited.
     #[must_use]
     pub fn said(&self) -> &str {
         &self.said
@@ -145,13 +146,13 @@ impl Running {
         self.said[start.unwrap_or(0)..].trim()
     }
 
-    /// Processor time of its threads that are not virtual processors.
+    /// Processor time of QEMU's threads other than virtual processors.
     #[must_use]
     pub fn time_outside_guest(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let stats = tasks.into_iter().flatten().flatten();
         let stats = stats.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        // QEMU names the threads of processors `CPU 0/KVM`.
+        // QEMU names its processor threads `CPU 0/KVM`.
         stats.filter(|stat| !stat.contains(" (CPU ")).map(|stat| processor_time(&stat)).sum()
     }
 }

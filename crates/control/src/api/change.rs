@@ -1,4 +1,4 @@
-//! What `toklat apply` did, step by step.
+//! The changes that `toklat apply` made, step by step.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 pub struct Change {
     /// What was done.
     pub action: Action,
-    /// To what: `vale0`, `vale0:p1`, or `quota`.
+    /// The object that changed: `vale0`, `vale0:p1`, or `quota`.
     pub name: String,
-    /// The settings that differ, if it is changed or replaced.
+    /// The settings that differ, if the object is changed or replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<Setting>,
-    /// Whose traffic that interrupts, in words; `None` if nobody's.
+    /// Whose traffic the change interrupts, in words; `None` if it interrupts none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<String>,
 }
@@ -25,9 +25,9 @@ pub struct Change {
 pub struct Setting {
     /// Its place: `workers`, `policy.mtu`.
     pub name: String,
-    /// What it was; null for nothing.
+    /// The old value; null if there was none.
     pub old: Value,
-    /// What it becomes; null for nothing.
+    /// The new value; null if the setting is removed.
     pub new: Value,
 }
 
@@ -47,9 +47,9 @@ impl std::fmt::Display for Setting {
 pub enum Action {
     /// It is new.
     Added,
-    /// Its settings were changed while it ran.
+    /// The object's settings were changed while it ran.
     Changed,
-    /// It was removed and added again: such settings cannot be changed while it runs.
+    /// The object was removed and added again, because these settings cannot change while it runs.
     Replaced,
     /// It is gone.
     Removed,
@@ -67,7 +67,7 @@ impl std::fmt::Display for Action {
 }
 
 impl Change {
-    /// One without settings that interrupts nobody.
+    /// Makes a change without settings that interrupts no traffic.
     #[must_use]
     pub fn new(action: Action, name: &str) -> Self {
         Self { action, name: name.to_owned(), settings: Vec::new(), interrupts: None }

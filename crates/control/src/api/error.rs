@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why something could not be done, as a program tells it apart.
+/// Error codes, by which a program tells refusals apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request makes no sense as it is.
+    /// The request is invalid.
     BadRequest,
-    /// The path is served, and not with this method.
+    /// The path exists, but not with this method.
     MethodNotAllowed,
     /// The request's body is too long.
     TooLarge,
@@ -16,9 +16,9 @@ pub enum ErrorCode {
     NotFound,
     /// It exists already.
     Exists,
-    /// It is open, or named by something else.
+    /// The object is in use, or something else refers to it.
     Busy,
-    /// What it was to change has changed since it was read.
+    /// The topology has changed since the client read it.
     Stale,
     /// Whoever asks may not.
     Forbidden,
@@ -26,14 +26,14 @@ pub enum ErrorCode {
     NeedsPrivilege,
     /// A limit is reached: ports of a switch, connections, descriptors.
     Limit,
-    /// The switch's data process does not run or refused.
+    /// The switch's data process does not run, or refused.
     DataProcess,
     /// The operating system refused.
     System,
 }
 
 impl ErrorCode {
-    /// The HTTP status it goes with.
+    /// The HTTP status of this error code.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -50,7 +50,7 @@ impl ErrorCode {
     }
 }
 
-/// A refusal: why, and what to do about it. The body of every reply whose status is not 2xx.
+/// A refusal: its reason and the remedy. It is the body of every reply whose status is not 2xx.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}; {remedy}")]
 pub struct ApiError {
@@ -77,7 +77,7 @@ impl ApiError {
     }
 }
 
-/// What the operating system refused, with a remedy where there is one.
+/// An error of the operating system, with a remedy if there is one.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 #[must_use]
 pub fn system(what: &str, error: std::io::Error) -> ApiError {

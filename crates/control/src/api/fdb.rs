@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
-    /// Its VLAN; `None` where ports know nothing of VLANs.
+    /// Its VLAN; `None` at ports that do not interpret VLAN tags.
     pub vlan: Option<VlanId>,
     /// The port it is at.
     pub port: String,
@@ -17,7 +17,7 @@ pub struct FdbEntry {
     pub fixed: bool,
     /// How the table knows.
     pub origin: Origin,
-    /// Seconds since a frame came from it.
+    /// Seconds since a frame came from this address.
     pub age_s: u32,
 }
 
@@ -27,7 +27,7 @@ pub struct FdbEntry {
 pub struct NewFdbEntry {
     /// The address.
     pub mac: Mac,
-    /// Its VLAN, if the port is in one.
+    /// The address's VLAN, if the port is in one.
     #[serde(default)]
     pub vlan: Option<VlanId>,
     /// The port it is at.

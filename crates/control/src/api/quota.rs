@@ -1,4 +1,4 @@
-//! What users hold, and may hold.
+//! What users hold, and their quotas.
 
 use serde::{Deserialize, Serialize};
 pub use topology::{Limit, NoLimit, Quota, Quotas};
@@ -20,7 +20,7 @@ pub struct Usage {
     pub addresses: u64,
 }
 
-/// What a user may hold; `None` without a limit.
+/// A user's quotas; `None` stands for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Ports.
@@ -33,11 +33,11 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// Connections to the attach socket.
     pub connections: Option<u64>,
-    /// Addresses in the table of one switch; `None` also where it is a share of the table.
+    /// Addresses in the table of one switch; `None` also if the limit is a share of the table.
     pub addresses: Option<u64>,
 }
 
-/// A user, with what is held and what may be.
+/// A user: what it holds, and its quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserQuota {
     /// The user.
@@ -53,10 +53,10 @@ pub struct UserQuota {
 pub struct QuotaInfo {
     /// As configured.
     pub configured: Quotas,
-    /// What a user may hold whom nothing is said of.
+    /// The quotas of users that are not configured by name.
     pub limits: Limits,
-    /// Users who hold something, or have quotas of their own.
+    /// Users that hold something, or that have quotas of their own.
     pub users: Vec<UserQuota>,
-    /// What was refused to users since the daemon started.
+    /// Requests refused for quotas since the daemon started.
     pub refused: Usage,
 }

@@ -1,14 +1,15 @@
 //! What can be asked.
 
-/// Something that can be asked: its handler is chosen by it.
+/// A route of the API. The router chooses the handler by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// The daemon itself: replies `Status`.
     GetStatus,
     /// Everything as configured: replies `Topology`.
     GetTopology,
-    /// Adds and changes: takes `Topology`, replies `Applied`. `?file=` is what it is called, `?prune=true` removes what
-    /// was made under that name and is not named any more, `?dry_run=true` does nothing; `If-Match` as HTTP has it.
+    /// Adds and changes objects: takes `Topology`, replies `Applied`. `?file=` names the file.
+    /// `?prune=true` removes what that file made and does not name any more. `?dry_run=true`
+    /// changes nothing. `If-Match` works as in HTTP.
     PutTopology,
     /// Replies a list of `SwitchInfo`.
     ListSwitches,
@@ -16,7 +17,7 @@ pub enum Operation {
     AddSwitch,
     /// Replies `SwitchInfo`.
     GetSwitch,
-    /// Takes the settings of a `SwitchSpec` to change, replies `SwitchInfo`.
+    /// Changes a switch: takes the settings of a `SwitchSpec` that change, replies `SwitchInfo`.
     PatchSwitch,
     /// Removes a switch and its ports.
     DeleteSwitch,
@@ -26,7 +27,7 @@ pub enum Operation {
     AddPort,
     /// Replies `PortInfo`.
     GetPort,
-    /// Takes the settings of a `PortSpec` to change, replies `PortInfo`.
+    /// Changes a port: takes the settings of a `PortSpec` that change, replies `PortInfo`.
     PatchPort,
     /// Removes a port; its client sees its token close.
     DeletePort,
@@ -38,19 +39,18 @@ pub enum Operation {
     FlushFdb,
     /// Removes one address; `?vlan=` names its VLAN.
     DeleteFdb,
-    /// Frames that were dropped since `?since=`, or from now on: replies `Dropped`. They are recorded for five seconds after
-    /// each such question.
+    /// Frames dropped since `?since=`, or after this request: replies `Dropped`. Drops are recorded
+    /// for five seconds after each such request.
     ListDrops,
     /// Counters of all switches, or of `?switch=`: replies `Stats`.
     GetStats,
     /// Replies a list of `PipeInfo`.
     ListPipes,
-    /// How much each user holds, and may hold: replies `QuotaInfo`.
+    /// What each user holds, and its quotas: replies `QuotaInfo`.
     GetQuotas,
-    /// Takes what of `Quotas` is to change, replies `QuotaInfo`.
+    /// Changes quotas: takes the fields of `Quotas` that change, replies `QuotaInfo`.
     PatchQuotas,
-    /// Replaces data processes by the binary that is installed now: takes `Upgrade`, replies
-    /// `Upgraded`.
+    /// Replaces data processes by the installed binary: takes `Upgrade`, replies `Upgraded`.
     Upgrade,
     /// Stops the daemon: takes `Stop`.
     Stop,
@@ -60,20 +60,20 @@ pub enum Operation {
     GetOpenApi,
 }
 
-/// A line of the table of routes.
+/// A row of the table of routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// HTTP method.
     pub method: &'static str,
-    /// Path, with `{name}` for its parameters.
+    /// The path, with `{name}` for its parameters.
     pub path: &'static str,
     /// What it does.
     pub operation: Operation,
-    /// Schema of the request's body; empty for none.
+    /// Name of the request body's schema; empty if there is no body.
     pub takes: &'static str,
-    /// Schema of the reply's body; empty for none.
+    /// Name of the reply body's schema; empty if there is no body.
     pub replies: &'static str,
-    /// Whether the reply is a list of that.
+    /// Whether the reply is a list of that type.
     pub list: bool,
     /// One line about it.
     pub summary: &'static str,

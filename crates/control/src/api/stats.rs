@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::PortState;
 
-/// Counters, all read at about one time.
+/// Counters, all read at about the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// When, in nanoseconds of the monotonic clock: for rates.
+    /// Time of the reading, in nanoseconds of the monotonic clock: for rates.
     pub at_ns: u64,
     /// By switch.
     pub switches: Vec<SwitchStats>,
@@ -20,8 +20,8 @@ pub struct Stats {
 pub struct SwitchStats {
     /// Its name.
     pub name: String,
-    /// What ports that are gone had counted, restarts, frames lost in them: without these the sums
-    /// would not agree.
+    /// Totals that no existing port holds: counters of removed ports, restarts, and frames lost in
+    /// them. Without these the sums would not agree.
     #[serde(flatten)]
     pub totals: dataplane::state::SwitchStats,
     /// By port.
@@ -37,9 +37,9 @@ pub struct PortStats {
     pub name: String,
     /// Its number.
     pub id: PortId,
-    /// How it is.
+    /// Its state.
     pub state: PortState,
-    /// `in`: frames it hands in, `out`: frames handed out to it.
+    /// `in`: frames the port sends into the switch; `out`: frames the switch delivers to it.
     #[serde(flatten)]
     pub counters: dataplane::state::PortStats,
 }
