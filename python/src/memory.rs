@@ -110,7 +110,7 @@ pub struct Memory {
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: `at` is only handed out; the bytes at it stay as long as `_keep`, which threads may share.
+// SAFETY: `at` is only handed out. Its bytes stay as long as `_keep`, which threads may share.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -147,8 +147,8 @@ impl Memory {
         let asked = |flag| flags & flag == flag;
         let when = |is_so, at: *const isize| if is_so { at.cast_mut() } else { ptr::null_mut() };
         let format = if asked(ffi::PyBUF_FORMAT) { memory.format.as_ptr() } else { ptr::null() };
-        // SAFETY: the caller's. The object that owns shape and stride does not move, and the view has
-        // a reference to it.
+        // SAFETY: the caller's. The object that owns shape and stride does not move, and the view
+        // has a reference to it.
         unsafe {
             (*view).buf = memory.at.cast();
             (*view).len = memory.shape * memory.stride;

@@ -16,7 +16,7 @@ use crate::memory::Buffers;
 use crate::received::{Batch, Frame};
 use crate::reserved::Reserved;
 
-/// The longest sleep between two looks for signals: one that comes just before a sleep does not end it.
+/// The longest sleep between two looks for signals: a sleep does not see one that came before it.
 const NAP: Duration = Duration::from_secs(1);
 
 /// See `__init__.pyi`.
@@ -110,8 +110,8 @@ impl Inner {
                 "A frame has 1 to {longest} bytes, not {len}"
             )));
         }
-        // SAFETY: the buffer has them, and stays until the end of this function. Others may write to
-        // them, so they are a window; it is only read.
+        // SAFETY: the buffer has them, and stays until the end of this function. Others may write
+        // to them, so they are a window; it is only read.
         let frame = unsafe { Bytes::from_raw(buffer.buf_ptr().cast(), len) };
         let mut out = self.port()?.queue(queue).send(MAX_FRAGS);
         if len > out.slot_bytes() {
@@ -137,8 +137,8 @@ impl Inner {
 }
 
 impl Port {
-    /// Runs `call` on the port. A port is of one thread at a time: waiting for another one here would
-    /// hold the interpreter up.
+    /// Runs `call` on the port. A port is of one thread at a time: waiting for another one here
+    /// would hold the interpreter up.
     fn enter<T>(&self, call: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
         match self.inner.try_lock() {
             Ok(mut inner) => call(&mut inner),

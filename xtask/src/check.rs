@@ -25,10 +25,11 @@ pub fn run() -> Result<()> {
     must("docs", docs());
     if tool::installed("c++") {
         // Not of the workspace, which it would break unseen; libFuzzer is C++.
-        must("fuzz targets", fuzz_targets());
+        must("fuzz targets", beside("fuzz/Cargo.toml"));
     } else {
         skipped.push("fuzz targets (cargo xtask setup, for g++)");
     }
+    must("Python", beside("python/Cargo.toml"));
     must("sizes", size::check());
     must("atomics", atomics::check());
     must("registers", registers::check());
@@ -89,9 +90,9 @@ fn dependencies(skipped: &mut Vec<&'static str>) -> Result<()> {
     tool::run(&mut cargo(&deny))
 }
 
-/// They compile, with the versions that are written down.
-fn fuzz_targets() -> Result<()> {
-    let manifest = ["--manifest-path", "fuzz/Cargo.toml"];
+/// A crate beside the workspace compiles, with the versions that are written down.
+fn beside(manifest: &str) -> Result<()> {
+    let manifest = ["--manifest-path", manifest];
     tool::run(cargo(&["fmt", "--check"]).args(manifest))?;
     let clippy = ["clippy", "--locked", "--quiet"];
     tool::run(cargo(&clippy).args(manifest).args(["--", "-Dwarnings"]))

@@ -117,6 +117,12 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package {
+        name: "python3-venv",
+        program: "/usr/share/doc/python3-venv",
+        what_for: "tests of programs in Python",
+        tests: true,
+    },
+    Package {
         name: "tcpreplay",
         program: "tcpreplay",
         what_for: "tests of packet sockets",
