@@ -1,4 +1,4 @@
-//! The control API over HTTP: on a Unix socket, and on TCP for those who know the token.
+//! The control API over HTTP: on a Unix socket, and on TCP for clients that have the token.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -30,22 +30,21 @@ use super::supervisor::Supervisor;
 use super::{metrics, openapi, shape};
 use crate::api::{ApiError, ErrorCode, FdbEntry, Operation, ROUTES};
 
-/// Most bytes of a request: a topology of many thousand ports.
+/// Longest request body in bytes: a topology of many thousand ports fits.
 const MAX_BODY: usize = 16 << 20;
-/// Most connections at a time, of the Unix socket and of TCP each. More wait to be accepted.
+/// Connection limit, of the Unix socket and of TCP each. Further connections wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 128;
-/// How long somebody who connected by TCP may take to send the head of a request, with the token.
+/// Time limit for a TCP client to send a request's head, with the token.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Params = HashMap<String, String>;
 
-/// Serves those who may connect to the socket, until the daemon is to stop and what was asked is
-/// answered.
+/// Serves clients of the Unix socket until the daemon is to stop and all requests are answered.
 pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) {
     serve(listener, router(Arc::clone(&to)), http1::Builder::new(), to).await;
 }
 
-/// Serves those who send `token`, as long.
+/// Serves TCP clients that send `token`, equally long.
 pub async fn serve_tcp(listener: TcpListener, to: Arc<Supervisor>, token: Arc<str>) {
     let guard = move |request: Request, next: Next| {
         let token = Arc::clone(&token);
@@ -90,7 +89,7 @@ async fn serve<L: Listener>(
             }
         });
     }
-    // Those who are being answered. The semaphore is never closed.
+    // Waits for the connections that still have a request. The semaphore is never closed.
     let _ = places.acquire_many(MAX_CONNECTIONS as u32).await;
 }
 
@@ -100,7 +99,7 @@ fn knows(request: &Request, token: &str) -> bool {
     sent.is_some_and(|sent| same(sent.as_bytes(), token.as_bytes()))
 }
 
-/// Compares in a time that tells nothing of where the difference is.
+/// Compares in constant time, so that timing does not reveal where the difference is.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -129,7 +128,8 @@ fn router(to: Arc<Supervisor>) -> Router {
             let done = async {
                 let params = params_of(path, params, &headers)?;
                 let body = body.map_err(|e| unread(&e))?;
-                // In a task of its own: a client that hangs up must not stop a change half way.
+                // The handler runs in a task of its own: a client that disconnects must not stop a
+                // change halfway.
                 let done =
                     tokio::spawn(async move { answer(operation, &to, &params, &body).await });
                 let failed =
@@ -147,7 +147,7 @@ fn router(to: Arc<Supervisor>) -> Router {
         .with_state(to)
 }
 
-/// Refuses a method that a path does not have, and names those that it has.
+/// Refuses a method that a path does not have, and lists the methods it has.
 fn other_method(request: &Request) -> Response {
     let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let methods = methods(path);
@@ -157,7 +157,7 @@ fn other_method(request: &Request) -> Response {
     (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused).into_response()
 }
 
-/// What a request says in its path, its query and its condition.
+/// A request's path parameters, query and precondition.
 fn params_of(
     path: Result<RawPathParams, RawPathParamsRejection>,
     params: Result<Query<Params>, QueryRejection>,
@@ -171,7 +171,7 @@ fn params_of(
     Ok(params)
 }
 
-/// The methods of a path, as `Allow` has them (RFC 9110, 10.2.1). Each path with `GET` also has `HEAD`.
+/// The methods of a path, for `Allow` (RFC 9110, 10.2.1). Each path with `GET` also has `HEAD`.
 fn methods(path: &str) -> String {
     let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| route.method);
     let methods = methods.flat_map(|method| match method {
@@ -181,7 +181,7 @@ fn methods(path: &str) -> String {
     methods.collect::<Vec<_>>().join(", ")
 }
 
-/// Why a body could not be had.
+/// Why a request body could not be read.
 fn unread(why: &BytesRejection) -> ApiError {
     if why.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let reason = format!("The body is longer than {} MiB", MAX_BODY >> 20);
@@ -190,7 +190,7 @@ fn unread(why: &BytesRejection) -> ApiError {
     bad(format!("The body: {why}"))
 }
 
-/// The filter of a method that occurs in [`ROUTES`].
+/// The axum filter of a method in [`ROUTES`].
 fn filter(method: &str) -> MethodFilter {
     match method {
         "PUT" => MethodFilter::PUT,
@@ -293,7 +293,7 @@ fn bad(reason: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for what it takes")
 }
 
-/// What a body says. A list in the place of an object is refused.
+/// Parses a request body. A list in place of an object is refused.
 fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
     let wrong = |e| bad(format!("The request's JSON: {e}"));
     let understood = serde_json::from_slice(body).map_err(wrong)?;
@@ -301,7 +301,7 @@ fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
     Ok(understood)
 }
 
-/// How a topology is applied: `?file=NAME&prune=true&dry_run=true`, and `If-Match`.
+/// The parameters of applying a topology: `?file=NAME&prune=true&dry_run=true`, and `If-Match`.
 fn how(params: &Params) -> Result<How, ApiError> {
     let yes = |name: &str| match params.get(name).map(String::as_str) {
         None | Some("false") => Ok(false),
@@ -320,7 +320,7 @@ fn parse_or_default<T: DeserializeOwned + Serialize + Default>(body: &[u8]) -> R
     if body.is_empty() { Ok(T::default()) } else { parse(body) }
 }
 
-/// A parameter that is text in JSON too.
+/// A query parameter that is a string in JSON too.
 fn word<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     serde_json::from_value(text.into()).map_err(|e| bad(e.to_string()))
 }
@@ -343,13 +343,13 @@ fn done(result: Result<(), ApiError>) -> Result<Response, ApiError> {
     result.map(|()| StatusCode::NO_CONTENT.into_response())
 }
 
-/// A refusal with the status of its code.
+/// Replies with a refusal, with its code's HTTP status.
 fn refusal(error: &ApiError) -> Response {
     let status = StatusCode::from_u16(error.code.status());
     problem(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error)
 }
 
-/// A refusal as RFC 9457 has it, with members of our own: `error`, `reason`, `remedy`.
+/// A refusal in the format of RFC 9457, with members of our own: `error`, `reason`, `remedy`.
 fn problem(status: StatusCode, error: &ApiError) -> Response {
     let kind = HeaderValue::from_static(openapi::PROBLEM);
     (status, [(CONTENT_TYPE, kind)], axum::Json(Problem::of(status, error))).into_response()

@@ -1,7 +1,8 @@
-//! `toklat apply`: a topology file is compared with what is configured, and the differences are carried out.
+//! `toklat apply`: compares a topology file with the configuration, and carries out the
+//! differences.
 //!
-//! A file adds and changes what it names, and nothing else: what was made elsewhere stays. Objects remember the file that
-//! made them; only those are removed that a file made and no longer names, only if that is asked for, and last.
+//! A file adds and changes only the objects it names. Each object remembers the file that made it.
+//! With `--prune`, objects that this file made and no longer names are removed, last of all.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,25 +18,27 @@ use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpe
 /// How a topology is applied.
 #[derive(Clone, Debug, Default)]
 pub struct How {
-    /// What it is called: what it makes is its own.
+    /// The file's name. It owns the objects that it makes.
     pub file: String,
-    /// What it made before, and no longer names, is removed.
+    /// Removes objects that the file made before and does not name any more.
     pub prune: bool,
-    /// Nothing is done; what would be is told.
+    /// Changes nothing, and only reports the changes.
     pub dry_run: bool,
-    /// The tag of the topology that was changed to make this one; another one is refused.
+    /// The entity tag of the topology that this one is based on. If the topology has changed since,
+    /// the request is refused.
     pub expected: Option<String>,
 }
 
 impl Supervisor {
-    /// Adds and changes until everything is as `wanted`, and removes what its file no longer names if that is asked for.
+    /// Adds and changes objects until everything is as `wanted`; with `prune`, also removes what
+    /// the file no longer names.
     ///
     /// # Errors
     /// A setting that cannot be, or another topology than was expected: then nothing was changed. A step that failed: the
     /// error says which steps were done before it.
     pub async fn apply(&self, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
         let mut now = self.topology.lock().await;
-        // What could not be done anyhow is told first (RFC 9110, 13.2.1).
+        // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).
         check_each(&wanted)?;
         if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
             let reason = "The topology has changed since it was read";
@@ -69,19 +72,19 @@ impl Supervisor {
         }
     }
 
-    /// Whether this is what the file said when it was applied last.
+    /// Whether the file says the same as when it was applied last.
     pub async fn has_applied(&self, file: &str, wanted: &Topology) -> bool {
         self.topology.lock().await.applied.get(file) == Some(wanted)
     }
 
-    /// What is to be done, in order.
+    /// The steps to carry out, in order.
     async fn plan(&self, now: &Configured, wanted: &Topology, how: &How) -> Vec<Change> {
         let mut plan = Vec::new();
         if wanted.quota != Quotas::default() && wanted.quota != now.quota {
             plan.push(Change::new(Action::Changed, "quota").with(&now.quota, &wanted.quota));
         }
         for (name, spec) in &wanted.switch {
-            // One that could not be started is tried again.
+            // A switch that could not be started is tried again.
             let old = now.switch.get(name).filter(|_| self.handle(name).is_some());
             let bare = |spec: &SwitchSpec| SwitchSpec { port: BTreeMap::new(), ..spec.clone() };
             match old {
@@ -135,7 +138,8 @@ impl Supervisor {
         }
     }
 
-    /// What the file made and no longer names: ports, then switches on which nothing of others is.
+    /// Removals of what the file made and no longer names: ports, then switches without ports of
+    /// others.
     async fn plan_removals(
         &self,
         now: &Configured,
@@ -219,14 +223,14 @@ impl Supervisor {
     }
 }
 
-/// What a file is called: its whole path, wherever it was named from.
+/// The file's name as stored: its absolute path, from whatever directory it was named.
 #[must_use]
 pub fn name_of(file: &Path) -> String {
     let whole = std::fs::canonicalize(file);
     whole.as_deref().unwrap_or(file).display().to_string()
 }
 
-/// What removing or replacing a port that somebody uses does.
+/// The interruption that removing or replacing a port in use causes.
 const LOST: &str = "it is open: its client or guest loses it";
 
 /// What there will be.
@@ -243,7 +247,7 @@ fn merged(now: &Topology, wanted: &Topology) -> Topology {
     all
 }
 
-/// An error in the middle: what was done before it.
+/// Adds to an error the steps that were done before it.
 fn halfway(error: ApiError, done: &[Change]) -> ApiError {
     if done.is_empty() {
         return error;

@@ -1,7 +1,7 @@
-//! The attach socket: how ring clients open ports and pipes. Whoever is on the other end is hostile.
+//! The attach socket: how ring clients open ports and pipes. Clients are treated as hostile.
 //!
-//! Each connection has a task of its own and a time limit for each step, so that a silent or slow
-//! client holds up nobody; connections are limited in all and per user.
+//! Each connection has its own task and a time limit for each step, so a silent or slow client
+//! delays no other. Connections are limited in total and per user.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ use super::supervisor::Supervisor;
 use crate::api::{ApiError, Client, ErrorCode};
 use topology::{PORT_NAME, SWITCH_NAME, check_name};
 
-/// How long a client may take to ask, and to take its reply.
+/// Time limit for a client to send its request, and to take the reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a pipe's id.
 const PIPE_ID: usize = 15;
@@ -34,15 +34,16 @@ const PIPE_ID: usize = 15;
 /// How a client wants a port opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
-    /// Set for a monitor of the port: the frames it gets copies of. `None` for the port itself.
+    /// The traffic that a monitor gets copies of; `None` opens the port itself.
     pub monitor: Option<Monitor>,
-    /// The switch must be there already.
+    /// The request fails if the switch does not exist.
     pub existing: bool,
-    /// By netmap's interface, whose programs expect VALE's rules of a port that is made for them.
+    /// The client uses netmap's interface, whose programs expect VALE's rules for a port made for
+    /// them.
     pub netmap: bool,
 }
 
-/// What a client asks for, checked.
+/// A client's request, validated.
 #[derive(Debug)]
 pub enum Ask {
     /// Open a port, or a monitor of one.
@@ -80,12 +81,12 @@ pub enum Ask {
         name: PipeName,
         /// The end.
         end: End,
-        /// The requests that the client knows.
+        /// The bits of the requests that the client supports.
         offloads: OffloadSet,
     },
 }
 
-/// A client's memory file, whose size is fixed.
+/// A client's memory file, sealed against resizing.
 #[derive(Debug)]
 pub struct Lent {
     /// The file.
@@ -98,11 +99,11 @@ fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, remedy)
 }
 
-/// Checks a message of a client: its size, its names, its descriptors and the geometry of its region.
-/// Looks at nothing but its arguments.
+/// Validates a client's message: its size, names, descriptors and the geometry of its region. Reads
+/// nothing but its arguments.
 ///
 /// # Errors
-/// Names what is wrong first.
+/// Names the first mistake.
 pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError> {
     let request = Request::read_from_bytes(bytes).map_err(|_| {
         let reason = format!("A request has {} bytes, not {}", bytes.len(), size_of::<Request>());
@@ -263,7 +264,7 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
                 continue;
             }
         };
-        // Who does not get rid of what it sent is not heard.
+        // A user whose earlier descriptors are still being closed is not served.
         if let Err(refused) = closer().admits(socket.uid()) {
             tracing::debug!(%refused, "attach connection");
             continue;
@@ -290,14 +291,15 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
 async fn refuse_connection(socket: Descriptor, error: &ApiError) {
     let reply = Reply::refused(Errno::AGAIN.raw_os_error(), &error.to_string());
     if let Ok(socket) = Seqpacket::new(socket) {
-        // The socket's buffer is empty: this does not wait. A client that is gone does not matter.
+        // The socket's buffer is empty, so this does not block. An error is ignored: the client is
+        // gone.
         let _ = socket.send(reply.as_bytes(), &[]).await;
-        // Closed with a request in its queue, it would be reset, and the reply lost.
+        // If a request were still queued, closing would reset the connection and lose the reply.
         socket.take_leave();
     }
 }
 
-/// Answers requests until the client has no more.
+/// Answers requests until the client disconnects.
 async fn converse(
     socket: Descriptor,
     client: Client,
@@ -314,7 +316,7 @@ async fn converse(
         }
         let (reply, fds) = reply_to(message, client, supervisor).await;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        // If the client does not take its token, that is closed here, and the port goes.
+        // If the client does not take its token, the token is closed here, and the port goes.
         let sent = socket.send(&reply, &borrowed);
         tokio::time::timeout(PATIENCE, sent).await??;
     }
@@ -385,7 +387,7 @@ fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
     (reply.buf_usable, reply.max_frame) = (layout.buf_usable, layout.buf_usable);
 }
 
-/// The errno that netmap's clients know for it.
+/// The errno with which netmap's clients know an error.
 pub(super) fn errno(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::BadRequest | ErrorCode::MethodNotAllowed | ErrorCode::TooLarge => Errno::INVAL,

@@ -1,7 +1,8 @@
-//! The file of a bound Unix socket: whose it is, who may connect.
+//! The file of a bound Unix socket: sets its owner and who may connect.
 //!
-//! A socket may lie in a directory that somebody else may write, who puts a link to another file in its place
-//! between two calls. So owner and mode are never changed by path, but on a descriptor of the socket's own file.
+//! Another user may be able to write the socket's directory, and replace the socket by a link
+//! between two calls. So owner and mode are never changed by path, but through a descriptor of the
+//! socket's own file.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 
-/// Gives a descriptor of the file that a socket is bound to (`unix(7)`, Linux 5.0; asks for CAP_NET_ADMIN).
+/// Ioctl that returns a descriptor of the file that a socket is bound to (`unix(7)`, Linux 5.0;
+/// needs CAP_NET_ADMIN).
 const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
 /// Since Linux 6.6.
 const SYS_FCHMODAT2: libc::c_long = 452;
@@ -22,10 +24,10 @@ pub struct BoundFile {
 }
 
 impl BoundFile {
-    /// The file of `socket`, which was bound to `path` just now.
+    /// Finds the file of `socket`, which was bound to `path` just now.
     ///
     /// # Errors
-    /// What the kernel said; `AlreadyExists` if something else is at `path` by now.
+    /// The kernel's error; `AlreadyExists` if something else is at `path` by now.
     pub fn of(socket: impl AsFd, path: &Path) -> io::Result<Self> {
         match by_socket(&socket) {
             Some(file) => Self::checked(file, false),
@@ -33,13 +35,14 @@ impl BoundFile {
         }
     }
 
-    /// As it lies at `path`, which nobody followed a link to.
+    /// Opens the file at `path` without following a link.
     fn by_path(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self::checked(rustix::fs::open(path, flags, Mode::empty())?, true)
     }
 
-    /// A socket of ours. Another one of ours would have to have a second name to be here.
+    /// Whether the file is a socket of ours. Another socket of ours could be here only under a
+    /// second name.
     fn checked(file: OwnedFd, by_path: bool) -> io::Result<Self> {
         let stat = rustix::fs::fstat(&file)?;
         let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
@@ -52,12 +55,12 @@ impl BoundFile {
         Ok(Self { file, inode: stat.st_ino })
     }
 
-    /// Tells the file from others at its path.
+    /// Device and inode, which tell the file from others at its path.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Lets a group connect, and an owner. The umask let nobody else.
+    /// Lets a group connect, and an owner. Until then the umask admits only the daemon's user.
     ///
     /// # Errors
     /// What the kernel said.
@@ -86,7 +89,8 @@ impl BoundFile {
             return Ok(());
         }
         match io::Error::last_os_error() {
-            // An older kernel: the descriptor's own link leads to the file itself, not to its path.
+            // An older kernel: the descriptor's /proc link leads to the file itself, not to its
+            // path.
             error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                 let link = format!("/proc/self/fd/{fd}");
                 Ok(rustix::fs::chmod(link, Mode::from_raw_mode(mode))?)
@@ -96,7 +100,7 @@ impl BoundFile {
     }
 }
 
-/// The file, as the socket knows it; `None` where it may not be asked.
+/// Asks the socket for its file; `None` where that is not permitted.
 #[allow(unsafe_code, reason = "an ioctl that no library has")]
 fn by_socket(socket: impl AsFd) -> Option<OwnedFd> {
     // SAFETY: the request takes no argument, and returns a new descriptor or -1.
@@ -115,10 +119,12 @@ mod tests {
         std::fs::metadata(path).unwrap().mode() & 0o777
     }
 
-    /// Objective: whoever may write a socket's directory has no other file handed over.
+    /// Objective: a user that may write a socket's directory cannot make the daemon hand over
+    /// another file.
     ///
-    /// Steps: what lies at the socket's path is replaced, after it was bound, by a link to a private file, by
-    /// that file, and by another socket of ours under a second name; each way of finding the socket is tried.
+    /// Steps: after the socket is bound, replace the file at its path: by a link to a private file,
+    /// by that file, and by another socket of ours under a second name. Each way of finding the
+    /// socket is tried.
     #[test]
     fn regression_what_takes_a_sockets_place_is_not_handed_over() {
         let dir = tempfile::tempdir().unwrap();
@@ -141,7 +147,7 @@ mod tests {
             swap(&path, &victim, &control);
             let by_path = BoundFile::by_path(&path).and_then(|file| file.share(None, group));
             assert_eq!(by_path.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-            // By the socket its own file is found, wherever that is.
+            // The socket itself leads to its own file, wherever that is.
             let _ = BoundFile::of(&listener, &path).and_then(|file| file.share(None, group));
             assert_eq!((mode(&victim), mode(&control)), (0o600, 0o600));
             std::fs::remove_file(&path).unwrap();

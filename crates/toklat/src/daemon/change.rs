@@ -1,11 +1,12 @@
-//! What a switch that runs may become.
+//! Which settings a running switch can change.
 
 use dataplane::config::SwitchConfig;
 
 use crate::api::{ApiError, ErrorCode};
 
-/// Checks that new workers of `name` can be where they are pinned. Those of a switch as it was are not
-/// looked at: its CPU may be gone since, and it runs without.
+/// Checks that new workers of `name` can run on the CPUs they are pinned to. Workers that the
+/// switch already has are not checked: their CPU may have gone since, and the switch runs without
+/// it.
 ///
 /// # Errors
 /// Names the first CPU that cannot be used.
@@ -28,7 +29,7 @@ pub fn check_cpus(
     Ok(())
 }
 
-/// Tries it, in a thread of its own.
+/// Tries to pin, in a thread of its own.
 fn can_run_on(cpu: u16) -> bool {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let there = move || {

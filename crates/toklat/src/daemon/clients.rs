@@ -1,4 +1,5 @@
-//! What clients of the attach socket are given: ports, monitors, pipes, switches that they name.
+//! What clients of the attach socket can open: ports, monitors, pipes, and the switches that they
+//! name.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -18,10 +19,10 @@ use super::switch::{Access, Attach, Switch};
 use super::{system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 
-/// How long a client that is at a limit waits for what it has just closed to go.
+/// How long a client at its limit waits until what it has just closed is released.
 const CLOSING: Duration = Duration::from_millis(50);
-/// Descriptors that ports may not use: for data processes to be started again, and for as many
-/// connections as there may be. Where so many are not had, half of all.
+/// Descriptors reserved from ports: for restarting data processes, and for the most connections
+/// there may be. If the limit is too small for that, half of all descriptors.
 const SPARE_DESCRIPTORS: u64 =
     64 + super::quota::MAX_CONNECTIONS + 2 * super::api_server::MAX_CONNECTIONS as u64;
 
@@ -34,12 +35,13 @@ pub struct OpenedPort {
     pub max_frame: u32,
     /// The client's end of the token.
     pub token: Descriptor,
-    /// Its name, which is not the one asked for if it is a monitor.
+    /// The port's name. A monitor's differs from the one that was asked for.
     pub name: String,
 }
 
 impl Supervisor {
-    /// Charges a client. One that is at a limit may have closed something just now: it waits a moment.
+    /// Charges a client. A client at its limit may have closed something just now, so it waits a
+    /// moment.
     async fn charge(&self, client: Client, item: Item) -> Result<Charge, ApiError> {
         let ledger = &self.environment.ledger;
         if !ledger.allows(client.uid, &item) {
@@ -54,8 +56,8 @@ impl Supervisor {
         self.charge(client, Item::Memory(file)).await
     }
 
-    /// The switch of this name; one that a client names and that does not exist is made, and charged
-    /// to the client.
+    /// Finds the switch of this name. If a client names one that does not exist, it is made and
+    /// charged to the client.
     async fn find_or_make(&self, client: Client, name: &str) -> Result<Handle, ApiError> {
         if let Some(handle) = self.handle(name) {
             return Ok(handle);
@@ -64,12 +66,12 @@ impl Supervisor {
             return self.switch(name);
         }
         let config = SwitchConfig::default();
-        // No process is started for a client that gets no port then.
+        // The check comes first, so that no process is started for a client that gets no port.
         let of = config.max_ports.into();
         let port = self.charge(client, Item::Port { switch: name.into(), of, own: false }).await;
         let switch = self.charge(client, Item::Switch).await;
         tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
-        // Two clients at once make one.
+        // If two clients come at once, one of them makes the switch.
         let _topology = self.topology.lock().await;
         if let Some(handle) = self.handle(name) {
             return Ok(handle);
@@ -80,7 +82,7 @@ impl Supervisor {
         Ok(handle)
     }
 
-    /// The switch that a client wants a port of, locked.
+    /// Finds and locks the switch that a client wants a port of.
     async fn enter(
         &self,
         client: Client,
@@ -97,7 +99,7 @@ impl Supervisor {
                 self.find_or_make(client, name).await?
             };
             let switch = handle.lock_owned().await;
-            // One that was removed while we waited for it is out of the map now.
+            // A switch that was removed during the wait is out of the map by now.
             if switch.removed {
                 continue;
             }
@@ -106,13 +108,13 @@ impl Supervisor {
             if allowed || std::mem::replace(&mut waited, true) {
                 return Ok(switch);
             }
-            // Ports that were closed just now go meanwhile.
+            // Ports that were closed just now are removed meanwhile.
             drop(switch);
             tokio::time::sleep(CLOSING).await;
         }
     }
 
-    /// Opens a port for a client, or a monitor of one; not to be cancelled.
+    /// Opens a port or a monitor for a client. Must not be cancelled.
     ///
     /// # Errors
     /// The client may not, the port is in use, or a limit is reached.
@@ -148,7 +150,7 @@ impl Supervisor {
         Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs), name })
     }
 
-    /// Takes a port from its client, as if that had closed it.
+    /// Takes a port from its client, as if the client had closed it.
     pub(super) async fn close_port(&self, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };
         let mut switch = handle.lock().await;
@@ -197,7 +199,8 @@ impl Supervisor {
         }
     }
 
-    /// Pages that a stranger frees are waited for, in time that grows with the region.
+    /// Waits until pages that an untrusted user frees are gone; the time limit grows with the
+    /// region.
     fn check_region(&self, client: Client, at: &Switch, ring: &RingAttach) -> Result<(), ApiError> {
         let (bytes, most) = (ring.geometry.file_size(), at.config.max_region_memory);
         if bytes <= most || self.is_trusted(client) {
@@ -208,7 +211,7 @@ impl Supervisor {
         Err(ApiError::new(ErrorCode::Limit, reason, remedy))
     }
 
-    /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
+    /// The kernel gives out the lowest free descriptor, so a high number means few are left.
     pub(super) fn check_descriptors(&self, newest: &impl AsRawFd) -> Result<(), ApiError> {
         let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
         let spare = SPARE_DESCRIPTORS.min(self.descriptor_limit / 2);

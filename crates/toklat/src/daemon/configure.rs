@@ -1,6 +1,6 @@
-//! Changing what is configured, by single steps. `toklat apply` ([`super::apply`]) is made of these.
+//! Single steps that change the configuration. `toklat apply` ([`super::apply`]) is made of these.
 //!
-//! Every step changes the switch first and the topology then, so that what is saved is in force.
+//! Every step changes the switch first and the topology then, so whatever is saved is in force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::api::{
 };
 
 impl Supervisor {
-    /// Everything as configured, and its tag: another one after each change.
+    /// The configuration and its entity tag, which differs after each change.
     pub async fn get_topology(&self) -> (Topology, String) {
         let now = self.topology.lock().await;
         (Topology::clone(&now), now.tag())
     }
 
-    /// What users hold, and may hold.
+    /// What users hold, and their quotas.
     #[must_use]
     pub fn quotas(&self) -> QuotaInfo {
         self.environment.ledger.info()
@@ -38,7 +38,7 @@ impl Supervisor {
     /// Changes the limits that `patch` names.
     ///
     /// # Errors
-    /// The patch makes no sense, or cannot be saved.
+    /// The patch is invalid, or cannot be saved.
     pub async fn patch_quotas(&self, patch: &Value) -> Result<QuotaInfo, ApiError> {
         let mut topology = self.topology.lock().await;
         let mut patch = patch.clone();
@@ -72,7 +72,7 @@ impl Supervisor {
     /// Adds a switch.
     ///
     /// # Errors
-    /// It exists, a setting cannot be, or its data process cannot be started.
+    /// The switch exists, a setting is invalid, or its data process cannot be started.
     pub async fn add_switch(&self, new: NewSwitch) -> Result<SwitchInfo, ApiError> {
         let NewSwitch { name, mut spec } = new;
         check_name(&name, SWITCH_NAME)?;
@@ -108,7 +108,7 @@ impl Supervisor {
         spec: SwitchSpec,
     ) -> Result<Handle, ApiError> {
         let handle = match self.handle(name) {
-            // A client made it by opening a port of it. From now on it stays.
+            // A client made the switch by opening a port. From here on it is permanent.
             Some(handle) => {
                 let mut switch = handle.lock().await;
                 switch.set_config(spec.config.clone()).await?;
@@ -133,7 +133,8 @@ impl Supervisor {
     /// Changes the settings of a switch that `patch` names.
     ///
     /// # Errors
-    /// There is none, the patch makes no sense, or the change needs clients to be gone.
+    /// There is no such switch, the patch is invalid, or the change needs all clients to disconnect
+    /// first.
     pub async fn patch_switch(&self, name: &str, patch: &Value) -> Result<SwitchInfo, ApiError> {
         let mut topology = self.topology.lock().await;
         let old = configured_switch(&topology, name, self.handle(name).is_some())?;
@@ -191,7 +192,7 @@ impl Supervisor {
     ) -> Result<(), ApiError> {
         match self.handle(name) {
             Some(handle) => self.drop_switch(&mut *handle.lock().await).await,
-            // Configured, but its data process could not be started.
+            // The switch is configured, but its data process could not be started.
             None if topology.switch.contains_key(name) => {}
             None => return self.switch(name).map(drop),
         }
@@ -202,7 +203,7 @@ impl Supervisor {
     /// Adds a port.
     ///
     /// # Errors
-    /// It exists, a setting cannot be, or what it is attached to cannot be opened.
+    /// The port exists, a setting is invalid, or what it is attached to cannot be opened.
     pub async fn add_port(&self, switch: &str, new: NewPort) -> Result<PortInfo, ApiError> {
         check_name(&new.name, PORT_NAME)?;
         let mut topology = self.topology.lock().await;
@@ -226,7 +227,7 @@ impl Supervisor {
     ) -> Result<(), ApiError> {
         let handle = self.switch(switch)?;
         let recorded = &mut spec_of(topology, switch)?.port;
-        // One that is recorded already could not be added then, or is there after a restart.
+        // A port that is recorded already could not be added earlier, or is there after a restart.
         let again = recorded.get(port).is_some_and(|old| old.kind == spec.kind);
         let written = if again { Written::Kept } else { Written::Emptied };
         handle.lock().await.add_port(port, spec.clone(), written).await?;
@@ -234,8 +235,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Changes the settings of a port that `patch` names; one that a client made is changed until it
-    /// goes.
+    /// Changes the settings of a port that `patch` names. A port that a client made keeps the
+    /// change until it goes.
     ///
     /// # Errors
     /// There is none, or the patch makes no sense.
@@ -299,7 +300,7 @@ impl Supervisor {
         let mut running = handle.lock().await;
         let recorded = topology.switch.get_mut(switch).and_then(|s| s.port.remove(port));
         match running.remove_port(port).await {
-            // Configured, but it could not be added.
+            // The port is configured, but it could not be added.
             Err(error) if error.code == ErrorCode::NotFound && recorded.is_some() => {}
             done => done?,
         }
@@ -307,7 +308,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// What the API says of a port.
+    /// Describes a port for the API.
     ///
     /// # Errors
     /// There is none.
@@ -318,7 +319,8 @@ impl Supervisor {
     }
 }
 
-/// A switch as configured; `runs` if there is one of that name, which clients may have made.
+/// Describes a configured switch; `runs` if a switch of that name runs, which clients may have
+/// made.
 fn configured_switch<'t>(
     topology: &'t Topology,
     name: &str,
@@ -344,14 +346,14 @@ fn not_configured(name: &str, runs: bool) -> ApiError {
     ApiError::new(ErrorCode::NotFound, reason, format!("add it: toklat switch add {name}"))
 }
 
-/// Checks that no other port claims what this one does.
+/// Checks that no other port claims the same resource as this one.
 fn check_with(now: &Topology, name: (&str, &str), spec: &PortSpec) -> Result<(), ApiError> {
     let mut with = now.clone();
     spec_of(&mut with, name.0)?.port.insert(name.1.into(), spec.clone());
     Ok(check_claims(&with)?)
 }
 
-/// `old` with the settings that `patch` names.
+/// Returns `old` with the settings that `patch` names.
 fn merged<T: Serialize + DeserializeOwned>(old: &T, patch: &Value) -> Result<T, ApiError> {
     let bad = |reason: String| {
         ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for the settings")

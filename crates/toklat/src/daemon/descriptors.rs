@@ -1,4 +1,4 @@
-//! Descriptors in the reactor, and those that were open when the program started.
+//! Descriptors in the reactor, and those that this process inherited.
 #![allow(
     unsafe_code,
     reason = "a descriptor known by its number is taken over; the reactor keeps a number"
@@ -12,12 +12,12 @@ use rustix::io::FdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What names one descriptor for all of its life.
+/// A type that names the same descriptor for all of its life.
 pub trait Own: AsRawFd {}
 impl Own for OwnedFd {}
 impl Own for Descriptor {}
 
-/// Has the reactor tell when `fd` is ready.
+/// Registers `fd` with the reactor, which tells when it is ready.
 ///
 /// # Errors
 /// What the kernel said.
@@ -27,10 +27,9 @@ pub fn register<T: Own>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
-/// Takes over descriptor `number`, which whoever started this process left open for it, and keeps it
-/// from processes that this one starts.
+/// Takes over the inherited descriptor `number`, and keeps it from processes that this one starts.
 ///
-/// Call it once for a number, before anything else is opened.
+/// Call it once for each number, before anything else is opened.
 ///
 /// # Errors
 /// There is no such descriptor.

@@ -1,4 +1,4 @@
-//! The runtime directory: made, locked, and left as it was found by a daemon that could not start.
+//! The runtime directory: made, locked, and restored if the daemon could not start.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -12,21 +12,21 @@ use crate::api;
 /// Bytes of the longest path that a socket can have (unix(7)).
 const LONGEST_SOCKET: usize = 107;
 
-/// A runtime directory that is ours as long as this lives.
+/// A runtime directory that this daemon holds as long as this value lives.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Held, and so is the lock.
+    /// Holds the lock as long as it is open.
     _lock: File,
-    /// What was made for it, the innermost first.
+    /// Directories that were made for it, the innermost first.
     made: Vec<PathBuf>,
 }
 
 impl Directory {
-    /// Makes the directory and sees to it that there is one daemon in it.
+    /// Makes the directory and ensures that only one daemon runs in it.
     ///
     /// # Errors
-    /// It cannot be made, its sockets would have too long a path, or a daemon runs in it.
+    /// The directory cannot be made, its sockets' paths would be too long, or a daemon runs in it.
     pub fn lock(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let longest = path.join(api::SOCKET).as_os_str().len();
@@ -56,8 +56,8 @@ impl Directory {
         }
     }
 
-    /// Removes what a start has made that failed: the lock, so that no other daemon has sockets here meanwhile, last but for
-    /// directories.
+    /// Removes what a failed start has made. Of the files, the lock goes last, so that no other
+    /// daemon has sockets here meanwhile.
     pub fn undo(&self, own_sockets: bool) {
         if own_sockets {
             for name in [api::SOCKET, netring::attach::SOCKET] {
@@ -81,7 +81,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
         format!("Cannot write in {shown}; set TOKLAT_DIR to a directory of yours")
     })?;
     let held = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-    // One whose start fails removes its lock: a lock that nobody finds any more keeps nobody out.
+    // A failed start removes its lock file. A lock on a removed file keeps no other daemon out.
     let same = |there: fs::Metadata| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino());
     if !held || !fs::metadata(&file).is_ok_and(same) {
         bail!("A daemon runs in {shown} already; use it, or set TOKLAT_DIR to another directory");

@@ -10,10 +10,10 @@ fn bad(reason: impl Into<String>, remedy: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, remedy)
 }
 
-/// Reads the topology file of a daemon (TOML), which may say nothing yet.
+/// Reads the topology file of a daemon (TOML), which may be empty.
 ///
 /// # Errors
-/// It cannot be read, or says something that cannot be.
+/// The file cannot be read, or has an invalid setting.
 pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
     use anyhow::Context;
     let text =
@@ -28,13 +28,13 @@ pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
 /// Parses and checks the text of a topology file.
 ///
 /// # Errors
-/// Says what is wrong where.
+/// Says what is wrong, and where.
 pub fn parse(text: &str) -> Result<Topology, ApiError> {
     let wrong =
         |error: toml::de::Error| bad(error.to_string().trim_end(), "correct the topology file");
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;
     if table.is_empty() {
-        // A file that was cut off, or a pipe from a command that failed.
+        // A truncated file, or a pipe from a command that failed.
         let remedy =
             "to remove what is there: toklat switch rm, or --prune with a file of what is to stay";
         return Err(bad("The topology is empty", remedy));

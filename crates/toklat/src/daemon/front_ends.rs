@@ -1,6 +1,6 @@
-//! Where ports wait for whoever is at the other end of a socket: the front end of a virtual machine
-//! (vhost-user), or a peer that exchanges frames (streams). They listen, or connect until somebody is
-//! there; either way, when one has gone the next may come.
+//! Ports that wait for a peer at a socket: the front end of a virtual machine (vhost-user), or a
+//! peer that exchanges frames (streams). They listen, or retry connecting until the peer listens.
+//! After a peer has disconnected the next one may come.
 
 use std::fmt;
 use std::io;
@@ -25,12 +25,12 @@ use super::open::Users;
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
 
-/// How long to wait between attempts to connect: at first, and at most.
+/// Pause between attempts to connect: the first, and the longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Front ends that have come and whose ports are busy.
+/// Connected front ends whose ports have not taken them yet.
 pub const MAX_ARRIVALS: usize = 64;
 
-/// A front end that has come.
+/// A front end that has connected.
 #[derive(Debug)]
 pub struct Arrival {
     /// The switch.
@@ -43,17 +43,17 @@ pub struct Arrival {
     pub socket: Descriptor,
 }
 
-/// Whether descriptors may be sent to a port's socket.
+/// Whether peers may send descriptors to a port's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// The front end of a virtual machine sends them.
     Accepted,
-    /// The kernel fails whoever sends some, where it can.
+    /// The kernel rejects messages with descriptors, where it can.
     Refused,
 }
 
 impl Rights {
-    /// Makes a socket so, before anybody else can have it.
+    /// Configures a socket so, before any other process can hold it.
     pub(super) fn make(self, socket: impl AsFd) {
         if self == Self::Refused {
             strangers::refuse(socket);
@@ -61,14 +61,14 @@ impl Rights {
     }
 }
 
-/// A port that waits for front ends, as long as this lives.
+/// A port that waits for front ends, as long as this value lives.
 #[derive(Debug)]
 pub struct Waiting {
     number: u64,
     task: JoinHandle<()>,
-    /// Whether nobody is at the other end.
+    /// Whether the port has no peer.
     vacant: Arc<watch::Sender<bool>>,
-    /// Why it does not get there.
+    /// Why the port cannot connect.
     trouble: Trouble,
     /// The socket that was made, and its inode.
     made: Option<(PathBuf, u64)>,
@@ -80,18 +80,18 @@ impl Drop for Waiting {
         if let Some((path, inode)) = &self.made
             && std::fs::symlink_metadata(path).is_ok_and(|found| found.ino() == *inode)
         {
-            // The next one that listens there removes it.
+            // The next listener at this path removes the stale socket.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Why a port that is to connect to somebody does not, and since when.
+/// Why a port cannot connect to its peer, and since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble(Arc<Mutex<Option<(String, Instant)>>>);
 
 impl Trouble {
-    /// It failed, once more; said in the log when the reason is new.
+    /// Records another failed attempt. The log gets a line only if the reason is new.
     pub(super) fn meet(
         &self,
         place: &dyn fmt::Display,
@@ -113,7 +113,7 @@ impl Trouble {
     }
 }
 
-/// Who is at the other end; `None` if it is a network's.
+/// The peer's user; `None` for a peer on a network.
 ///
 /// # Errors
 /// What the kernel said.
@@ -127,7 +127,8 @@ pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
 }
 
 impl Waiting {
-    /// Waits in the task that `wait` starts. `made` is the socket that was made, and its inode.
+    /// Makes the record of a port that waits in the task that `wait` starts. `made` is the socket
+    /// that was made, and its inode.
     pub(super) fn new(
         made: Option<(PathBuf, u64)>,
         wait: impl FnOnce(u64, Arc<watch::Sender<bool>>, Trouble) -> JoinHandle<()>,
@@ -139,7 +140,7 @@ impl Waiting {
         Self { number, task, vacant, trouble, made }
     }
 
-    /// Why it does not get to whom it is to connect to, and for how long by now.
+    /// Why the port cannot connect to its peer, and for how long by now.
     #[must_use]
     pub fn trouble(&self) -> Option<(String, Duration)> {
         locked(&self.trouble.0).as_ref().map(|(why, since)| (why.clone(), since.elapsed()))
@@ -151,7 +152,7 @@ impl Waiting {
         self.number
     }
 
-    /// Says whether the port has no front end (any more).
+    /// Records whether the port has no front end.
     pub fn set_vacant(&self, vacant: bool) {
         self.vacant.send_replace(vacant);
     }
@@ -185,7 +186,7 @@ impl Waiting {
         listener.set_nonblocking(true).map_err(failed)?;
         rights.make(&listener);
         let inode = share(&listener, &path, owner, group)?;
-        // Connections that wait hold what their peers have sent already.
+        // Waiting connections already hold what their peers have sent.
         let listener = Descriptor::from(OwnedFd::from(listener));
         let listener = descriptors::register(listener, Interest::READABLE).map_err(failed)?;
         let listener = Listener::Unix(listener);
@@ -194,7 +195,8 @@ impl Waiting {
         }))
     }
 
-    /// Connects to a place whenever the port has no front end, until one listens there.
+    /// Connects to a place whenever the port has no front end, and retries until a peer listens
+    /// there.
     #[must_use]
     pub fn connect(
         name: (String, String),
@@ -214,7 +216,7 @@ impl Waiting {
                     if to.send(arrival).await.is_err() {
                         return;
                     }
-                    // One that is refused again and again is not asked without a pause.
+                    // A peer that refuses again and again is retried only after a pause.
                     tokio::time::sleep(RETRY.0).await;
                 }
             })
@@ -222,7 +224,7 @@ impl Waiting {
     }
 }
 
-/// Has a socket send to, and receive from, the one at `remote` alone.
+/// Connects a socket to the peer at `remote`, so that it exchanges datagrams with that peer alone.
 ///
 /// # Errors
 /// What the kernel said.
@@ -250,7 +252,7 @@ impl Listener {
     }
 }
 
-/// A batch is sent as a whole: waiting for more to send with it only delays.
+/// Batches are sent whole, so Nagle's algorithm would only delay them.
 fn without_delay(stream: tokio::net::TcpStream) -> io::Result<Descriptor> {
     stream.set_nodelay(true)?;
     Ok(OwnedFd::from(stream.into_std()?).into())
@@ -275,7 +277,7 @@ async fn accept(
         if to.send(arrival).await.is_err() {
             return;
         }
-        // One that comes again and again is not heard, and logged, without a pause.
+        // A peer that reconnects again and again is accepted, and logged, only after a pause.
         tokio::time::sleep(RETRY.0).await;
     }
 }
@@ -315,7 +317,7 @@ fn connect(path: &Path, kind: SocketType, rights: Rights) -> io::Result<Descript
     Ok(socket.charged_to(uid))
 }
 
-/// Removes a socket that nobody listens on any more; anything else stays.
+/// Removes a stale socket, on which no process listens. Anything else stays.
 pub(super) fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     let shown = path.display();
     let failed = |e| system(&format!("Cannot listen on {shown}"), e);
@@ -335,7 +337,8 @@ pub(super) fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     }
 }
 
-/// Lets the port's owner and the group that may open ports use the socket; the inode of its file.
+/// Lets the port's owner and the group that may open ports use the socket. Returns its file's
+/// inode.
 pub(super) fn share(
     socket: impl AsFd,
     path: &Path,
@@ -370,7 +373,7 @@ mod tests {
         let waiting = Waiting::listen(name(), &place, to.clone(), OURS).unwrap();
         let second = Waiting::listen(name(), &place, to.clone(), OURS);
         assert_eq!(second.unwrap_err().code, ErrorCode::Busy);
-        // The look at whether it is alive came first.
+        // The check for a live listener came first.
         while let Ok(Some(arrival)) =
             tokio::time::timeout(Duration::from_millis(200), from.recv()).await
         {

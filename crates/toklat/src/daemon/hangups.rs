@@ -1,5 +1,5 @@
-//! Who is gone: the supervisor's own epoll set over tokens and channels, with EPOLLRDHUP only, so
-//! that kicks on tokens never wake it.
+//! Detects peers that disconnected: the supervisor's own epoll set over tokens and channels. It has
+//! EPOLLRDHUP only, so kicks on tokens never wake it.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::io::unix::AsyncFd;
 use super::pipes::End;
 use super::{descriptors, locked};
 
-/// A watched descriptor's number; never used twice.
+/// The number of a watched descriptor; never reused.
 pub type WatchId = u64;
 
-/// Whose other end was closed for the last time.
+/// The peer that disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// The client of a port.
@@ -47,7 +47,7 @@ pub enum Gone {
     },
 }
 
-/// The epoll set, and what its numbers mean.
+/// The epoll set, and the peer behind each number.
 #[derive(Debug)]
 pub struct Hangups {
     epoll: AsyncFd<OwnedFd>,
@@ -55,7 +55,7 @@ pub struct Hangups {
 }
 
 impl Hangups {
-    /// An empty set.
+    /// Makes an empty set.
     ///
     /// # Errors
     /// What the kernel said.
@@ -65,7 +65,8 @@ impl Hangups {
         Ok(Self { epoll, watched: Mutex::default() })
     }
 
-    /// Tells [`next`](Self::next) `gone`, once, when the other end of `fd` is closed; at once if it is.
+    /// Has [`next`](Self::next) report `gone`, once, when the other end of `fd` is closed;
+    /// immediately if it is closed already.
     ///
     /// # Errors
     /// What the kernel said.
@@ -79,8 +80,8 @@ impl Hangups {
         Ok(id)
     }
 
-    /// Forgets a descriptor. Must be called before it is closed: a data process holds a duplicate, for
-    /// which the kernel would go on watching.
+    /// Stops watching a descriptor. Call it before the descriptor is closed: a data process holds a
+    /// duplicate, so the kernel would keep watching.
     pub fn unwatch(&self, id: WatchId, fd: impl AsFd) {
         if locked(&self.watched).1.remove(&id).is_some() {
             // Fails only if it is not in the set.
@@ -88,7 +89,7 @@ impl Hangups {
         }
     }
 
-    /// Waits until somebody is gone.
+    /// Waits until a peer disconnects.
     ///
     /// # Errors
     /// What the kernel said.
@@ -116,7 +117,7 @@ impl Hangups {
     }
 }
 
-/// True if the other end of `fd` is closed, told or not.
+/// Returns true if the other end of `fd` is closed, whether reported or not.
 #[must_use]
 pub fn has_hung_up(fd: impl AsFd) -> bool {
     let mut look = [PollFd::new(&fd, PollFlags::RDHUP)];

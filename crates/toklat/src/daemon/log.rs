@@ -1,4 +1,4 @@
-//! The daemon's log: nobody waits for it, and peers cause only so much of it.
+//! The daemon's log: logging never blocks, and a rate limiter bounds what peers cause.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -15,15 +15,15 @@ use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-/// What says what was repeated, and is not limited itself.
+/// The target of the rate limiter's own lines, which are not limited.
 const REPEATED: &str = "toklat::repeated";
-/// The fields that say what a line is about.
+/// The fields that identify what a line is about.
 const ABOUT: [&str; 4] = ["switch", "port", "name", "uid"];
 
-/// Has lines go to standard error, at most one a second for each place in the program and port.
+/// Sends log lines to standard error, at most one a second for each place in the program and port.
 ///
 /// # Errors
-/// There can be no thread for it.
+/// The log's thread cannot be started.
 pub fn start() -> anyhow::Result<()> {
     let limit = Limit::default();
     let ticking = limit.clone();
@@ -38,7 +38,7 @@ pub fn start() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets lines through once a second each.
+/// Limits lines of the same key to one a second.
 #[derive(Clone, Default)]
 struct Limit(Arc<Mutex<Limiter<Identifier>>>);
 
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written while `lines` are logged, then a second passes.
+    /// Returns the output while `lines` are logged and then a second passes.
     fn written(lines: impl FnOnce()) -> Vec<String> {
         #[derive(Clone, Default)]
         struct Buffer(Arc<Mutex<Vec<u8>>>);

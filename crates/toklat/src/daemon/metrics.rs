@@ -41,7 +41,7 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
-/// The daemon itself, and what users hold of what they may.
+/// Metrics of the daemon itself, of what users hold, and of their quotas.
 fn daemon(text: &mut String, status: &Status, quotas: &QuotaInfo) {
     gauge(text, "toklat_build_info", "The daemon's version");
     line(text, &format!("toklat_build_info{{version=\"{}\"}} 1", status.version));
@@ -69,7 +69,7 @@ fn daemon(text: &mut String, status: &Status, quotas: &QuotaInfo) {
     }
 }
 
-/// The hosts behind tunnels, which are named by their ports' labels.
+/// Metrics of the hosts behind tunnels; labels name their ports.
 fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
     let all = || tunnels.iter().flat_map(|(of, tunnel)| tunnel.peers.iter().map(move |p| (of, p)));
     let counters: [(&str, &str, Read<PeerInfo>); 4] = [
@@ -122,7 +122,7 @@ fn samples(text: &mut String, switches: &[(SwitchInfo, usize)]) {
     }
 }
 
-/// How full forwarding tables are, and how data processes are confined.
+/// Metrics of forwarding tables' occupancy, and of data processes' confinement.
 fn tables_and_walls(text: &mut String, switches: &[(SwitchInfo, usize)]) {
     gauge(text, "toklat_switch_table_entries", "Addresses in the forwarding table");
     gauge(text, "toklat_switch_table_limit", "Addresses that it has room for");
@@ -256,7 +256,7 @@ fn each_port(stats: &Stats) -> impl Iterator<Item = (&str, &crate::api::PortStat
 const TURN_ENDS_NS: [u64; 8] =
     [8_192, 65_536, 524_288, 2_097_152, 16_777_216, 134_217_728, 1_073_741_824, 8_589_934_592];
 
-/// How long workers' turns took, as cumulative buckets.
+/// The durations of workers' turns, as cumulative buckets.
 fn turns(text: &mut String, stats: &Stats) {
     let name = "toklat_worker_turn_seconds";
     line(text, &format!("# HELP {name} How long the worker's turns took."));
@@ -279,7 +279,7 @@ fn turns(text: &mut String, stats: &Stats) {
     }
 }
 
-/// What memory of owners' is mapped.
+/// Metrics of mapped memory of owners.
 fn memory(text: &mut String, stats: &Stats) {
     let kinds: [(&str, &str, &str, Read<MappedMemory>); 3] = [
         ("mapped_bytes", "gauge", "Bytes of its owner's memory that are mapped", |m| m.bytes),

@@ -1,14 +1,15 @@
-//! Which setting of a topology file is wrong.
+//! Finds the wrong setting of a topology file.
 //!
-//! Settings of switches and ports stand beside each other in one table, however they are grouped in types; serde then
-//! knows the table in which a mistake is, and not the setting. So each setting is tried by itself.
+//! Settings of switches and ports share one table, although types group them. So serde reports only
+//! the table of a mistake, not the setting. To find it, each setting is tried by itself.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{PortSpec, SwitchSpec};
 
-/// The first setting that is wrong by itself, and what is wrong with it: `switch.vale0.batch: invalid type: ...`.
+/// Finds the first setting that is invalid by itself, with the error: `switch.vale0.batch: invalid
+/// type: ...`.
 #[must_use]
 pub fn find(table: &toml::Table) -> Option<String> {
     let switches = table.get("switch")?.as_table()?;
@@ -27,7 +28,7 @@ pub fn find(table: &toml::Table) -> Option<String> {
     })
 }
 
-/// Settings that are not written out when they are as usual.
+/// Settings that are left out of the output while they have the default.
 const OMITTED: [&str; 5] =
     ["interrupts", "tx_rate_limiter", "rx_rate_limiter", "tx_impairment", "rx_impairment"];
 
@@ -55,7 +56,7 @@ fn in_settings<T: DeserializeOwned + Serialize + Default>(
     })
 }
 
-/// Letters to add, leave out or change to make one word of the other (Levenshtein).
+/// Edit distance of two words: letters to add, remove or change (Levenshtein).
 #[must_use]
 pub fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
@@ -71,7 +72,7 @@ pub fn distance(a: &str, b: &str) -> usize {
     row[b.chars().count()]
 }
 
-/// The word of these that is nearest to what was written, if one is near.
+/// The known word closest to what was written, if one is close.
 #[must_use]
 pub fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if written.len() > 4 { 2 } else { 1 };
