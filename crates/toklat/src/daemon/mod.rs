@@ -6,8 +6,9 @@
 //!   hang-ups (epoll, EPOLLRDHUP only) --+    configure        |
 //!                                            topology.json    +--> pipes
 //! ```
-//!
-//! One thread, many tasks. It maps state memory, but never a client's region; it reads counters, but
+//! One thread runs many tasks. It maps state memory, but never a client's region. It reads
+//! counters, but frames never wait for it. When it is killed, data processes run on, and the next
+//! daemon finds them.
 //! no frame ever waits for it. When it is killed, data processes run on, and the next one finds them.
 
 mod api_server;
@@ -75,7 +76,7 @@ pub struct DaemonOptions {
     pub dir: PathBuf,
     /// A topology file that is applied at start if nothing was applied before.
     pub topology: Option<PathBuf>,
-    /// Where what was applied is kept; `None` for `dir`.
+    /// Where the applied topology is kept; `None` for `dir`.
     pub state_dir: Option<PathBuf>,
     /// The group whose members may open ports (the attach socket), by name or number; `None` for the
     /// daemon's user only.
@@ -90,7 +91,7 @@ pub struct DaemonOptions {
     pub auto_switch: bool,
     /// A data process that cannot be confined in every way does not start.
     pub require_walls: bool,
-    /// What users may hold, where the topology says nothing.
+    /// The quotas of users for which the topology sets none.
     pub quota: Quota,
     /// Data processes run on when the daemon is told to stop by a signal.
     pub leave_data_processes: bool,
@@ -99,12 +100,13 @@ pub struct DaemonOptions {
 /// Runs the daemon until it is told to stop.
 ///
 /// # Errors
-/// It runs already in this directory, or cannot have its sockets.
+/// A daemon runs in this directory already, or its sockets cannot be made.
 pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let activated = inherited_sockets()?;
     let directory = Directory::lock(&options.dir)?;
     log::start()?;
-    // Sockets of data processes are for this user only; those for others are opened up below.
+    // Sockets of data processes are for this user only. Sockets for other users get their
+    // permissions below.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let descriptor_limit = raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -137,8 +139,8 @@ pub fn data_process(
     let own = jail::user::dedicated(&format!("toklat {switch}"));
     let keep = [&listener, &state].map(AsRawFd::as_raw_fd);
     let inside = jail::Jail::new(own).enter(&keep)?;
-    // The supervisor listens on it already. Said once more by this process, SO_PEERCRED names it to every
-    // supervisor, even if it does not answer any more.
+    // The supervisor listens on the socket already. Listening again makes SO_PEERCRED name this
+    // process to every supervisor, even if this process stops answering.
     rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;
     if let (true, Some(refused)) = (require_walls, inside.walls.refused.first()) {
         bail!("{} cannot be raised, and all walls are required: {}", refused.wall, refused.reason);
@@ -146,8 +148,8 @@ pub fn data_process(
     if require_walls && !dataplane::sandbox::is_wanted() {
         bail!("{} is off, and all walls are required", dataplane::sandbox::SWITCH);
     }
-    // Away from the supervisor's terminal. Fails only for a process that leads a group, which then
-    // was not started by the supervisor.
+    // Leaves the supervisor's terminal. It fails only for the leader of a process group, which a
+    // supervisor does not start.
     let _ = rustix::process::setsid();
     dataplane::log::start(|| ()).context("Cannot start a thread for the log")?;
     dataplane::log::catch_panics();
@@ -156,8 +158,8 @@ pub fn data_process(
     Ok(done?)
 }
 
-/// Prints the version of the control messages: what the supervisor asks a new program before it
-/// replaces data processes.
+/// Prints the version of the control messages. The supervisor runs this with a new program before
+/// it replaces data processes.
 pub fn print_control_version() {
     println!("{}", dataplane::control::VERSION);
 }
@@ -169,7 +171,7 @@ fn inherited_sockets() -> anyhow::Result<Vec<OwnedFd>> {
     numbers.into_iter().map(take).collect()
 }
 
-/// Allows as many descriptors as the administrator does; returns how many.
+/// Raises the soft limit of descriptors to the hard limit; returns the limit.
 fn raise_descriptor_limit() -> u64 {
     let Rlimit { maximum, current } = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
@@ -194,7 +196,8 @@ async fn supervise(
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let own_sockets = activated.is_empty();
-    // A data process in namespaces of its own is a grandchild whose parent has ended: it becomes a child of ours.
+    // A data process in namespaces of its own is a grandchild whose parent has ended. This makes it
+    // a child of this process.
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         tracing::warn!(%error, "data processes that end are left to the first process of the machine");
     }
@@ -241,11 +244,12 @@ async fn supervise(
     if !how.leave_data_processes {
         supervisor.stop_all().await;
     }
-    // Whoever asked us to stop hears that we do; a client that does not listen is not waited for.
+    // The client that requested the stop gets its reply. A client that does not read is not waited
+    // for.
     let _ = tokio::time::timeout(Duration::from_secs(1), control).await;
     if own_sockets {
         for name in [api::SOCKET, netring::attach::SOCKET] {
-            // Nothing is lost if it stays: the next daemon replaces it.
+            // A failure is harmless: the next daemon replaces the file.
             let _ = std::fs::remove_file(options.dir.join(name));
         }
     }
@@ -258,7 +262,7 @@ fn notify(state: sd_notify::NotifyState<'_>) {
     }
 }
 
-/// What was saved last, else the topology file, else nothing.
+/// Reads the saved topology, else the topology file, else an empty one.
 fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::Result<Configured> {
     let store = supervisor.store();
     let saved = store.load().with_context(|| {
@@ -271,8 +275,8 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
     }
 }
 
-/// Applies the topology file again if it says something else than when it was applied last: what commands changed since
-/// stays as long as the file is the same, or empty.
+/// Applies the topology file again if it has changed since it was applied last. An unchanged or
+/// empty file leaves what commands changed since.
 async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
     let name = apply::name_of(file);
     let wanted = match file::read_file(file) {
@@ -280,7 +284,7 @@ async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
         // What was saved runs on.
         Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
     };
-    // One that says nothing may have been cut off; what it made is removed by commands.
+    // An empty file may have been truncated, so it removes nothing.
     if wanted == api::Topology::default() || supervisor.has_applied(&name, &wanted).await {
         return;
     }
@@ -333,7 +337,7 @@ impl Sockets {
         })
     }
 
-    /// Serves all of them; the task returned is that of the control socket.
+    /// Serves all sockets; returns the task of the control socket.
     fn serve(self, supervisor: &Arc<Supervisor>) -> JoinHandle<()> {
         let to = || Arc::clone(supervisor);
         tokio::spawn(attach::serve(self.attach, to()));
@@ -345,7 +349,7 @@ impl Sockets {
 }
 
 fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
-    // What a dead daemon left: the lock says that it is dead.
+    // Removes the sockets of a dead daemon: the lock says that it is dead.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => {
@@ -364,7 +368,7 @@ fn open_up(
     listen: fn(&Path) -> io::Result<OwnedFd>,
 ) -> anyhow::Result<OwnedFd> {
     let shown = path.display();
-    // The umask lets nobody else in before the group is set.
+    // Until the group is set, the umask admits no other user.
     let socket = listen(path).with_context(|| format!("Cannot listen on {shown}"))?;
     if let Some(group) = group {
         let number = group_number(group)?;
@@ -397,10 +401,11 @@ async fn listen_tcp(
     Ok(Some((listener, token.into())))
 }
 
-/// The token of a file that is no other user's to read or change.
+/// Reads the token from a file that other users can neither read nor change.
 fn read_token(file: &Path) -> anyhow::Result<String> {
     let mut file = std::fs::File::open(file)?;
-    // Asked of what was opened: by its name it may be another a moment later.
+    // The permissions are those of the opened file: the name may lead to another file a moment
+    // later.
     let mode = file.metadata()?.permissions().mode();
     ensure!(mode & 0o026 == 0, "Its mode is {:03o}: others may use it; chmod 600", mode & 0o777);
     let mut token = String::new();
@@ -408,12 +413,13 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     Ok(token)
 }
 
-/// Locks, also after a panic elsewhere: what is behind these locks is whole at any time.
+/// Locks, even if another thread panicked: the data behind these locks is consistent at any time.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A token for a user: the client's end, and the switch's, to which no descriptors can be sent.
+/// Makes a token for a user: the client's end, and the switch's end, to which no descriptors can be
+/// sent.
 fn token_pair(uid: u32) -> io::Result<(OwnedFd, Descriptor)> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let (theirs, ours) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;

@@ -25,7 +25,7 @@ use super::supervisor::Supervisor;
 use super::{locked, token_pair};
 use crate::api::{Client, PortSpec};
 
-/// Most descriptors that the programs of a user have.
+/// Most descriptors of one user's programs.
 const MOST_OPENED: usize = 4096;
 /// Bytes of a question.
 pub const ASK: usize = size_of::<Ask>();
@@ -37,24 +37,25 @@ struct Token {
     watch: WatchId,
 }
 
-/// All that the daemon knows of programs that use netmap's interface.
+/// The daemon's state of programs that use netmap's interface.
 #[derive(Debug, Default)]
 pub struct Netmap {
     broker: AsyncMutex<Option<Broker<Ports>>>,
     tokens: Mutex<HashMap<u64, Token>>,
 }
 
-/// The daemon's switches, as the broker sees them.
+/// The daemon's switches, as an interface for the broker.
 #[derive(Debug)]
 struct Ports(Weak<Supervisor>);
 
-/// True if a message of the attach socket is for [`answer`].
+/// Returns true if [`answer`] handles this message of the attach socket.
 #[must_use]
 pub fn is_ours(message: &[u8]) -> bool {
     message.get(2..4) == Some(&netmap::wire::OP.to_ne_bytes()[..])
 }
 
-/// How a port is that a program opens by netmap's interface: nothing is refused that VALE forwards.
+/// The rules of a port that a program opens by netmap's interface: it refuses nothing that VALE
+/// forwards.
 #[must_use]
 pub fn port_spec() -> PortSpec {
     let (mtu, mac_limit) = (Policy::MAX_MTU, u32::MAX);
@@ -138,8 +139,8 @@ async fn control(
     Ok((answer, fds.into_iter().map(|fd| Descriptor::of(client.uid, fd)).collect()))
 }
 
-/// Closes descriptors whose last copy was closed just now: what they had is free for the request that
-/// comes.
+/// Closes descriptors whose last copy was closed just now, so that this request can use what they
+/// had.
 async fn close_hung_up(broker: &mut Broker<Ports>, supervisor: &Supervisor) {
     let gone: Vec<u64> = {
         let tokens = locked(&supervisor.netmap.tokens);
@@ -165,7 +166,7 @@ async fn close(broker: &mut Broker<Ports>, supervisor: &Supervisor, cookie: u64)
     broker.close(cookie).await;
 }
 
-/// The last copy of a descriptor was closed.
+/// Handles that the last copy of a descriptor was closed.
 pub async fn hung_up(supervisor: &Supervisor, cookie: u64, watch: WatchId) {
     let mut broker = supervisor.netmap.broker.lock().await;
     let is_known =

@@ -1,9 +1,10 @@
 //! The API's OpenAPI 3.1 description, made from the table of routes and from types.
 //!
-//! What topologies are made of is drawn from the types themselves ([`topology::schema`]). Other replies are in a table.
-//! Its types are written shortly: `string`, `[T]` for a list, `{T}` for an object with any keys, `T?` for
-//! a value that may be null, `integer 1..9` for a number of a range; a field whose name ends with `?` may be left out. A test holds the table
-//! against what the types of [`crate::api`] really are in JSON.
+//! The schemas of topologies come from the types themselves ([`topology::schema`]). Other replies
+//! are in a table, in a short notation: `string`, `[T]` for a list, `{T}` for an object with any
+//! keys, `T?` for a value that may be null, `integer 1..9` for a number in a range. A field whose
+//! name ends with `?` may be left out. A test compares the table with the JSON of the types of
+//! [`crate::api`].
 
 use std::collections::BTreeSet;
 
@@ -357,7 +358,7 @@ pub fn document() -> Value {
     })
 }
 
-/// What topologies are made of, and what is added to them: the same under a name.
+/// The types of topologies, and the fields that the API adds to them under the same name.
 fn drawn() -> Map<String, Value> {
     let mut drawn = topology::schema::all("#/components/schemas");
     for (new, of, name) in
@@ -371,7 +372,7 @@ fn drawn() -> Map<String, Value> {
     drawn
 }
 
-/// The types of the table that requests are made of: what they do not name is refused.
+/// Types of the table that are used in requests: unknown fields are refused.
 fn asked() -> BTreeSet<&'static str> {
     let mut asked = BTreeSet::new();
     let mut names: Vec<&str> = ROUTES.iter().map(|route| route.takes).collect();

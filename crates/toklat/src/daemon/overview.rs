@@ -1,15 +1,15 @@
-//! What readers of counters need of a switch, without its lock.
+//! What readers of counters need to know of a switch, without its lock.
 //!
-//! A switch is locked while its data process is asked, which may take long. Counters lie in state memory, which anybody may
-//! read; only names and states of ports are the switch's. A reader that finds the switch locked takes those as they were
-//! when it was last free.
+//! A switch is locked during requests to its data process, which may take long. Counters lie in
+//! state memory, which needs no lock; only names and states of ports are the switch's. While a
+//! switch is locked, readers use the last copy from when it was free.
 
 use dataplane::config::PortId;
 use dataplane::state::State;
 
 use crate::api::{PortState, PortStats, SwitchStats};
 
-/// A switch as it was when it was last free.
+/// A copy of a switch's state from when it was last free.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// Its name.

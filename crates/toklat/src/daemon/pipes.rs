@@ -1,11 +1,11 @@
-//! Pipes: the first opener's region is handed to the second. No data process; the registry only
-//! introduces the two.
+//! Pipes: the second opener gets the first opener's region. There is no data process; the registry
+//! only connects the two ends.
 //!
-//! A pipe's ends need no daemon once they are open, and go on when it is killed. The next daemon does
-//! not know them, and must not make a second pipe of the same name, whose one end would wait for ever
-//! for a peer that is in the first. So each pipe has a file in the runtime directory that is locked as
-//! long as an end is open: the lock lies, never to be read, in the queue of each client's token, and the
-//! kernel lets it go when the last of them is closed.
+//! A pipe's ends need no daemon once they are open, and run on when it is killed. The next daemon
+//! does not know such a pipe. It must not make a second pipe of the same name, because that pipe's
+//! one end would wait forever for a peer in the first. So each pipe has a file in the runtime
+//! directory, locked as long as an end is open. A descriptor of the lock lies unread in the queue
+//! of each client's token. The kernel releases the lock when the last of them is closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +28,7 @@ use super::quota::Charge;
 use super::{locked, system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
 
-/// What the names of their files end with.
+/// The suffix of the lock files' names.
 const SUFFIX: &str = ".pipe";
 
 /// An end of a pipe.
@@ -41,7 +41,7 @@ pub enum End {
 }
 
 impl End {
-    /// The end it is connected to.
+    /// The opposite end.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -56,11 +56,11 @@ impl End {
 pub struct EndRings {
     /// Its send rings.
     pub tx: RingSpec,
-    /// Its receive rings: twins of the other end's send rings.
+    /// Its receive rings, with the geometry of the other end's send rings.
     pub rx: RingSpec,
 }
 
-/// A pipe's region as its maker laid it out.
+/// A pipe's region, as its maker laid it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeLayout {
     /// How it is divided.
@@ -106,7 +106,7 @@ struct Pipe {
     layout: PipeLayout,
     memory: Descriptor,
     kicks: [OwnedFd; 2],
-    /// What its maker is charged with: the pipe and its memory.
+    /// The charges of its maker: for the pipe and its memory.
     _charges: [Charge; 2],
     holders: [Option<Holder>; 2],
     lock: Lock,
@@ -120,13 +120,14 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// None yet. Removes files from `dir`, the runtime directory, that an earlier daemon left.
+    /// Makes an empty registry. Removes files from `dir`, the runtime directory, that an earlier
+    /// daemon left.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let is_ours = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(SUFFIX));
         for path in files.map(|file| file.path()).filter(is_ours) {
-            // Removed as it is dropped; one that is locked stays.
+            // Dropping the lock removes the file. A locked file stays.
             drop(Lock::take(path));
         }
         Self { dir: dir.to_owned(), pipes: Mutex::default() }
@@ -135,7 +136,7 @@ impl Pipes {
     /// Makes a pipe and opens `end` of it.
     ///
     /// # Errors
-    /// It exists, or the kernel refused.
+    /// The pipe exists, or the kernel refused.
     pub fn make(
         &self,
         hangups: &Hangups,
@@ -166,7 +167,7 @@ impl Pipes {
         Ok(opened)
     }
 
-    /// Takes the file that shows that a pipe exists.
+    /// Takes the lock file that marks a pipe as existing.
     fn lock(&self, name: &PipeName) -> Result<Lock, ApiError> {
         let path = self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1));
         Lock::take(path).map_err(|e| {
@@ -181,8 +182,8 @@ impl Pipes {
     /// Opens an end of a pipe that exists.
     ///
     /// # Errors
-    /// It does not, that end is open already, the pipe is another user's, or its slots carry offload requests
-    /// that are not among `offloads`.
+    /// The pipe does not exist, the end is open already, the pipe is another user's, or its slots
+    /// carry offload requests that are not among `offloads`.
     pub fn open(
         &self,
         hangups: &Hangups,
@@ -211,7 +212,7 @@ impl Pipes {
         pipe.hand_out(hangups, &name, end, client, true)
     }
 
-    /// An end was closed; the pipe goes with the last one.
+    /// Handles that an end was closed. The pipe goes with its last end.
     pub fn closed(&self, hangups: &Hangups, name: &PipeName, end: End, watch: WatchId) {
         let mut pipes = locked(&self.pipes);
         let Some(pipe) = pipes.get_mut(name) else { return };
@@ -245,7 +246,7 @@ impl Pipes {
     }
 }
 
-/// Closes the ends of a pipe whose holders have just died: they are free at once.
+/// Closes the ends whose holders have just died, so they are free at once.
 fn drop_hung_up(pipes: &mut HashMap<PipeName, Pipe>, hangups: &Hangups, name: &PipeName) {
     let Some(pipe) = pipes.get_mut(name) else { return };
     for holder in &mut pipe.holders {
@@ -284,7 +285,7 @@ impl Pipe {
     }
 }
 
-/// The lock on a pipe's file, which is removed with it.
+/// The lock on a pipe's file. Dropping it removes the file.
 #[derive(Debug)]
 struct Lock {
     file: OwnedFd,
@@ -300,7 +301,7 @@ impl Lock {
         Ok(Self { file, path })
     }
 
-    /// Has the other end of `token` hold the lock, too.
+    /// Sends the lock's descriptor to the other end of `token`, which then holds the lock too.
     fn leave_in(&self, token: impl AsFd) -> rustix::io::Result<()> {
         let lock: [BorrowedFd<'_>; 1] = [self.file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -313,7 +314,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // There is one daemon in a directory: nobody else has opened the file since.
+        // A directory has one daemon, so no other process has opened the file since.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -383,8 +384,8 @@ mod tests {
         assert_eq!((master.fds.len(), slave.fds.len()), (3, 4));
         assert_eq!(open(End::Slave).unwrap_err().code, ErrorCode::Busy);
         drop(slave);
-        // At once, before anybody has looked for hang-ups; what is told of the old holder later does
-        // not close the end of the new one.
+        // The end is free at once, before hang-ups are read. A later hang-up of the old holder does
+        // not close the new holder's end.
         let slave = open(End::Slave).unwrap();
         assert_eq!(pipes.list()[0].slave, Some(ME));
         drop((master, slave));

@@ -1,4 +1,5 @@
-//! Data processes: starting one, finding one that outlived an earlier supervisor, and asking it.
+//! Data processes: starts one, finds one that outlived an earlier supervisor, and sends it
+//! commands.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,51 +28,51 @@ mod exit;
 
 /// Longest message in either direction.
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
-/// A data process that takes longer to answer hangs, and is killed.
+/// Time limit for an answer. A data process that takes longer hangs, and is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is added to a data process's score, in thousandths of the machine's memory, where the kernel looks for
-/// a process to end. One that leaks is still found.
+/// Added to a data process's OOM score, in thousandths of the machine's memory. A data process that
+/// leaks can still be chosen.
 const OOM_SCORE_ADJ: i32 = -900;
-/// Commands that are sent before the first of their answers is awaited.
+/// Most commands sent before their first answer arrives.
 pub const MAX_PENDING: usize = 64;
-/// What the name of a data process's socket ends with.
+/// The suffix of a data process's socket name.
 pub const SOCKET_SUFFIX: &str = ".data.sock";
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The data process refused; it runs on.
+    /// The data process refused, and runs on.
     #[error("{0}")]
     Refused(String),
-    /// It died, or hung and was killed; what is recorded is carried out when it is started again.
+    /// It died, or hung and was killed. The recorded state is applied when it is restarted.
     #[error("The data process does not answer")]
     Dead(#[source] io::Error),
 }
 
-/// Where the socket of a switch's data process is.
+/// The socket path of a switch's data process.
 #[must_use]
 pub fn socket_path(dir: &Path, switch: &str) -> PathBuf {
     dir.join(format!("{switch}{SOCKET_SUFFIX}"))
 }
 
-/// A port as a data process that outlived its supervisor knows it.
+/// A port as reported by a data process that outlived its supervisor.
 #[derive(Debug)]
 pub struct FoundPort {
     /// Its number.
     pub id: PortId,
     /// What it is.
     pub config: PortConfig,
-    /// Its descriptors, as its attachment says.
+    /// The port's descriptors, as its attachment says.
     pub fds: Vec<Descriptor>,
 }
 
-/// Most things that are kept for one port.
+/// Most items that are kept for one port.
 const MAX_KEPT: usize = 1024;
 
-/// What a port keeps for the next data process, by name: a value and a descriptor.
+/// The items that a port keeps for the next data process, by name: a value and a descriptor.
 pub type KeptThings = BTreeMap<String, (serde_json::Value, Option<Descriptor>)>;
 
-/// What all ports of a switch keep.
+/// The kept items of all ports of a switch.
 pub type Keeper = Arc<Mutex<BTreeMap<PortId, KeptThings>>>;
 
 type Received = (Answer, Vec<Descriptor>);
@@ -89,7 +90,7 @@ pub struct DataProcess {
 }
 
 impl DataProcess {
-    /// Starts one for `switch` from the program at `exe`, and greets it.
+    /// Starts a data process for `switch` from the program at `exe`, and exchanges greetings.
     ///
     /// # Errors
     /// It cannot be started, or does not answer.
@@ -115,7 +116,8 @@ impl DataProcess {
         match &greeted {
             Ok(process) => spare(process.pid),
             Err(_) => {
-                // Fails only if it is dead already: one with namespaces of its own is a grandchild.
+                // Fails only if it is dead already. A data process with namespaces of its own is a
+                // grandchild.
                 let _ = child.start_kill();
                 let found = Seqpacket::connect(&path).ok();
                 let started = found.and_then(|channel| listening(&channel, switch));
@@ -125,8 +127,8 @@ impl DataProcess {
         greeted
     }
 
-    /// Connects to the data process of `switch` that an earlier supervisor left; gives its state
-    /// memory too. One that does not greet as it should is killed.
+    /// Connects to the data process of `switch` that an earlier supervisor left; also returns its
+    /// state memory. If its greeting is wrong, it is killed.
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
@@ -163,7 +165,8 @@ impl DataProcess {
         if version != VERSION || switch != expected {
             return Err(unexpected(&format!("version {version}, switch {switch:?}")));
         }
-        // It answered, so it lives and listens. In a process namespace it does not know its number, the kernel does.
+        // It answered, so it lives and listens. In a PID namespace it does not know its own number,
+        // but the kernel does.
         let number = rustix::net::sockopt::socket_peercred(Seqpacket::connect(path)?)?.pid;
         let (exit, pid) =
             (Arc::new(Exit::of(number)?), number.as_raw_nonzero().get().unsigned_abs());
@@ -178,7 +181,8 @@ impl DataProcess {
         ))
     }
 
-    /// Lets go of it. Once it has ended, what it said last is kept when the task returned is done.
+    /// Disconnects from it. The returned task finishes once the process has ended and its last
+    /// messages are kept.
     pub fn into_reader(self) -> JoinHandle<()> {
         self.reader
     }
@@ -206,7 +210,7 @@ impl DataProcess {
         self.pid
     }
 
-    /// Asks for something, and waits for the answer. Not to be cancelled: the answer would be taken
+    /// Sends a command, and waits for the answer. Must not be cancelled: the answer would be taken
     /// for that of the next command.
     ///
     /// # Errors
@@ -215,7 +219,7 @@ impl DataProcess {
         self.heard(self.exchange(command, fds, ANSWER_TIMEOUT).await)
     }
 
-    /// Tells it to stop, and waits until it has delivered what it had gathered: frames may wait
+    /// Tells it to stop, and waits until it has delivered the frames it holds: they may wait
     /// `stall_timeout` for a lossless port.
     ///
     /// # Errors
@@ -225,7 +229,8 @@ impl DataProcess {
         self.heard(self.exchange(&Command::Stop, &[], limit).await).map(drop)
     }
 
-    /// Asks for at most [`MAX_PENDING`] things at once; the answers, in order. Not to be cancelled.
+    /// Sends at most [`MAX_PENDING`] commands at once; returns the answers in order. Must not be
+    /// cancelled.
     pub async fn ask_all(
         &self,
         commands: &[(Command, Vec<BorrowedFd<'_>>)],
@@ -245,7 +250,7 @@ impl DataProcess {
         answers
     }
 
-    /// What an answer, or none, means.
+    /// Interprets an answer, or its absence.
     fn heard(&self, got: io::Result<Received>) -> Result<Answer, AskError> {
         match got {
             Ok((Answer::Failed { reason }, _)) => Err(AskError::Refused(reason)),
@@ -260,7 +265,7 @@ impl DataProcess {
         }
     }
 
-    /// All its ports.
+    /// Lists all its ports.
     ///
     /// # Errors
     /// What went wrong on the channel.
@@ -279,12 +284,12 @@ impl DataProcess {
         }
     }
 
-    /// Ends it at once. Its end is noticed as any other.
+    /// Kills it. Its end is noticed as any other.
     pub fn kill(&self) {
         self.exit.kill();
     }
 
-    /// Waits until it has ended, and kills it if it takes too long.
+    /// Waits until it has ended, and kills it after a time limit.
     ///
     /// # Errors
     /// What the kernel said.
@@ -301,26 +306,28 @@ async fn ended(exit: &Exit) -> io::Result<()> {
     exit.wait().await
 }
 
-/// The data process of `switch` that listens at the other end: each says so once more when it starts,
-/// so that the kernel names it and not the supervisor that made the socket.
+/// Finds the data process of `switch` that listens at the other end. Each data process calls listen
+/// again when it starts, so the kernel names it and not the supervisor that made the socket.
 fn listening(channel: &Seqpacket, switch: &str) -> Option<Exit> {
     let pid = rustix::net::sockopt::socket_peercred(channel).ok()?.pid;
     let exit = Exit::of(pid).ok()?;
-    // The number may be another process's by now. The descriptor is had: it changes hands no more.
+    // The number may be another process's by now. The descriptor is open and cannot change to
+    // another process.
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
     is_data_process(&line, switch).then_some(exit)
 }
 
-/// Whether a command line (words that end with a zero byte) is what [`spawn`] made for `switch`.
+/// Whether a command line (words that end with a zero byte) is the one that [`spawn`] made for
+/// `switch`.
 fn is_data_process(line: &[u8], switch: &str) -> bool {
     let words = line.split(|byte| *byte == 0).skip(1);
     words.take(3).eq([&b"data-process"[..], b"--switch", switch.as_bytes()])
 }
 
-/// Has the program at `exe` say which control messages it speaks.
+/// Asks the program at `exe` which control messages it speaks.
 ///
 /// # Errors
-/// It cannot be run, or speaks others than this supervisor.
+/// It cannot be run, or speaks another version than this supervisor.
 pub async fn check_version(exe: &Path) -> io::Result<()> {
     let mut command = tokio::process::Command::new(exe);
     let output = command.arg("control-version").stdin(Stdio::null()).kill_on_drop(true).output();
@@ -343,8 +350,8 @@ impl AsFd for DataProcess {
     }
 }
 
-/// Starts the program in its hidden role. It makes a session of its own, so that it does not die with
-/// our terminal.
+/// Starts the program in its hidden role. It has a session of its own, so it does not die with the
+/// supervisor's terminal.
 fn spawn(
     (exe, require_walls): (&Path, bool),
     switch: &str,
@@ -365,9 +372,10 @@ fn spawn(
     command.spawn()
 }
 
-/// Has the kernel end others first when memory runs out. It counts the pages of guests that a process has
-/// mapped as that process's own, so the data process looks like the largest; to end it frees none of them.
-/// Only root (CAP_SYS_RESOURCE) may: otherwise the process is as likely to be ended as the daemon.
+/// Makes the kernel kill other processes first when memory runs out. The kernel counts mapped guest
+/// pages as the data process's own, so it looks like the largest process; but killing it frees none
+/// of them. Only root (CAP_SYS_RESOURCE) may set this. Otherwise the process is as likely to be
+/// killed as the daemon.
 fn spare(pid: u32) {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj");
     let own = own.ok().and_then(|own| own.trim().parse().ok()).unwrap_or(0);
@@ -379,7 +387,7 @@ fn spare(pid: u32) {
     }
 }
 
-/// Reads what a data process says, to its end: keeps what is to be kept, and passes answers on.
+/// Reads messages of a data process until its end: stores items to keep, and passes answers on.
 async fn read(
     channel: Arc<Seqpacket>,
     exit: Arc<Exit>,
@@ -397,7 +405,7 @@ async fn read(
                     tracing::error!(%error, "the end of a data process is not seen");
                 }
                 tokio::spawn(Arc::clone(&exit).bury());
-                // Its other end may be open still. What was said is read, and no more comes.
+                // Its other end may still be open. All messages were read, and no more come.
                 let _ = rustix::net::shutdown(&channel, Shutdown::Both);
                 continue;
             }
@@ -416,7 +424,7 @@ async fn read(
                 locked(&keeper).get_mut(&id).and_then(|things| things.remove(&key));
             }
             Ok(answer) => {
-                // Nobody waits for the answers of a process that was let go of.
+                // The answer's receiver is gone if the process was let go of.
                 let _ = answers.send(answer).await;
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return,

@@ -1,12 +1,13 @@
-//! The ledger: what each user holds of what all share, and how much that may be.
+//! The ledger: what each user holds, and its quotas.
 //!
-//! Whatever is taken is charged to a user before it is made, and given back when its [`Charge`] is
+//! Every resource is charged to a user before it is made, and released when its [`Charge`] is
 //! dropped. Three rules keep room for others, from the strictest to the widest:
 //!
-//! 1. A user holds at most what the quota says ([`api::Quotas`]). Root and the daemon's user are
-//!    counted, and have no limits but those under their names.
-//! 2. Where no quota is configured, a user holds at most as much as is left for others: however many
-//!    users are greedy, the next one finds room. Of one switch's ports at most a quarter is one user's.
+//! 1. A user holds at most its quota ([`api::Quotas`]). Root and the daemon's user are
+//!    counted, but only limits under their own names apply to them.
+//! 2. Without a configured quota, a user holds at most as much as is left for others. So
+//!    however many users are greedy, the next one finds room. One user has at most a
+//!    quarter of a switch's ports.
 //! 3. An eighth of everything is kept for root and the daemon's user.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,9 +21,9 @@ use dataplane::config::UserLimits;
 use super::locked;
 use crate::api::{self, ApiError, ErrorCode, Limit, Quota, Quotas, Usage};
 
-/// Switches that clients made by opening ports of them: each has a process.
+/// Most switches that clients made by opening ports of them: each has a process.
 const MAX_SWITCHES: u64 = 64;
-/// From one switch of a user's to the next, once some were made at once.
+/// Pause between two switches of a user, after a burst of [`AT_ONCE`].
 const PACE: Duration = Duration::from_millis(250);
 /// How many switches a user may make at once.
 const AT_ONCE: u32 = 8;
@@ -38,9 +39,9 @@ pub enum Item {
     Port {
         /// The switch.
         switch: String,
-        /// How many ports it may have.
+        /// How many ports the switch may have.
         of: u64,
-        /// It is the user's own switch: there is nobody to leave room for.
+        /// The switch is the user's own, so it needs no room for others.
         own: bool,
     },
     /// A switch that a client makes by opening a port of it.
@@ -49,7 +50,7 @@ pub enum Item {
     Pipe,
     /// A connection to the attach socket.
     Connection,
-    /// A memory file that is lent; counted once, for however many ports.
+    /// A lent memory file. It is counted once, for however many ports.
     Memory(File),
 }
 
@@ -61,7 +62,8 @@ pub struct File {
 }
 
 impl File {
-    /// The file of a descriptor that is known to be a sealed memory file: such a file answers at once.
+    /// Identifies the file of a descriptor that is known to be a sealed memory file, so fstat does
+    /// not block.
     ///
     /// # Errors
     /// What the kernel said.
@@ -147,7 +149,7 @@ struct Account {
 }
 
 impl Account {
-    /// How much more an item is.
+    /// How much an item adds to the user's account.
     fn price(&self, item: &Item) -> u64 {
         match item {
             Item::Memory(file) if self.files.contains_key(&file.id) => 0,
@@ -156,7 +158,7 @@ impl Account {
         }
     }
 
-    /// How much the user holds of what an item shares its room with.
+    /// How much the user holds of the resource that an item counts towards.
     fn held_beside(&self, item: &Item) -> u64 {
         match item {
             Item::Port { switch, .. } => self.ports.get(switch).copied().unwrap_or(0),
@@ -187,7 +189,7 @@ impl Account {
             Item::Memory(file) => less(&mut self.files, &file.id),
             _ => {}
         }
-        // A file that is lent elsewhere too is still paid for.
+        // A file that is still lent elsewhere stays charged.
         let price = self.price(item);
         let held = item.resource().held_mut(&mut self.usage);
         *held = held.saturating_sub(price);
@@ -197,7 +199,7 @@ impl Account {
 /// What the machine has.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Descriptors that the daemon may have.
+    /// The daemon's limit of descriptors.
     pub descriptors: u64,
     /// Bytes of memory.
     pub memory: u64,
@@ -214,16 +216,16 @@ struct Book {
     /// The daemon's user.
     own_uid: u32,
     machine: Machine,
-    /// What the daemon was started with.
+    /// The quotas that the daemon was started with.
     base: Quota,
     configured: Quotas,
     accounts: BTreeMap<u32, Account>,
     refused: Usage,
-    /// Until when the switches that users made are paid for by waiting.
+    /// By user: the time up to which its new switches are paced.
     paces: HashMap<u32, Instant>,
 }
 
-/// Something that a user holds, until this is dropped.
+/// A charge on a user's account, until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     ledger: Arc<Ledger>,
@@ -252,7 +254,7 @@ impl Drop for Charge {
 }
 
 impl Ledger {
-    /// An empty one; `base` is what the daemon was started with.
+    /// Makes an empty ledger; `base` holds the quotas that the daemon was started with.
     #[must_use]
     pub fn new(own_uid: u32, base: Quota, machine: Machine) -> Arc<Self> {
         let book = Book {
@@ -267,10 +269,10 @@ impl Ledger {
         Arc::new(Self { book: Mutex::new(book) })
     }
 
-    /// Charges a user, if that user may hold it.
+    /// Charges a user, if its limits allow the item.
     ///
     /// # Errors
-    /// The user's limit, or what there is for all, is reached.
+    /// The user's limit, or the total limit, is reached.
     pub fn charge(self: &Arc<Self>, uid: u32, item: Item) -> Result<Charge, ApiError> {
         let mut book = locked(&self.book);
         if let Err(refusal) = book.check(uid, &item) {
@@ -281,14 +283,14 @@ impl Ledger {
         Ok(self.count(uid, item))
     }
 
-    /// Whether a user may hold it now.
+    /// Whether the user's limits allow the item now.
     #[must_use]
     pub fn allows(&self, uid: u32, item: &Item) -> bool {
         locked(&self.book).check(uid, item).is_ok()
     }
 
-    /// How long a user waits before making a switch: each costs the start of a process. Some may come
-    /// at once, then one in [`PACE`]. (The generic cell rate algorithm.)
+    /// How long a user must wait before making a switch, because each starts a process. A burst is
+    /// free, then one switch per [`PACE`]. (The generic cell rate algorithm.)
     #[must_use]
     pub fn pace(&self, uid: u32, now: Instant) -> Duration {
         let mut book = locked(&self.book);
@@ -301,20 +303,20 @@ impl Ledger {
         due.saturating_duration_since(now + AT_ONCE * PACE)
     }
 
-    /// Charges a user whatever the limits say: what an operator adds, and what is there already.
+    /// Charges a user without checking limits: for what an operator adds, and what exists already.
     #[must_use]
     pub fn count(self: &Arc<Self>, uid: u32, item: Item) -> Charge {
         locked(&self.book).accounts.entry(uid).or_default().add(&item);
         Charge { ledger: Arc::clone(self), uid, item }
     }
 
-    /// Changes the limits. Whoever holds more keeps it.
+    /// Changes the limits. A user that holds more keeps it.
     pub fn configure(&self, quotas: Quotas) {
         locked(&self.book).configured = quotas;
     }
 
-    /// As configured, what a user may hold of whom nothing is said, who holds something, and what was
-    /// refused. Addresses are not counted here.
+    /// Reports the configuration, the limits of users without one, what each user holds, and what
+    /// was refused. Addresses are not counted here.
     #[must_use]
     pub fn info(&self) -> api::QuotaInfo {
         let book = locked(&self.book);
@@ -365,7 +367,7 @@ impl Book {
         uid == 0 || uid == self.own_uid
     }
 
-    /// What is configured for a user.
+    /// The quota that is configured for a user.
     fn quota(&self, uid: u32) -> Quota {
         let own = self.configured.user.get(&uid).copied().unwrap_or_default();
         if self.is_trusted(uid) { own } else { own.or(self.configured.each).or(self.base) }
@@ -400,8 +402,8 @@ impl Book {
         }
     }
 
-    /// A port has two descriptors, a pipe six: a user takes at most about a quarter of them with the
-    /// ones, and a fifth with the others.
+    /// A port has two descriptors and a pipe six. So by default a user takes at most about a
+    /// quarter of all descriptors for ports, and a fifth for pipes.
     fn default_limit(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Ports => (self.machine.descriptors / 8).min(1024),
@@ -429,7 +431,7 @@ impl Book {
         self.room(item).map_or(Ok(()), |room| self.check_room(uid, item, (price, room)))
     }
 
-    /// How much there is for all that an item shares its room with.
+    /// The total of the resource that an item counts towards.
     const fn room(&self, item: &Item) -> Option<u64> {
         match item {
             Item::Port { own: true, .. } => None,
@@ -441,7 +443,7 @@ impl Book {
         }
     }
 
-    /// Whether there is room for an item of this price, and it is not for others.
+    /// Checks that there is room for an item of this price beside what is kept for others.
     fn check_room(&self, uid: u32, item: &Item, (price, room): (u64, u64)) -> Result<(), ApiError> {
         let held = |(_, account): (&u32, &Account)| account.held_beside(item);
         let resource = item.resource();
@@ -464,7 +466,7 @@ impl Book {
     }
 }
 
-/// A limit that is reached: what, and whom to ask.
+/// The error for a limit that is reached: which limit, and whom to ask.
 fn over(uid: u32, item: &Item, has: u64, limit: u64) -> ApiError {
     let name = item.resource().name();
     let reason = match item {

@@ -1,4 +1,5 @@
-//! Frames in datagrams. A socket of datagrams has nobody to wait for: it is pointed at its peer again and again.
+//! Frames in datagrams. A datagram socket gets no connection, so it is pointed at its peer every
+//! second.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +20,7 @@ impl Open for Dgram {
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let socket = datagrams(&Place::of(&self.local), &Place::of(&self.remote), at.users);
         Box::pin(async move {
-            // Its queue holds what its peer sends.
+            // The receive queue holds what the peer sends.
             let fds = vec![Descriptor::from(socket?)];
             Ok(Opened { attachment: Attachment::Dgram, fds, tunnel: None })
         })
@@ -48,8 +49,9 @@ impl Open for Dgram {
     }
 }
 
-/// Points a datagram socket at the peer that is at `remote`, now and every second: the one there may be
-/// another one by now. Removes the socket at `local`, which this one is bound to, in the end.
+/// Points a datagram socket at the peer at `remote`, and again every second, because another peer
+/// may have taken its place. Afterwards removes the socket file at `local`, to which this socket is
+/// bound.
 ///
 /// # Errors
 /// What the kernel said.
@@ -75,8 +77,8 @@ fn redirect(
     }))
 }
 
-/// A datagram socket at `local` for the frames of a peer at `remote`, who need not be there yet if both
-/// are Unix sockets, for the same users as [`Waiting::listen`].
+/// Makes a datagram socket at `local` for the frames of a peer at `remote`. If both are Unix
+/// sockets, the peer need not exist yet. The same users as in [`Waiting::listen`] may use it.
 ///
 /// # Errors
 /// The socket cannot be made there.
@@ -92,7 +94,7 @@ fn datagrams(
             let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
             Rights::Refused.make(&socket);
             share(&socket, local, owner, group)?;
-            // Tried again from time to time.
+            // A failure is retried after a pause.
             let _ = point_at(&socket, remote);
             Ok(socket.into())
         }

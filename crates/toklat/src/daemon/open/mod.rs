@@ -1,5 +1,5 @@
-//! What the supervisor does for each kind of port, one file for a kind: it opens what data processes may not, and waits
-//! where somebody is to come.
+//! What the supervisor does for each kind of port, one file for a kind. It opens what data
+//! processes may not open, and waits for peers.
 
 mod dgram;
 mod null;
@@ -24,55 +24,56 @@ use super::front_ends::{Rights, Waiting};
 use super::tunnels::{Tunnel, Tunnels};
 use crate::api::{ApiError, PortKind};
 
-/// What becomes of a file that a port writes, and that has something in it.
+/// What happens to a file that a port writes, if the file has content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Emptied: an operator asks for a new port.
+    /// Emptied: an operator adds a new port.
     Emptied,
-    /// Appended to: the port goes on, after a restart or what had failed.
+    /// Appended to: the port resumes, after a restart or a failure.
     Kept,
 }
 
-/// Who may use a socket beside the daemon's user: the port's owner, and the group that may open ports.
+/// Users that may use a socket beside the daemon's user: the port's owner, and the group that may
+/// open ports.
 pub type Users<'a> = (Option<u32>, Option<&'a str>);
 
-/// What is done while others are served.
+/// A future that runs while other tasks are served.
 pub type Future<'a, T> =
     Pin<Box<dyn std::future::Future<Output = Result<T, ApiError>> + Send + 'a>>;
 
-/// The port that is opened, and for whom.
+/// The port that is opened, and its users.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Its switch and its name there.
+    /// The names of its switch and of the port.
     pub name: (&'a str, &'a str),
     /// Its largest payload, in bytes.
     pub mtu: u16,
-    /// What becomes of a file that it writes.
+    /// What happens to a file that the port writes.
     pub written: Written,
-    /// Who may use a socket of its.
+    /// Which users may use the port's socket.
     pub users: Users<'a>,
-    /// What tunnels of the host share.
+    /// The state that the host's tunnels share.
     pub tunnels: &'a Arc<Tunnels>,
 }
 
-/// What a port is attached to, and what is kept for it.
+/// The attachment of a port, and what is kept for it.
 #[derive(Debug)]
 pub struct Opened {
-    /// What the data process is told.
+    /// The description sent to the data process.
     pub attachment: Attachment,
-    /// What it is given.
+    /// The descriptors sent to the data process.
     pub fds: Vec<Descriptor>,
-    /// Its part in what tunnels share.
+    /// Its part in the state that tunnels share.
     pub tunnel: Option<Tunnel>,
 }
 
 impl Opened {
-    /// Nothing yet: who is to be at the other end has not come.
+    /// An attachment without a peer yet.
     const fn vacant() -> Self {
         Self { attachment: Attachment::Vacant, fds: Vec::new(), tunnel: None }
     }
 
-    /// Something whose descriptors no stranger sends to.
+    /// An attachment whose descriptors untrusted users cannot send descriptors to.
     fn ours(attachment: Attachment, fds: Vec<OwnedFd>) -> Self {
         Self { attachment, fds: fds.into_iter().map(Descriptor::ours).collect(), tunnel: None }
     }
@@ -81,17 +82,17 @@ impl Opened {
 /// The socket at which a port waits for a front end or a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket<'a> {
-    /// Where it is, if that is configured.
+    /// The configured place of the socket, if there is one.
     pub named: Option<&'a str>,
-    /// The other end listens.
+    /// The other end listens, and this end connects.
     pub client: bool,
     /// Front ends send memory and eventfds; frames come without descriptors.
     pub rights: Rights,
 }
 
-/// What the supervisor does for a kind of port. What a kind does not say is that of one that waits for nobody.
+/// What the supervisor does for a kind of port. The defaults suit a kind that waits for no peer.
 pub trait Open {
-    /// Opens what a port is attached to. One that waits for who is to be at the other end is vacant.
+    /// Opens what a port is attached to. A port that waits for its peer is vacant.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -100,18 +101,19 @@ pub trait Open {
         Box::pin(std::future::ready(Ok(Opened::vacant())))
     }
 
-    /// True if what an earlier supervisor opened is what is configured.
+    /// Returns true if what an earlier supervisor opened matches the configuration.
     fn is(&self, attachment: &Attachment) -> bool;
 
-    /// The socket at which somebody is waited for.
+    /// The socket at which the port waits for its peer.
     fn socket(&self) -> Option<Socket<'_>> {
         None
     }
 
-    /// What the data process is told of, and given beside, the connection of who came to the socket.
+    /// The attachment for a peer that has connected, and a descriptor beside the connection if the
+    /// kind needs one.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Memory for the port cannot be made.
     fn connected(&self) -> Result<(Attachment, Option<OwnedFd>), ApiError> {
         Ok((Attachment::Vacant, None))
     }
@@ -129,17 +131,18 @@ pub trait Open {
         Ok(None)
     }
 
-    /// The file that frames are written into.
+    /// The file that the port writes frames into.
     fn file(&self) -> Option<&str> {
         None
     }
 
-    /// True if [`open`](Self::open) makes a socket for those who may use it: it is opened again when others may.
+    /// Returns true if [`open`](Self::open) makes a socket for the port's users. It is opened again
+    /// when the users change.
     fn is_for_users(&self) -> bool {
         false
     }
 
-    /// Tells what a port is attached to of a new MTU, where that matters.
+    /// Sets the MTU of the device that the port is attached to, if it has one.
     ///
     /// # Errors
     /// The interface is gone, or the daemon may not change it.
@@ -154,7 +157,7 @@ macro_rules! define {
         plain { $($(#[$meta:meta])* $Plain:ident $plain:literal,)* }
         set { $($Set:ident $set:literal,)* }
     ) => {
-        /// What is done for a kind.
+        /// Returns the implementation for a kind.
         #[must_use]
         pub fn of(kind: &PortKind) -> &dyn Open {
             match kind {
@@ -168,7 +171,7 @@ topology::with_kinds!(define);
 
 #[cfg(test)]
 impl Opening<'static> {
-    /// That of a port of nobody's.
+    /// Arguments for a test's port, which has no owner.
     fn of_test() -> Self {
         static TUNNELS: std::sync::LazyLock<Arc<Tunnels>> = std::sync::LazyLock::new(Arc::default);
         let (name, written) = (("vale0", "p1"), Written::Kept);

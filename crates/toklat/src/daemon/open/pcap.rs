@@ -39,12 +39,12 @@ impl Open for PcapWrite {
     }
 }
 
-/// Opens a file to be read or, if `written` says how, to be written.
+/// Opens a file for reading or, if `written` is set, for writing.
 fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> {
     let failed = |e| system(&format!("Cannot open {path}"), e);
     let mut how = OpenOptions::new();
-    // A named pipe without a reader must not block the supervisor, and a link at the file's place, which another
-    // user may have put there, must not lead it elsewhere.
+    // A named pipe without a reader must not block the supervisor. A link that another user put in
+    // the file's place must not be followed.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     how.custom_flags(flags.bits().cast_signed());
     let write = written.is_some();

@@ -39,15 +39,16 @@ impl Open for Tap {
     }
 }
 
-/// Offloads that a tap is told we take (`linux/if_tun.h`): checksums, TCP in IPv4 and IPv6 with ECN.
+/// Offloads that the port accepts from a tap (`linux/if_tun.h`): checksums, TCP in IPv4 and IPv6
+/// with ECN.
 const TUN_OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
 /// UDP in IPv4 and IPv6, since Linux 6.2.
 const TUN_USO: libc::c_ulong = 0x20 | 0x40;
 /// Bytes of the virtio-net header before each frame.
 static VNET_HEADER: libc::c_int = frame::OFFLOAD_HEADER as libc::c_int;
 
-/// Makes the interface in its namespace, sets its MTU and brings it up. Returns whether it takes UDP that
-/// is to be segmented, and its queues.
+/// Makes the interface in its namespace, sets its MTU and brings it up. Returns whether it accepts
+/// UDP segmentation offload, and its queues.
 async fn open_tap(
     ifname: String,
     netns: Option<String>,
@@ -73,7 +74,7 @@ async fn open_tap(
     .await
 }
 
-/// Has the kernel hand out packets that are to be segmented; true if UDP is among them and taken.
+/// Makes the kernel deliver packets that are still to be segmented. Returns true if that includes UDP.
 fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
     let mut uso = true;
     for queue in queues {

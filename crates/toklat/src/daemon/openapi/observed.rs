@@ -1,4 +1,4 @@
-//! The types of what is observed of a switch: samples and drops.
+//! The types of a switch's observations: samples and drops.
 
 /// What was sent to a collector.
 pub(super) const SFLOW_INFO: &[(&str, &str)] = &[

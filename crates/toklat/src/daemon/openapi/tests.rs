@@ -1,4 +1,4 @@
-//! The tables against what the types of the API are in JSON.
+//! Compares the tables with the JSON of the API's types.
 
 use super::super::api_server::Problem;
 use super::*;
@@ -9,15 +9,15 @@ use dataplane::state::{LimitOf, MappedMemory};
 use frame::Mac;
 use serde::Serialize;
 
-/// `None` for what is drawn from its type.
+/// `None` for types whose schema is derived.
 fn shape(name: &str) -> Option<&'static Shape> {
     let found = TYPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| shape);
     assert!(found.is_some() || drawn().contains_key(name), "{name} is not described");
     found
 }
 
-/// Holds `value` against type `kind`: every field must be in the table, and every field of the
-/// table that is not optional must be in the value.
+/// Checks `value` against type `kind`. Every field must be in the table. Every field of the table
+/// that is not optional must be in the value.
 fn check(value: &Value, kind: &str, at: &str) {
     if let Some(inner) = kind.strip_suffix('?') {
         return if value.is_null() {

@@ -1,8 +1,9 @@
-//! When a data process has ended.
+//! Detects that a data process has ended.
 //!
-//! The kernel says so when its last thread has. One that closes a stranger's descriptor may go on for as
-//! long as the stranger likes, killed or not, and keeps all descriptors of its process meanwhile
-//! ([`jail::strangers`]). Such threads touch nothing that a successor uses, so it waits for the others only.
+//! The kernel reports the end only after the last thread has ended. A thread that closes an
+//! untrusted user's descriptor may run as long as that user likes, even after SIGKILL, and it keeps
+//! all descriptors of its process open ([`jail::strangers`]). Such threads touch nothing that a
+//! successor uses, so the successor waits only for the other threads.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use tokio::io::Interest;
 
 use super::super::descriptors;
 
-/// How often the threads of a process that lives are looked at.
+/// How often the threads of a living process are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A process that may end.
@@ -27,7 +28,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Of a process that is known to live.
+    /// Watches a process that is known to live.
     ///
     /// # Errors
     /// What the kernel said.
@@ -41,20 +42,21 @@ impl Exit {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Waits for its whole end, and takes note of it where it became this process's child: whoever started it ended before it.
+    /// Waits for its complete end, and reaps it if it became this process's child because its
+    /// parent ended first.
     pub async fn bury(self: Arc<Self>) {
         let all = self.pidfd.try_clone();
         let all = all.and_then(|pidfd| descriptors::register(pidfd, Interest::READABLE));
         if let Ok(all) = all
             && all.readable().await.is_ok()
         {
-            // Somebody else's child is none of ours.
+            // It is another process's child, so it cannot be reaped here.
             let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
         }
     }
 
-    /// Waits until no thread of it is left but those that close descriptors. Cancelled, it may be asked
-    /// again.
+    /// Waits until only threads that close descriptors are left. After it was cancelled, it may be
+    /// called again.
     ///
     /// # Errors
     /// What the kernel said.
@@ -72,8 +74,8 @@ impl Exit {
     }
 }
 
-/// Whether one of a process's threads runs and does not just close descriptors. Where they are hidden, it
-/// is taken for granted.
+/// Whether one of a process's threads runs and does not just close descriptors. If /proc hides the
+/// threads, the answer is true.
 fn are_at_work(threads: &Path) -> bool {
     let Ok(threads) = std::fs::read_dir(threads) else { return true };
     let stat = |thread: io::Result<std::fs::DirEntry>| {
