@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use toklat::api::Topology;
-use toklat::daemon::topology::{check, check_each};
+use topology::{check, check_each};
 
 fuzz_target!(|text: &str| {
     let Ok(net) = toml::from_str::<Topology>(text) else { return };
