@@ -282,8 +282,13 @@ impl Process {
             let mut ready = ready[..others].iter().copied();
             // After a stop no command could be answered.
             connections.retain(|connection| {
-                ready.next() != Some(true)
-                    || !self.stopping && self.answer(connection.as_fd()).is_ok()
+                let goes_on = ready.next() != Some(true)
+                    || !self.stopping && self.answer(connection.as_fd()).is_ok();
+                if !goes_on {
+                    // `supervisor` is a copy: without this it would wait for an answer for ever.
+                    let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
+                }
+                goes_on
             });
             if ready.next() == Some(true) {
                 connections.extend(accept(listener, &self.inside.creators));
