@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::descriptors;
 
-/// Connections that may wait to be accepted.
+/// Backlog of a listening socket.
 pub const BACKLOG: i32 = 1024;
 /// Most descriptors of a message, in both protocols.
 pub const MAX_FDS: usize = dataplane::control::MAX_DESCRIPTORS;
@@ -23,11 +23,12 @@ pub const MAX_FDS: usize = dataplane::control::MAX_DESCRIPTORS;
 /// A message as it arrived.
 #[derive(Debug)]
 pub struct Message {
-    /// Its bytes; empty at the end of the connection.
+    /// The message's bytes; empty at the end of the connection.
     pub bytes: Vec<u8>,
     /// The descriptors that came with it.
     pub fds: Vec<Descriptor>,
-    /// It was longer than the receiver takes, or had more descriptors: what is here is a part.
+    /// The message was longer than the receiver allows, or had more descriptors, so this is only a
+    /// part.
     pub truncated: bool,
 }
 
@@ -45,10 +46,10 @@ impl Seqpacket {
         Ok(Self(descriptors::register(socket, Interest::READABLE | Interest::WRITABLE)?))
     }
 
-    /// Connects to the socket at `path`; Unix sockets do so at once or not at all.
+    /// Connects to the socket at `path`. Unix sockets connect at once or fail.
     ///
     /// # Errors
-    /// What the kernel said: `ConnectionRefused` if nobody listens.
+    /// The kernel's error: `ConnectionRefused` if no process listens.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = socket()?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -102,7 +103,7 @@ impl AsFd for Seqpacket {
     }
 }
 
-/// A SEQPACKET socket that others connect to.
+/// A listening SEQPACKET socket.
 #[derive(Debug)]
 pub struct Listener(AsyncFd<OwnedFd>);
 
@@ -116,7 +117,7 @@ impl Listener {
         Ok(Self(descriptors::register(socket, Interest::READABLE)?))
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
     /// What the kernel said, `EMFILE` among others.
@@ -129,7 +130,7 @@ impl Listener {
     }
 }
 
-/// Makes a listening socket at `path`, instead of what a dead daemon left there.
+/// Makes a listening socket at `path`, and replaces what a dead daemon left there.
 ///
 /// # Errors
 /// What the kernel said.
@@ -175,7 +176,7 @@ mod tests {
         let fds = vec![a.as_fd(); MAX_FDS];
         a.send(b"x", &fds).await.unwrap();
         assert!(!b.receive(4).await.unwrap().truncated);
-        // Twice as many, sent by somebody with a larger buffer.
+        // Twice as many descriptors, from a sender with a larger buffer.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let many = vec![a.as_fd(); 2 * MAX_FDS];

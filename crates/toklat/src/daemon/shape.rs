@@ -1,13 +1,14 @@
-//! Lists in the place of tables.
+//! Refuses lists in place of tables.
 //!
-//! serde takes a list for a struct: its fields in their order. Nobody means that: `[]` would be a topology without switches.
+//! serde accepts a list for a struct, with the fields in their order. That is never intended: `[]`
+//! would be a topology without switches.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{ApiError, ErrorCode};
 
-/// Checks what was given against what was understood.
+/// Compares the input with what was parsed from it.
 ///
 /// # Errors
 /// Names the first list where a table belongs.

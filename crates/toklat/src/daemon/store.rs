@@ -1,4 +1,4 @@
-//! What is configured, and where it is kept.
+//! The configuration, and the file it is saved in.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Change, Topology};
 
-/// What is configured, and where it came from: what is kept over restarts.
+/// The configuration and the files it came from, saved across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
     /// All of it.
     topology: Topology,
-    /// By name (`vale0`, `vale0:p1`, `quota`): the file that made it. What commands made has none.
+    /// The file that made each object, by name (`vale0`, `vale0:p1`, `quota`). Objects that
+    /// commands made have none.
     #[serde(default)]
     pub made_by: BTreeMap<String, String>,
-    /// By file: what it said when it was applied last.
+    /// The content of each file when it was applied last.
     #[serde(default)]
     pub applied: BTreeMap<String, Topology>,
 }
@@ -40,7 +41,7 @@ impl Configured {
         made
     }
 
-    /// Changes with every change: an HTTP entity tag.
+    /// The HTTP entity tag, which differs after every change.
     #[must_use]
     pub fn tag(&self) -> String {
         let text = serde_json::to_string(&self.topology).unwrap_or_default();
@@ -49,7 +50,7 @@ impl Configured {
         format!("\"{:016x}\"", hasher.finish())
     }
 
-    /// Takes note of a step that was done for a file.
+    /// Records a step that was done for a file.
     pub fn note(&mut self, change: &Change, file: &str) {
         match change.action {
             Action::Removed => drop(self.made_by.remove(&change.name)),
@@ -59,7 +60,7 @@ impl Configured {
         }
     }
 
-    /// Forgets who made what is not there any more.
+    /// Forgets the files of objects that do not exist any more.
     pub fn tidy(&mut self) {
         let topology = &self.topology;
         self.made_by.retain(|name, _| match name.split_once(':') {
@@ -92,7 +93,7 @@ impl DerefMut for Configured {
     }
 }
 
-/// The file that what was applied is kept in.
+/// The file that the applied topology is saved in.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -105,7 +106,7 @@ impl Store {
         Self { path: dir.join("topology.json") }
     }
 
-    /// What was saved last, if anything was.
+    /// Reads what was saved last; `None` if nothing was.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
@@ -113,7 +114,7 @@ impl Store {
         match fs::read(&self.path) {
             Ok(bytes) => {
                 let saved: serde_json::Value = serde_json::from_slice(&bytes)?;
-                // Earlier versions kept the topology alone.
+                // Earlier versions saved the topology alone.
                 let alone = saved.get("topology").is_none();
                 Ok(Some(if alone {
                     Configured::from(serde_json::from_value::<Topology>(saved)?)
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Saves: whoever reads finds the old one or the new one, whole.
+    /// Saves atomically: a reader finds the old content or the new content.
     ///
     /// # Errors
     /// What the kernel said.
@@ -159,7 +160,7 @@ mod tests {
         let made = Configured::made(topology.clone(), "/etc/net.toml");
         store.save(&made).unwrap();
         assert_eq!(store.load().unwrap(), Some(made.clone()));
-        // What is gone was made by no file.
+        // A removed object has no file.
         let mut without = made.clone();
         without.switch.get_mut("v").unwrap().port.clear();
         without.tidy();

@@ -1,7 +1,8 @@
-//! The supervisor: all switches, the topology, and what can be asked of them.
+//! The supervisor: all switches, the topology, and the operations of the API.
 //!
-//! Locks, outermost first: `topology` (held over every change of what is configured), then a switch
-//! (held while its data process is asked). The map of switches is locked for look-ups only.
+//! Locks, outermost first: `topology` (held during every change of the configuration), then a
+//! switch (held during requests to its data process). The map of switches is locked for look-ups
+//! only.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +27,7 @@ use crate::api::{
     ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Upgraded, UpgradedSwitch,
 };
 
-/// A switch that several tasks know.
+/// A switch that several tasks share.
 pub type Handle = Arc<AsyncMutex<Switch>>;
 
 /// Everything the daemon knows.
@@ -71,16 +72,16 @@ impl Supervisor {
         rustix::process::geteuid().as_raw()
     }
 
-    /// Where what was applied is kept.
+    /// Where the applied topology is kept.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Saves what is configured.
+    /// Saves the configuration.
     ///
     /// # Errors
-    /// What the kernel said; the change is in force all the same.
+    /// The kernel's error; the change is in force nevertheless.
     pub(super) fn save(&self, topology: &mut Configured) -> Result<(), ApiError> {
         topology.tidy();
         self.store.save(topology).map_err(|e| {
@@ -95,7 +96,7 @@ impl Supervisor {
         locked(&self.switches).values().cloned().collect()
     }
 
-    /// The name of the port after this one, in the order of switches' names and ports'.
+    /// The name of the port after this one, in the order of switch names and port names.
     pub async fn next_port(&self, after: &str) -> Option<String> {
         let after @ (switch, _) = after.split_once(':').unwrap_or_default();
         let later: Vec<Handle> =
@@ -121,10 +122,10 @@ impl Supervisor {
         locked(&self.switches).get(name).cloned()
     }
 
-    /// The switch of this name.
+    /// Finds the switch of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such switch.
     pub fn switch(&self, name: &str) -> Result<Handle, ApiError> {
         self.handle(name).ok_or_else(|| {
             let reason = format!("There is no switch {name}");
@@ -138,7 +139,7 @@ impl Supervisor {
         })
     }
 
-    /// Makes a switch, or takes over the data process an earlier supervisor left for it.
+    /// Makes a switch, or takes over its data process from an earlier supervisor.
     ///
     /// # Errors
     /// Its data process cannot be started.
@@ -173,10 +174,10 @@ impl Supervisor {
         self.pipes.list()
     }
 
-    /// Acts on hang-ups for ever.
+    /// Handles hang-ups forever.
     ///
     /// # Errors
-    /// The kernel refused to tell of them.
+    /// The kernel's error while waiting.
     pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
         loop {
             let mut clients = BTreeMap::<String, Vec<_>>::new();
@@ -204,15 +205,16 @@ impl Supervisor {
         }
     }
 
-    /// Ends data processes with workers that are stuck, for ever, and tells who watches the daemon that it lives
-    /// (systemd's `WatchdogSec=`).
+    /// Kills data processes with stuck workers, forever, and reports to systemd that the daemon
+    /// lives (`WatchdogSec=`).
     pub async fn look_after_workers(self: Arc<Self>, lives: impl Fn()) {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             second.tick().await;
             for handle in self.handles() {
-                // One that is locked waits for its data process, which is ended if it does not answer.
+                // A locked switch waits for its data process, which is killed if it does not
+                // answer.
                 if let Ok(mut switch) = handle.try_lock() {
                     switch.look_after_workers(Instant::now());
                 }
@@ -221,7 +223,7 @@ impl Supervisor {
         }
     }
 
-    /// Gives front ends to their ports for ever.
+    /// Passes connected front ends to their ports, forever.
     pub async fn receive_front_ends(self: Arc<Self>, mut arriving: mpsc::Receiver<Arrival>) {
         while let Some(arrival) = arriving.recv().await {
             let Some(handle) = self.handle(&arrival.switch) else { continue };
@@ -258,7 +260,7 @@ impl Supervisor {
         self.drop_if_unused(&mut switch).await;
     }
 
-    /// Removes a switch that clients made when its last port is gone.
+    /// Removes a switch that clients made, once its last port is gone.
     pub(super) async fn drop_if_unused(&self, switch: &mut Switch) {
         if switch.ephemeral && !switch.removed && switch.ports().len() == 0 {
             tracing::info!(switch = switch.name, "switch is not used any more");
@@ -266,8 +268,8 @@ impl Supervisor {
         }
     }
 
-    /// Removes a switch for good. The caller has it locked: whoever waits for it finds it removed,
-    /// and out of the map.
+    /// Removes a switch for good. The caller holds its lock. Tasks that wait for the lock find the
+    /// switch marked removed, and out of the map.
     pub(super) async fn drop_switch(&self, switch: &mut Switch) {
         switch.remove().await;
         locked(&self.switches).remove(&switch.name);
@@ -327,7 +329,7 @@ impl Supervisor {
         Ok(Stats { at_ns: monotonic_ns(), switches })
     }
 
-    /// What the daemon says of itself.
+    /// Describes the daemon for the API.
     pub async fn status(&self) -> Status {
         let mut ports = 0;
         let handles = self.named_handles();
@@ -346,7 +348,7 @@ impl Supervisor {
         }
     }
 
-    /// A switch as readers see it. Waits for its lock only if it was never seen free.
+    /// A switch as readers of counters see it. Waits for its lock only if no copy exists yet.
     pub(super) async fn overview(&self, name: &str, handle: &Handle) -> Overview {
         let known = || locked(&self.overviews).get(name).cloned();
         let overview = match handle.try_lock() {
@@ -356,7 +358,7 @@ impl Supervisor {
                 None => handle.lock().await.overview(),
             },
         };
-        // One that is gone meanwhile is not kept.
+        // A switch that was removed meanwhile is not kept.
         if self.handle(name).is_some() {
             locked(&self.overviews).insert(name.into(), overview.clone());
         }
@@ -404,8 +406,8 @@ impl Supervisor {
         std::mem::forget(topology);
     }
 
-    /// Takes up what was saved, or the topology file, and the data processes that run already. What
-    /// cannot be had is logged, and does not keep the rest from running.
+    /// Restores the saved topology or the topology file, and takes over running data processes.
+    /// What fails is logged and does not stop the rest.
     pub async fn begin(&self, wanted: Configured) {
         let mut topology = self.topology.lock().await;
         self.environment.ledger.configure(wanted.quota.clone());
@@ -469,7 +471,7 @@ impl Supervisor {
     }
 }
 
-/// Starts a data process again, at once the first time, later and later if it goes on dying.
+/// Restarts a data process: at once the first time, then with growing pauses if it keeps dying.
 pub(super) async fn restart(handle: Handle) {
     if !handle.lock().await.begin_restart() {
         return;
@@ -503,7 +505,7 @@ async fn try_to_restart(handle: &Handle) {
     }
 }
 
-/// The monotonic clock's time, in nanoseconds.
+/// Time of the monotonic clock, in nanoseconds.
 pub(super) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32);

@@ -9,7 +9,8 @@ use port::DropReason;
 
 /// Bytes of the longest datagram: it fits an Ethernet frame with room for tunnels (section 4: at most the path's MTU).
 pub const LONGEST: usize = 1400;
-/// Bytes of the frame check sequence, which a frame in memory does not have: counted, and said to be stripped.
+/// Bytes of the frame check sequence. A frame in memory has none, so it is counted and reported as
+/// stripped.
 const FCS: u32 = 4;
 
 /// Data formats of enterprise 0.
@@ -21,14 +22,14 @@ const PORT_NAME: u32 = 1005;
 const ETHERNET: u32 = 1;
 /// `ethernetCsmacd` of IANA's interface types.
 const ETHERNET_INTERFACE: u32 = 6;
-/// A counter that is not kept.
+/// The value of a counter that is not kept.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A datagram that is being written.
+/// A datagram under construction.
 #[derive(Debug)]
 pub struct Datagram {
     bytes: Vec<u8>,
-    /// Where the number of samples stands.
+    /// The offset of the number of samples.
     count_at: usize,
     samples: u32,
 }
@@ -36,17 +37,17 @@ pub struct Datagram {
 /// A frame that was sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowSample<'a> {
-    /// Number among the samples of this interface.
+    /// Sequence number among the samples of this interface.
     pub sequence: u32,
     /// The interface that the frame came from.
     pub source: u32,
-    /// One in so many frames is sampled.
+    /// The sampling rate: one frame in this many is sampled.
     pub rate: u32,
-    /// Frames that came from there: those that could have been sampled.
+    /// Frames from this interface that could have been sampled.
     pub pool: u32,
     /// Samples that were lost.
     pub drops: u32,
-    /// What [`output`] makes of a frame's fate.
+    /// The outcome of the frame, encoded by [`output`].
     pub output: u32,
     /// Bytes of the frame.
     pub len: u32,
@@ -57,7 +58,7 @@ pub struct FlowSample<'a> {
 /// The counters of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct CountersSample<'a> {
-    /// Number among the samples of this interface.
+    /// Sequence number among the samples of this interface.
     pub sequence: u32,
     /// The interface.
     pub interface: u32,
@@ -65,23 +66,23 @@ pub struct CountersSample<'a> {
     pub name: &'a str,
     /// It passes frames.
     pub up: bool,
-    /// What the port's owner handed in: bytes, frames, dropped, malformed.
+    /// What the port sent into the switch: bytes, frames, dropped, malformed.
     pub received: [u64; 4],
-    /// What was handed out to it: bytes, frames, dropped.
+    /// What the switch delivered to the port: bytes, frames, dropped.
     pub sent: [u64; 3],
 }
 
-/// How a flow sample names where a frame went: `interface` for a port.
+/// Encodes where a frame went, for a flow sample: `interface` for a port.
 pub fn output(fate: Fate, interface: impl Fn(u16) -> u32) -> u32 {
     match fate {
         Fate::To(port) => interface(port),
-        // Several interfaces, nobody counted how many.
+        // Several interfaces; their number is unknown.
         Fate::Flooded => 2 << 30,
         Fate::Dropped(reason, _) => 1 << 30 | code(reason),
     }
 }
 
-/// sFlow's code for why a frame was dropped (section 5.3, `reason`).
+/// sFlow's code for a drop reason (section 5.3, `reason`).
 fn code(reason: DropReason) -> u32 {
     match reason {
         DropReason::Protected
@@ -102,7 +103,7 @@ fn code(reason: DropReason) -> u32 {
 }
 
 impl Datagram {
-    /// An empty one of agent `agent`, by its sub-agent `sub_agent`.
+    /// Makes an empty datagram of agent `agent` and its sub-agent `sub_agent`.
     #[must_use]
     pub fn new(agent: IpAddr, sub_agent: u32, sequence: u32, uptime_ms: u32) -> Self {
         let mut new = Self { bytes: Vec::with_capacity(LONGEST), count_at: 0, samples: 0 };
@@ -123,13 +124,13 @@ impl Datagram {
         new
     }
 
-    /// True if it has no samples.
+    /// Returns true if the datagram has no samples.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.samples == 0
     }
 
-    /// Adds a sample of a frame; false, with nothing added, if there is no room.
+    /// Adds a sample of a frame. If there is no room, adds nothing and returns false.
     pub fn add_flow(&mut self, sample: &FlowSample<'_>) -> bool {
         self.add(FLOW_SAMPLE, |to| {
             let FlowSample { sequence, source, rate, pool, drops, output, len, head } = *sample;
@@ -141,7 +142,7 @@ impl Datagram {
         })
     }
 
-    /// Adds the counters of an interface; false, with nothing added, if there is no room.
+    /// Adds the counters of an interface. If there is no room, adds nothing and returns false.
     pub fn add_counters(&mut self, sample: &CountersSample<'_>) -> bool {
         self.add(COUNTERS_SAMPLE, |to| {
             let CountersSample { sequence, interface, name, up, received, sent } = *sample;
@@ -149,12 +150,12 @@ impl Datagram {
             to.sized(GENERIC_INTERFACE_COUNTERS, |to| {
                 let [bytes, frames, dropped, faults] = received;
                 to.words(&[interface, ETHERNET_INTERFACE]);
-                // No speed is known; full duplex; up for the operator, and as it is.
+                // Speed unknown; full duplex; administratively up, and the operational state.
                 to.words(&[0, 0, 1, if up { 3 } else { 1 }]);
                 to.long(bytes);
                 to.words(&[frames as u32, UNKNOWN, UNKNOWN, dropped as u32, faults as u32]);
                 let [bytes, frames, dropped] = sent;
-                // Of an unknown protocol there are none.
+                // No frames of unknown protocols.
                 to.word(0);
                 to.long(bytes);
                 to.words(&[frames as u32, UNKNOWN, UNKNOWN, dropped as u32, 0]);

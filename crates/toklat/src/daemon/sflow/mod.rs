@@ -1,7 +1,8 @@
-//! sFlow: samples of what ports send, and their counters, for a collector.
+//! sFlow: sends samples of ports' traffic, and ports' counters, to a collector.
 //!
-//! Workers leave samples in state memory ([`fabric::Recorder`]); the daemon reads them ten times a second and sends them by
-//! UDP. Nothing waits for a collector: what the kernel does not take at once is counted, and gone.
+//! Workers leave samples in state memory ([`fabric::Recorder`]). The daemon reads them ten times a
+//! second and sends them by UDP. Nothing waits for a collector: a datagram that the kernel does not
+//! accept at once is counted and dropped.
 
 pub mod datagram;
 
@@ -20,17 +21,17 @@ use self::datagram::{CountersSample, Datagram, FlowSample, output};
 use super::locked;
 use crate::api::{Collector, SflowInfo, SwitchSpec};
 
-/// How often samples are sent; the specification asks for a second at most.
+/// Interval between sends; the specification allows at most a second.
 pub const PAUSE: Duration = Duration::from_millis(100);
-/// After an error, the socket is made again after so long.
+/// Pause after an error, before the socket is made again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Bits of an interface's number that are its port's.
+/// Bits of an interface number that hold the port's number.
 const PORT_BITS: u32 = 14;
 const _: () = assert!(dataplane::state::MAX_PORTS <= 1 << PORT_BITS);
-/// Most switches that sample: the number of an interface has 24 bits.
+/// Most switches that sample, because an interface number has 24 bits.
 const MAX_AGENTS: u32 = (1 << (24 - PORT_BITS)) - 1;
 
-/// What a switch's settings say of samples.
+/// A switch's sampling settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     collector: Collector,
@@ -39,7 +40,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of a switch; `None` if it has no collector.
+    /// Reads the settings of a switch; `None` if it has no collector.
     #[must_use]
     pub fn of(spec: &SwitchSpec) -> Option<Self> {
         let rate = spec.sflow_rate.unwrap_or(10_000);
@@ -48,7 +49,7 @@ impl Settings {
     }
 }
 
-/// The numbers of the switches that sample, and the task that sends.
+/// The numbers of the sampling switches, and the channel to the sending task.
 #[derive(Debug, Default)]
 pub struct Agents {
     numbers: Mutex<BTreeMap<String, u32>>,
@@ -56,7 +57,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// A number for a switch, and the task told of it; `None` if there are none left.
+    /// Takes a free number for a switch, and tells the sending task; `None` if all are taken.
     fn number(&self, switch: &str) -> Option<u32> {
         let mut numbers = locked(&self.numbers);
         if let Some(number) = numbers.get(switch) {
@@ -72,18 +73,18 @@ impl Agents {
     }
 }
 
-/// What is counted of an interface, when it is reported.
+/// An interface whose counters are reported.
 #[derive(Clone, Debug)]
 pub struct Interface {
     /// The port.
     pub id: PortId,
-    /// Its name, the switch's before it.
+    /// The port's name, including its switch's.
     pub name: String,
     /// It passes frames.
     pub up: bool,
 }
 
-/// What is sent for one switch.
+/// The export of one switch's samples.
 #[derive(Debug)]
 pub struct Export {
     settings: Settings,
@@ -93,7 +94,7 @@ pub struct Export {
     view: State,
     observer: Observer,
     socket: Option<UdpSocket>,
-    /// When the socket may be made again, and why it could not be.
+    /// When the socket may be made again, and why the last attempt failed.
     failed: Option<(Instant, String)>,
     began: Instant,
     polled: Option<Instant>,
@@ -107,10 +108,10 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins to sample a switch whose state is `view`.
+    /// Starts sampling a switch whose state is `view`.
     ///
     /// # Errors
-    /// There are more switches that sample than there are numbers.
+    /// All numbers for sampling switches are taken.
     pub fn begin(
         settings: Settings,
         switch: &str,
@@ -147,20 +148,20 @@ impl Export {
         self.settings
     }
 
-    /// Asks for samples again: the switch's state may be fresh.
+    /// Requests samples again, because the switch's state may be new.
     pub fn renew(&mut self, view: &State) {
         view.recorder().set_rate(self.settings.rate);
         self.observer = Observer::new(view.recorder().clone(), Recorded::Samples);
         self.view = view.clone();
     }
 
-    /// The number of a port's interface: no other port of this daemon's has it.
+    /// The interface number of a port, unique within this daemon.
     #[must_use]
     pub const fn interface(&self, port: PortId) -> u32 {
         self.number << PORT_BITS | port as u32
     }
 
-    /// What the API says of it.
+    /// Describes the export for the API.
     #[must_use]
     pub fn info(&self) -> SflowInfo {
         let Settings { collector, rate, polling_s } = self.settings;
@@ -177,7 +178,7 @@ impl Export {
         }
     }
 
-    /// Sends what was sampled and, when it is time, the counters of `interfaces`.
+    /// Sends new samples and, when it is time, the counters of `interfaces`.
     pub fn send(&mut self, now: Instant, interfaces: impl FnOnce() -> Vec<Interface>) {
         let mut records = Vec::new();
         self.observer.read(|record| records.push(record));
@@ -241,7 +242,7 @@ impl Export {
         Datagram::new(agent, self.number, self.sequence.wrapping_add(1), uptime)
     }
 
-    /// Our address on the way to the collector; makes the socket, if there is none.
+    /// This host's address towards the collector. Makes the socket if there is none.
     fn agent(&mut self, now: Instant) -> Option<IpAddr> {
         if self.socket.is_none() {
             if self.failed.as_ref().is_some_and(|(until, _)| now < *until) {
@@ -259,7 +260,7 @@ impl Export {
         address.map(|address| address.ip())
     }
 
-    /// Sends a datagram that has samples.
+    /// Sends a datagram, if it has samples.
     fn post(&mut self, datagram: Datagram, now: Instant) {
         let Some(socket) = self.socket.as_ref().filter(|_| !datagram.is_empty()) else { return };
         self.sequence = self.sequence.wrapping_add(1);
@@ -267,7 +268,8 @@ impl Export {
             Ok(_) => self.datagrams += 1,
             Err(error) => {
                 self.refused += 1;
-                // Nobody listens there now, or our queue is full: the next may pass.
+                // The collector does not listen, or the send queue is full. The next datagram may
+                // pass.
                 let passes = [io::ErrorKind::ConnectionRefused, io::ErrorKind::WouldBlock];
                 if !passes.contains(&error.kind()) {
                     self.socket = None;
@@ -291,7 +293,7 @@ fn next(numbers: &mut HashMap<PortId, u32>, id: PortId) -> u32 {
     *number
 }
 
-/// A socket that never blocks, and hears of nobody but the collector.
+/// Makes a socket that never blocks, and receives from the collector only.
 fn connect(collector: Collector) -> io::Result<UdpSocket> {
     let any = match collector.0.ip() {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),

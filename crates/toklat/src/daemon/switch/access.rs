@@ -1,4 +1,4 @@
-//! Whose a switch is: which users may open its ports, and how that changes while it runs.
+//! Which users may open a switch's ports, and how that changes while it runs.
 
 use dataplane::config::PortId;
 
@@ -7,12 +7,12 @@ use super::{Port, Switch};
 use crate::api::{ApiError, ErrorCode, SwitchSpec};
 use crate::users;
 
-/// Who may open a switch's ports, beside root and the daemon's user.
+/// The users that may open a switch's ports, beside root and the daemon's user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Who may open a port that names no owner; `None` for everybody.
+    /// The only user who may open a port that names no owner; `None` for every user.
     pub owner: Option<u32>,
-    /// The tenant whose switch it is: no other user may open any port of it.
+    /// The tenant that owns the switch: no other user may open any port of it.
     pub user: Option<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Access {
         Self { owner: spec.owner, user: spec.user }
     }
 
-    /// The only user who may open a port with this owner of its own; `None` for everybody.
+    /// The only user who may open a port with this owner; `None` for every user.
     #[must_use]
     pub fn to(self, port_owner: Option<u32>) -> Option<u32> {
         self.user.or(port_owner).or(self.owner)
@@ -31,10 +31,10 @@ impl Access {
 }
 
 impl Switch {
-    /// Changes whose it is.
+    /// Changes the owners of the switch.
     ///
     /// # Errors
-    /// A port is open that the new tenant may not have there, or a socket cannot be made.
+    /// An open port is not allowed to the new tenant, or a socket cannot be made.
     pub async fn set_access(&mut self, access: Access) -> Result<(), ApiError> {
         if let Some(user) = access.user.filter(|_| access != self.access) {
             self.check_tenant(user).await?;
@@ -48,7 +48,7 @@ impl Switch {
         Ok(())
     }
 
-    /// A tenant's switch has no port that is another user's.
+    /// Checks that a tenant's switch has no port of another user.
     async fn check_tenant(&mut self, user: u32) -> Result<(), ApiError> {
         let own = rustix::process::geteuid().as_raw();
         let stranger = |port: &Port| {
@@ -67,14 +67,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Makes the socket that a port waits at anew, for those who may use it now.
+    /// Makes the socket of a waiting port again, with permissions for its new users.
     pub(super) async fn listen_anew(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         if open::of(&port.spec.kind).is_for_users() {
             let spec = port.spec.clone();
             return self.replace_port(id, spec, Written::Kept).await;
         }
-        // The new socket is at the place of the old one.
+        // The new socket has the path of the old one.
         port.waiting = None;
         let occupied = port.is_open();
         let port = &self.ports[&id];

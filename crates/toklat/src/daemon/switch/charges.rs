@@ -1,4 +1,4 @@
-//! What a switch and its ports are charged to, and to whom.
+//! Charges for a switch and its ports, and the users that pay them.
 
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
@@ -7,7 +7,7 @@ use super::super::quota::{Charge, File, Item};
 use super::{Port, Switch};
 use crate::api::ApiError;
 
-/// What the user of a port is charged with.
+/// The charges for a port, on its user's account.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
     port: Option<Charge>,
@@ -15,7 +15,7 @@ pub(super) struct Charges {
 }
 
 impl Charges {
-    /// Has the charges of a new client; one that the port has already stays where there is no new one.
+    /// Takes the charges of a new client. An old charge stays if there is no new one.
     pub(super) fn take(&mut self, port: Option<Charge>, memory: Option<Charge>) {
         if port.is_some() {
             self.port = port;
@@ -29,7 +29,7 @@ impl Charges {
 }
 
 impl Switch {
-    /// What a user is charged with for a port; `None` where that is done.
+    /// The item that a user is charged for a port; `None` if it is charged already.
     #[must_use]
     pub fn item_for(&self, port: Option<&str>, uid: u32) -> Option<Item> {
         let known = port.and_then(|name| self.port(name).ok());
@@ -41,7 +41,8 @@ impl Switch {
         Item::Port { switch: self.name.clone(), of: self.config.max_ports.into(), own }
     }
 
-    /// Charges a user who is about to have port `id`, or a new one; nothing where that is done.
+    /// Charges the future user of port `id`, or of a new port. Does nothing if the user is charged
+    /// already.
     pub(super) fn charge(&self, id: Option<PortId>, uid: u32) -> Result<Option<Charge>, ApiError> {
         let port = id.and_then(|id| self.ports.get(&id));
         if port.is_some_and(|port| port.charges.is_of(uid)) {
@@ -50,7 +51,7 @@ impl Switch {
         self.environment.ledger.charge(uid, self.item(uid)).map(Some)
     }
 
-    /// Charges the user whom a port works for by now, whatever the limits say.
+    /// Charges the port's present user, without checking limits.
     pub(super) fn recharge(&mut self, id: PortId) {
         let Some(port) = self.ports.get(&id) else { return };
         let uid = port.uid(self.access);
@@ -63,7 +64,7 @@ impl Switch {
         }
     }
 
-    /// Has a switch that clients made charged to one of those who use it.
+    /// Charges a switch that clients made to one of its users.
     pub fn recharge_switch(&mut self) {
         if !self.ephemeral {
             self.charge = None;
@@ -78,7 +79,7 @@ impl Switch {
         }
     }
 
-    /// Tells the data process what each user may take.
+    /// Tells the data process each user's limits.
     pub async fn tell_limits(&self) {
         let limits = self.environment.ledger.process_limits();
         if let Err(error) = self.tell(&Command::SetLimits { limits }, &[]).await {

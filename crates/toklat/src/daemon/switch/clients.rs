@@ -1,4 +1,4 @@
-//! Clients of a switch's ports: how each comes, and goes.
+//! Clients of a switch's ports: how they connect and disconnect.
 
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
@@ -9,7 +9,7 @@ use super::super::system;
 use super::{Port, Switch};
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 
-/// A client's side of a port: what it sent, and where its hang-up is seen.
+/// A client's side of a port: its region, and the token that reports its hang-up.
 #[derive(Debug)]
 pub struct Attach {
     /// Ring or monitor.
@@ -22,16 +22,16 @@ pub struct Attach {
     pub client: Client,
     /// What the client is charged with for the region.
     pub lent: Charge,
-    /// How the port is, if there is none of this name yet.
+    /// The settings of the port, if it has to be made.
     pub spec: PortSpec,
 }
 
 impl Switch {
-    /// Gives a port, which is made if there is none of this name, to a client; returns its number
+    /// Opens a port for a client, and makes it if there is none of this name. Returns its number
     /// and its largest frame.
     ///
     /// # Errors
-    /// The port is open already or no ring port, or the data process refused.
+    /// The port is open already or is not a ring port, or the data process refused.
     pub async fn attach(&mut self, name: &str, attach: Attach) -> Result<(u32, u32), ApiError> {
         self.can_attach()?;
         self.check_quarantine(name, attach.client.uid)?;
@@ -88,7 +88,7 @@ impl Switch {
         }
     }
 
-    /// A name whose client has just died is free at once.
+    /// Frees the name at once if its client has just died.
     pub(super) async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
         let Ok(port) = self.port(name) else { return Ok(()) };
         let (Some(watch), Some(token)) = (port.watch, port.hangup_fd()) else { return Ok(()) };
@@ -99,7 +99,8 @@ impl Switch {
         }
     }
 
-    /// Takes a port from its client, as if that had closed it. There may be none of this name.
+    /// Takes a port from its client, as if the client had closed it. Does nothing if there is no
+    /// port of this name.
     ///
     /// # Errors
     /// As [`clients_gone`](Self::clients_gone).
@@ -110,10 +111,10 @@ impl Switch {
         }
     }
 
-    /// Clients closed their last tokens: their ports go, or wait for the next ones.
+    /// Handles clients that closed their last tokens: their ports go, or wait for the next client.
     ///
     /// # Errors
-    /// The data process refused; the others went.
+    /// The data process refused; the other ports went.
     pub async fn clients_gone(&mut self, gone: &[(String, WatchId)]) -> Result<(), ApiError> {
         let theirs = |(name, watch): &(String, WatchId)| {
             self.port(name).ok().filter(|port| port.watch == Some(*watch))

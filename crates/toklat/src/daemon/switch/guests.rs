@@ -1,4 +1,4 @@
-//! Ports of virtual machines: where each waits for its front end, and what its data process keeps.
+//! Ports of virtual machines: how they wait for front ends, and what their data process keeps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,8 +17,8 @@ use super::{Port, Switch};
 use crate::api::{ApiError, ErrorCode};
 
 impl Switch {
-    /// Listens, or connects, for who is to be at the other end of a port's socket, if it has one;
-    /// `occupied` if somebody is already.
+    /// Listens at a port's socket, or connects there, if it has one; `occupied` if a peer is
+    /// connected already.
     pub(super) fn wait_for_front_end(
         &self,
         port: &Port,
@@ -41,10 +41,10 @@ impl Switch {
         Ok(Some(waiting))
     }
 
-    /// Gives a front end that has come to its port.
+    /// Passes a connected front end to its port.
     ///
     /// # Errors
-    /// The port has one already, the front end's user may not, or the data process refused.
+    /// The port has a front end already, the user may not open it, or the data process refused.
     pub async fn front_end_came(&mut self, arrival: Arrival) -> Result<(), ApiError> {
         let name = arrival.port.clone();
         let came = self.attach_front_end(arrival).await;
@@ -52,7 +52,7 @@ impl Switch {
         came
     }
 
-    /// Has a port wait for the next front end, if it has none.
+    /// Makes a port wait for the next front end, if it has none.
     pub fn wait_again(&self, name: &str) {
         if let Ok(port) = self.port(name)
             && let Some(waiting) = &port.waiting
@@ -101,7 +101,7 @@ impl Switch {
         self.add_again(id).await
     }
 
-    /// Gives a new data process what the last one had kept.
+    /// Returns kept items to a new data process.
     pub(super) async fn restore_kept(&mut self) {
         let mut kept = std::mem::take(&mut *locked(&self.kept));
         let is_guest = |id: &PortId| {
@@ -134,7 +134,7 @@ impl Switch {
     }
 }
 
-/// The command that gives one thing back, and its descriptor.
+/// The command that returns one item, and its descriptor.
 fn restore<'a>(
     id: PortId,
     (key, (value, fd)): (&String, &'a (Value, Option<Descriptor>)),

@@ -1,8 +1,8 @@
-//! A switch as the supervisor knows it: its data process, its ports, and everything that is needed to
-//! start the one again with the others.
+//! A switch as the supervisor knows it: its data process, its ports, and everything needed to
+//! restart the data process with its ports.
 //!
-//! What is wanted is recorded first and told to the data process then. If that dies meanwhile, the
-//! record is carried out when it is started again; if it refuses, the record is taken back.
+//! A change is recorded first, and then sent to the data process. If the data process dies
+//! meanwhile, the record is applied when it is restarted. If it refuses, the record is undone.
 
 mod access;
 mod charges;
@@ -44,21 +44,21 @@ use super::tunnels::Tunnels;
 use super::{change, locked, system};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
-/// The longest pause before a data process is started again.
+/// The longest pause before a data process is restarted.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A data process that ran this long was not one of those that die in a row.
+/// A data process that ran this long ends a row of deaths.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
-/// What switches need of the supervisor.
+/// What switches share of the supervisor.
 #[derive(Debug)]
 pub struct Environment {
     /// The runtime directory.
     pub dir: PathBuf,
-    /// The program that is installed: after an upgrade, the new one.
+    /// The installed program: after an upgrade, the new one.
     pub exe: PathBuf,
     /// Who is gone.
     pub hangups: Hangups,
-    /// Where front ends of guests are announced.
+    /// The channel on which connected front ends are announced.
     pub arrivals: mpsc::Sender<Arrival>,
     /// The group that may open ports.
     pub group: Option<String>,
@@ -81,18 +81,18 @@ pub struct Switch {
     pub config: SwitchConfig,
     /// Who may open its ports.
     pub access: Access,
-    /// It is not in the topology: it goes with its last port.
+    /// The switch is not in the topology, and goes with its last port.
     pub ephemeral: bool,
-    /// What the client that made it is charged with.
+    /// The charge of the client that made the switch.
     pub charge: Option<Charge>,
-    /// It was removed while somebody waited for it.
+    /// The switch was removed while a task waited for its lock.
     pub removed: bool,
     environment: Arc<Environment>,
     process: Option<DataProcess>,
     watch: Option<WatchId>,
-    /// What ports keep for the next data process.
+    /// Items that ports keep for the next data process.
     kept: Keeper,
-    /// The task that hears what the last data process said, until its end.
+    /// The task that reads the last data process's messages until its end.
     last_words: Option<JoinHandle<()>>,
     memory: Memfd,
     view: State,
@@ -100,27 +100,27 @@ pub struct Switch {
     walls: Walls,
     ports: BTreeMap<PortId, Port>,
     names: HashMap<String, PortId>,
-    /// Numbers whose ports were removed while no data process ran.
+    /// Numbers of ports that were removed while no data process ran.
     unretired: Vec<PortId>,
     state: SwitchState,
     failure: Option<String>,
     restarts: u32,
     deaths: u32,
-    /// Ports that data processes died of.
+    /// Ports that killed data processes.
     quarantine: Quarantine,
     watchdog: Watchdog,
-    /// What is sent to an sFlow collector.
+    /// The export to an sFlow collector.
     sampling: Option<Export>,
-    /// A task is starting its data process again.
+    /// A task is restarting the data process.
     restarting: bool,
     started: Instant,
 }
 
 impl Switch {
-    /// A switch without a data process yet.
+    /// Makes a switch without a data process.
     ///
     /// # Errors
-    /// There is no memory for its state.
+    /// There is no memory for the switch's state.
     pub fn new(
         environment: Arc<Environment>,
         name: &str,
@@ -162,7 +162,7 @@ impl Switch {
     /// Takes over a data process that an earlier supervisor left, with its ports.
     ///
     /// # Errors
-    /// There is none, or it does not answer; then it is killed.
+    /// There is none, or it does not answer and is killed.
     pub async fn find(&mut self) -> io::Result<()> {
         let (process, memory) =
             DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;
@@ -189,18 +189,18 @@ impl Switch {
             self.take_over(port)?;
         }
         self.tell_limits().await;
-        // It may have been about to change when the earlier supervisor ended.
+        // The earlier supervisor may have ended before it sent changed settings.
         if let Err(error) = self.tell(&Command::set_switch(&self.config), &[]).await {
             tracing::error!(switch = self.name, %error, "settings were not taken");
         }
         Ok(())
     }
 
-    /// Notes that `process` runs, and watches for its end.
+    /// Records that `process` runs, and watches for its end.
     fn runs(&mut self, process: DataProcess) -> io::Result<()> {
         let gone = Gone::DataProcess { switch: self.name.clone() };
         let watch = self.environment.hangups.watch(process.as_fd(), gone);
-        // Nobody would see its end, or use it.
+        // A process whose end cannot be watched is killed.
         self.watch = Some(watch.inspect_err(|_| process.kill())?);
         if self.walls != process.walls {
             for refused in &process.walls.refused {
@@ -242,7 +242,7 @@ impl Switch {
         Ok(())
     }
 
-    /// A CPU may be gone since it was configured: better a switch in another place than none.
+    /// A CPU may have gone since it was configured. The switch then runs elsewhere, with a warning.
     fn warn_of_cpus(&self) {
         let workers = self.view.workers(self.config.workers.len());
         for (number, (wanted, is)) in self.config.workers.iter().zip(workers).enumerate() {
@@ -253,7 +253,7 @@ impl Switch {
         }
     }
 
-    /// The data process ended; false if that is old news.
+    /// Handles the end of the data process; returns false if it is another process by now.
     pub fn ended(&mut self, watch: WatchId) -> bool {
         if self.watch != Some(watch) {
             return false;
@@ -276,7 +276,7 @@ impl Switch {
         true
     }
 
-    /// Ends a data process one of whose workers is stuck: its successor serves the others.
+    /// Kills a data process that has a stuck worker. Its successor serves the other ports.
     pub fn look_after_workers(&mut self, now: Instant) {
         let Some(process) = &self.process else { return self.watchdog.begin() };
         let at_work = self.view.at_work(self.config.workers.len());
@@ -293,13 +293,14 @@ impl Switch {
         self.watchdog.begin();
     }
 
-    /// Closes a port that two data processes running died of: it and its user wait, and the others live.
+    /// Closes a port that killed two data processes in a row. The port and its user must wait, so
+    /// the other ports live.
     fn quarantine_port(&mut self, id: PortId) {
         let Some(port) = self.ports.get(&id) else { return };
         let (name, configured) = (port.name.clone(), port.configured);
         let term = self.quarantine.begin(who(&name, port.uid(self.access)), Instant::now());
         tracing::error!(switch = self.name, port = name, ?term, "port is quarantined");
-        // There is no data process to tell.
+        // No data process runs, so none is told.
         let _ = self.vacated(id, Ok(None));
         if !configured {
             return self.forget(id);
@@ -314,10 +315,10 @@ impl Switch {
         }
     }
 
-    /// Whether a user may open a port of this name: not while it, or the port, is quarantined.
+    /// Checks that neither the user nor the port of this name is quarantined.
     ///
     /// # Errors
-    /// How long it lasts.
+    /// Says how long the quarantine lasts.
     pub(super) fn check_quarantine(&self, name: &str, uid: u32) -> Result<(), ApiError> {
         let Some(left) = self.quarantine.lasts(&who(name, uid), Instant::now()) else {
             return Ok(());
@@ -337,20 +338,20 @@ impl Switch {
         }
     }
 
-    /// Notes that the caller starts it again; false if it runs, is not wanted any more, or another
-    /// task is about to start it.
+    /// Claims the restart for the caller. Returns false if the data process runs, the switch was
+    /// removed, or another task has claimed the restart.
     pub fn begin_restart(&mut self) -> bool {
         let wanted = !self.removed && !self.is_running() && !self.restarting;
         self.restarting |= wanted;
         wanted
     }
 
-    /// The caller of [`begin_restart`](Self::begin_restart) has done what it could.
+    /// Ends the claim of [`begin_restart`](Self::begin_restart), successful or not.
     pub fn end_restart(&mut self) {
         self.restarting = false;
     }
 
-    /// How long to wait before it is started again: not at all the first time.
+    /// The pause before a restart: none at the first death.
     pub fn restart_delay(&mut self) -> Duration {
         if self.started.elapsed() > GOOD_RUN {
             self.deaths = 0;
@@ -362,12 +363,12 @@ impl Switch {
         }
     }
 
-    /// Replaces the data process without losing a frame; returns process ids before and after, and
+    /// Replaces the data process without losing a frame. Returns process ids before and after, and
     /// how long there was none.
     ///
     /// # Errors
-    /// The installed program speaks other control messages: the old one runs on. The new one cannot
-    /// be started: if there is none afterwards, the caller has one started.
+    /// The installed program speaks other control messages: the old process runs on. The new
+    /// process cannot be started: if none runs afterwards, the caller schedules a restart.
     pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
         check_version(&self.environment.exe).await?;
         self.deaths = 0;
@@ -388,7 +389,7 @@ impl Switch {
         }
     }
 
-    /// Ends the data process in order.
+    /// Stops the data process gracefully.
     pub async fn stop(&mut self) {
         let Some(process) = &self.process else { return };
         let watch = self.watch.take();
@@ -408,7 +409,7 @@ impl Switch {
         self.state = SwitchState::Restarting;
     }
 
-    /// Ends it for good: ports and socket go too, and with them the tokens of clients.
+    /// Removes the switch for good, with its ports and socket; clients' tokens close.
     pub async fn remove(&mut self) {
         self.stop().await;
         self.removed = true;
@@ -418,11 +419,12 @@ impl Switch {
             self.detach(id);
             self.forget(id);
         }
-        // It may never have been made.
+        // The socket may never have been made.
         let _ = std::fs::remove_file(socket_path(&self.environment.dir, &self.name));
     }
 
-    /// Asks the data process; `None` if there is none and the record has to do.
+    /// Sends a command to the data process. Returns `None` if none runs: the record then applies at
+    /// its restart.
     async fn tell(
         &self,
         command: &Command,
@@ -432,7 +434,7 @@ impl Switch {
         self.heard(process.ask(command, fds).await)
     }
 
-    /// As `tell`: what became of a question.
+    /// Interprets the answer to a command, as `tell` does.
     fn heard(&self, answer: Result<Answer, AskError>) -> Result<Option<Answer>, ApiError> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -448,10 +450,10 @@ impl Switch {
         }
     }
 
-    /// As `tell`, for what is not recorded here.
+    /// Works as `tell`, for commands that are not recorded.
     async fn tell_now(&self, command: &Command) -> Result<(), ApiError> {
         let told = self.tell(command, &[]).await;
-        // Nothing of it is kept, so the switch does not go on without it.
+        // The command is not recorded, so it fails if no data process runs.
         match told.map_err(|error| ApiError { remedy: "nothing was changed".into(), ..error })? {
             Some(_) => Ok(()),
             None => Err(ApiError::new(
@@ -465,8 +467,8 @@ impl Switch {
     /// Changes the switch's settings.
     ///
     /// # Errors
-    /// They need a new data process while clients have ports open, or it refused. If there is no data
-    /// process afterwards, the caller has one started.
+    /// The settings need a new data process while clients have ports open, or it refused. If no
+    /// data process runs afterwards, the caller schedules a restart.
     pub async fn set_config(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
         if change::needs_restart(&self.config, &config) {
             return self.rebuild(config).await;
@@ -478,7 +480,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Starts again with memory of another shape.
+    /// Restarts the data process with memory of another layout.
     async fn rebuild(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
         let busy =
             |reason: String, remedy: &str| Err(ApiError::new(ErrorCode::Busy, reason, remedy));
@@ -500,7 +502,7 @@ impl Switch {
         self.start().await.map_err(|e| system("Cannot start the data process", e))
     }
 
-    /// True while it has a data process.
+    /// Returns true while a data process runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process.is_some()
@@ -515,7 +517,8 @@ fn new_state(config: &SwitchConfig) -> Result<(Memfd, State), ApiError> {
     Ok((memory, view))
 }
 
-/// Who is quarantined for a port of this name and user: root and the daemon's own user do not lose all their ports.
+/// What to quarantine for a port of this name and user. Root and the daemon's user lose only the
+/// port, not all their ports.
 fn who(name: &str, uid: u32) -> Who {
     match uid == 0 || uid == rustix::process::geteuid().as_raw() {
         true => Who::Port(name.into()),

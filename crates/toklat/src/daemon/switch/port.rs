@@ -1,4 +1,4 @@
-//! The ports of a switch: what is recorded of each, and how each comes, changes and goes.
+//! The ports of a switch: what is recorded of each, and how each is added, changed and removed.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,26 +28,27 @@ pub struct Port {
     pub id: PortId,
     /// What it is.
     pub spec: PortSpec,
-    /// It is in the topology: it stays when its client goes.
+    /// The port is in the topology, so it stays when its client disconnects.
     pub configured: bool,
     /// Who opened it.
     pub client: Option<Client>,
-    /// The user it works for, where an earlier supervisor knew its client.
+    /// The port's user, if an earlier supervisor opened it and knew its client.
     pub(super) user: Option<u32>,
     pub(super) attachment: Attachment,
     pub(super) fds: Vec<Descriptor>,
     pub(super) watch: Option<WatchId>,
     pub(super) worker: Option<u16>,
     pub(super) failure: Option<String>,
-    /// Two data processes died of it.
+    /// The port killed two data processes.
     pub(super) quarantined: bool,
-    /// A data process knew it: its state memory is in use.
+    /// A data process has had the port, so its state memory is in use.
     pub(super) known: bool,
     /// What its user is charged with.
     pub(super) charges: Charges,
-    /// Where it waits for a front end.
+    /// The wait for its front end, if it has one.
     pub(super) waiting: Option<Waiting>,
-    /// Its part in what tunnels share. Behind the descriptors: those are closed before it is given up.
+    /// The port's share of tunnels' state. The field order matters: the descriptors above are
+    /// closed before the share is released.
     pub(super) tunnel: Option<Tunnel>,
 }
 
@@ -73,7 +74,7 @@ impl Port {
         }
     }
 
-    /// The descriptor on which its client, or front end, hangs up.
+    /// The descriptor that reports when the client or front end disconnects.
     pub(super) fn hangup_fd(&self) -> Option<&Descriptor> {
         match self.attachment {
             Attachment::Ring(_) | Attachment::Monitor { .. } => self.fds.get(1),
@@ -84,19 +85,19 @@ impl Port {
         }
     }
 
-    /// True while a client has it open.
+    /// Returns true while a client has the port open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Why it does not get to whom it is to connect to, and for how long by now.
+    /// Why the port cannot connect to its peer, and for how long by now.
     #[must_use]
     pub fn unconnected(&self) -> Option<(String, Duration)> {
         self.waiting.as_ref()?.trouble()
     }
 
-    /// The user it works for, on a switch with this `access`.
+    /// The port's user, on a switch with this `access`.
     pub(super) fn uid(&self, access: Access) -> u32 {
         let owner = access.to(self.spec.owner);
         let known = self.client.map(|client| client.uid).or(self.user).or(owner);
@@ -116,7 +117,7 @@ impl Port {
 }
 
 impl Switch {
-    /// Records a port that a data process which outlived its supervisor has.
+    /// Records a port of a data process that outlived its supervisor.
     pub(super) fn take_over(&mut self, found: FoundPort) -> io::Result<()> {
         let FoundPort { id, config, fds } = found;
         let spec = PortSpec { policy: config.policy, worker: config.worker, ..PortSpec::default() };
@@ -134,19 +135,19 @@ impl Switch {
         Ok(())
     }
 
-    /// Has numbers cleared whose ports were removed while no data process ran.
+    /// Clears the numbers of ports that were removed while no data process ran.
     pub(super) async fn retire_numbers(&mut self) {
         for id in std::mem::take(&mut self.unretired) {
             let mut port = Port::new(id, "retired", PortSpec::default(), false);
             port.known = true;
-            // A refusal leaves old counters behind, no more.
+            // A refusal only leaves old counters behind.
             let _ = self.tell(&port.add_command(self.access), &[]).await;
             let _ = self.tell(&Command::RemovePort { id }, &[]).await;
         }
     }
 
-    /// Adds a recorded port to a new data process. One that is refused is vacant then, and says why,
-    /// or gone.
+    /// Adds a recorded port to a new data process. If it refuses, a configured port stays vacant
+    /// with the reason, and any other port is removed.
     pub(super) async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
         match self.tell_port(id).await {
             Err(error) => Err(self.refused(id, error).await),
@@ -154,8 +155,8 @@ impl Switch {
         }
     }
 
-    /// As `add_again`, for all recorded ports; many are on their way at a time, so that the data
-    /// process adds them together.
+    /// Works as `add_again`, for all recorded ports. Many commands are in flight at a time, so the
+    /// data process adds the ports together.
     pub(super) async fn add_all_again(&mut self) {
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for ids in ids.chunks(MAX_PENDING) {
@@ -179,7 +180,8 @@ impl Switch {
         }
     }
 
-    /// A recorded port was refused: it is vacant then, and says why, or gone. Returns the reason.
+    /// Handles a refused port: a configured port stays vacant with the reason, and any other is
+    /// removed. Returns the reason.
     async fn refused(&mut self, id: PortId, error: ApiError) -> ApiError {
         self.detach(id);
         let Some(port) = self.ports.get_mut(&id) else { return error };
@@ -191,7 +193,7 @@ impl Switch {
         self.tell_port(id).await.err().unwrap_or(error)
     }
 
-    /// Tells of a port as it is recorded.
+    /// Sends the recorded port to the data process.
     pub(super) async fn tell_port(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get(&id) else { return Ok(()) };
         let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
@@ -206,7 +208,7 @@ impl Switch {
         }
     }
 
-    /// The lowest number that is free.
+    /// The lowest free number.
     pub(super) fn next_id(&self) -> Result<PortId, ApiError> {
         let taken = self.ports.keys().copied();
         let id = (0..).zip(taken).find(|(id, taken)| id != taken).map(|(id, _)| id);
@@ -259,7 +261,7 @@ impl Switch {
                 let reason = format!("{}:{name} exists", self.name);
                 return Err(ApiError::new(ErrorCode::Exists, reason, "use `toklat port set`"));
             }
-            // A client made it by opening it. From now on it stays.
+            // A client made the port by opening it. From here on it is permanent.
             self.set_port(name, spec).await?;
             self.port_mut(name)?.configured = true;
             return Ok(());
@@ -273,7 +275,7 @@ impl Switch {
         self.insert(port).await
     }
 
-    /// Adds a port whose kind could not be opened: it waits, and says why.
+    /// Adds a port whose kind could not be opened. It stays vacant, with the reason.
     pub async fn add_failed_port(&mut self, name: &str, spec: PortSpec, error: &ApiError) {
         let Ok(id) = self.next_id() else { return };
         let mut port = Port::new(id, name, spec, true);
@@ -314,7 +316,7 @@ impl Switch {
         told
     }
 
-    /// Marks a port that was taken over as one of the topology's, with the settings it has there.
+    /// Marks a port that was taken over as configured, with its settings from the topology.
     ///
     /// # Errors
     /// As [`set_port`](Self::set_port).
@@ -331,8 +333,8 @@ impl Switch {
         self.change_port(name, spec, Written::Kept).await
     }
 
-    /// Removes every port that belongs neither to the topology nor to a client: what an earlier
-    /// supervisor was about to remove.
+    /// Removes every port that is neither configured nor open: an earlier supervisor was about to
+    /// remove it.
     pub async fn remove_leftovers(&mut self) {
         let left = |p: &&Port| !p.configured && !p.is_open();
         let names: Vec<_> = self.ports.values().filter(left).map(|p| p.name.clone()).collect();
@@ -343,11 +345,11 @@ impl Switch {
         }
     }
 
-    /// Changes a port; a new kind attaches it anew.
+    /// Changes a port. A new kind replaces its attachment.
     ///
     /// # Errors
-    /// The new kind cannot be opened: the port is as before. The data process refused it: the port is
-    /// vacant, and says why.
+    /// The new kind cannot be opened: the port stays unchanged. The data process refused it: the
+    /// port stays vacant, with the reason.
     pub async fn set_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
         let same = self.port(name)?.spec.kind == spec.kind;
         self.change_port(name, spec, if same { Written::Kept } else { Written::Emptied }).await
@@ -393,7 +395,7 @@ impl Switch {
         let Opened { attachment, fds, tunnel } = self.open(&name, &spec, written).await?;
         self.vacate(id).await?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
-        // Its socket may be at the place of the new one.
+        // The old socket may have the path of the new one.
         port.waiting = None;
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
         port.tunnel = tunnel;
@@ -406,13 +408,14 @@ impl Switch {
         self.add_again(id).await
     }
 
-    /// Has the data process let go of a port, and closes what was kept for it. The number stays.
+    /// Removes a port from the data process, and closes what was kept for it. Its number stays
+    /// taken.
     pub(super) async fn vacate(&mut self, id: PortId) -> Result<(), ApiError> {
         self.vacate_all(&[id]).await
     }
 
-    /// As `vacate`, for many; many are on their way at a time, so that the data process removes them
-    /// together.
+    /// Works as `vacate`, for many ports. Many commands are in flight at a time, so the data
+    /// process removes the ports together.
     pub(super) async fn vacate_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
         let mut done = Ok(());
         for ids in ids.chunks(MAX_PENDING) {
@@ -432,7 +435,7 @@ impl Switch {
         done
     }
 
-    /// Closes what was kept for a port, of which the data process was `told` that it goes.
+    /// Closes what was kept for a port; `told` is the data process's answer to its removal.
     pub(super) fn vacated(
         &mut self,
         id: PortId,
@@ -442,7 +445,7 @@ impl Switch {
         match (told?, self.ports.get_mut(&id)) {
             (Some(_), Some(port)) => port.known = false,
             (None, Some(port)) if port.known => {
-                // The next data process clears the number before it is used again.
+                // The next data process clears the number before it is reused.
                 port.known = false;
                 self.unretired.push(id);
             }
@@ -459,7 +462,7 @@ impl Switch {
             self.environment.hangups.unwatch(watch, token);
         }
         if let (Attachment::VfioUser(_), Some(socket)) = (&port.attachment, port.fds.first()) {
-            // Its front end takes a connection that is cut for more than the end of it.
+            // To its front end a reset connection would mean more than a disconnect.
             socket.take_leave();
         }
         port.fds.clear();
@@ -481,7 +484,7 @@ impl Switch {
     /// Removes a port and its monitors.
     ///
     /// # Errors
-    /// There is none of this name, or the data process refused.
+    /// There is no port of this name, or the data process refused.
     pub async fn remove_port(&mut self, name: &str) -> Result<(), ApiError> {
         let id = self.port(name)?.id;
         self.remove_all(&[id]).await
@@ -499,7 +502,7 @@ impl Switch {
         done
     }
 
-    /// A free name for a monitor of `parent`.
+    /// Finds a free name for a monitor of `parent`.
     #[must_use]
     pub fn monitor_name(&self, parent: &str, monitor: Monitor) -> String {
         let what = match monitor {
@@ -511,7 +514,7 @@ impl Switch {
         names.into_iter().find(|name| !self.names.contains_key(name)).unwrap_or_default()
     }
 
-    /// Whether the port of this name is as it should be; `None` if there is none.
+    /// Whether the port of this name works; `None` if there is none.
     #[must_use]
     pub fn health(&self, name: &str) -> Option<bool> {
         self.port(name).ok().map(|port| self.failure_of(port).is_none())

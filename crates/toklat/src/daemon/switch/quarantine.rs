@@ -1,21 +1,21 @@
-//! Ports that a data process died of, twice running: they wait, so that the others live.
+//! Quarantine of ports that killed two data processes in a row, so that the other ports live.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use dataplane::config::PortId;
 
-/// How long a first quarantine is, and a last one; each is twice as long as the one before.
+/// The first and the longest quarantine. Each is twice as long as the one before.
 const TERMS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
-/// Whoever behaved for so long after a quarantine begins with a short one again.
+/// After this time without a quarantine, the next one is short again.
 const FORGIVEN: Duration = Duration::from_secs(3600);
 
-/// Who is quarantined: a stranger with all that it opens, or a port by its name.
+/// What is quarantined: an untrusted user with all its ports, or one port by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
-    /// A user that is neither root nor the daemon's.
+    /// A user other than root and the daemon's user.
     User(u32),
-    /// A port of a user who is.
+    /// A port of root or of the daemon's user.
     Port(String),
 }
 
@@ -28,25 +28,26 @@ struct Term {
 /// The memory of it.
 #[derive(Debug, Default)]
 pub struct Quarantine {
-    /// The port that was served at the last death.
+    /// The port that was being served when the last data process died.
     suspect: Option<PortId>,
     terms: HashMap<Who, Term>,
 }
 
 impl Quarantine {
-    /// A data process died as it served `port`, if it is known which. True if it was the same one the last time.
+    /// Records that a data process died while serving `port`, if that is known. Returns true if the
+    /// last one died of the same port.
     pub fn died_of(&mut self, port: Option<PortId>) -> bool {
         let again = port.is_some() && self.suspect == port;
         self.suspect = if again { None } else { port.or(self.suspect) };
         again
     }
 
-    /// A data process has run well for long: nobody is suspect.
+    /// Clears the suspect, because a data process has run well for long.
     pub fn ran_well(&mut self) {
         self.suspect = None;
     }
 
-    /// Begins a term; how long it is.
+    /// Begins a quarantine; returns its length.
     pub fn begin(&mut self, who: Who, now: Instant) -> Duration {
         let earlier = self.terms.get(&who).filter(|term| now < term.until + FORGIVEN);
         let length = earlier.map_or(TERMS.0, |term| (2 * term.length).min(TERMS.1));
@@ -54,7 +55,7 @@ impl Quarantine {
         length
     }
 
-    /// How long it still lasts; `None` if it may open ports.
+    /// The rest of the quarantine; `None` if there is none.
     pub fn lasts(&self, who: &Who, now: Instant) -> Option<Duration> {
         let term = self.terms.get(who)?;
         term.until.checked_duration_since(now).filter(|left| !left.is_zero())

@@ -1,4 +1,4 @@
-//! What is said of a switch, and what is asked of its forwarding table.
+//! Descriptions of a switch, and operations on its forwarding table.
 
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
@@ -16,16 +16,16 @@ impl Switch {
     /// Forgets learned addresses.
     ///
     /// # Errors
-    /// There is no such port, or no data process now.
+    /// There is no such port, or no data process runs.
     pub async fn flush_fdb(&self, flush: &FdbFlush) -> Result<(), ApiError> {
         let port = flush.port.as_deref().map(|name| self.port(name)).transpose()?.map(|p| p.id);
         self.tell_now(&Command::FlushFdb { port, vlan: flush.vlan }).await
     }
 
-    /// Adds an address that stays.
+    /// Adds a permanent address.
     ///
     /// # Errors
-    /// There is no such port, no room, or no data process now.
+    /// There is no such port, no room, or no data process runs.
     pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
         let port = self.port(&entry.port)?.id;
         self.tell_now(&Command::AddFdb { mac: entry.mac, vlan: entry.vlan, port }).await
@@ -34,7 +34,7 @@ impl Switch {
     /// Removes an address.
     ///
     /// # Errors
-    /// There is none, or no data process now.
+    /// There is no such address, or no data process runs.
     pub async fn delete_fdb(&self, mac: Mac, vlan: Option<VlanId>) -> Result<(), ApiError> {
         let done = self.tell_now(&Command::DeleteFdb { mac, vlan }).await;
         let now = port::Nanos(monotonic_ns());
@@ -63,7 +63,7 @@ impl Switch {
         self.ports.get(&id).map_or_else(|| format!("#{id}"), |port| port.name.clone())
     }
 
-    /// What the API says of it.
+    /// Describes the switch for the API.
     #[must_use]
     pub fn info(&self) -> SwitchInfo {
         SwitchInfo {
@@ -82,7 +82,7 @@ impl Switch {
         }
     }
 
-    /// Why a port is not as it should be, if it is not.
+    /// Why a port does not work; `None` if it does.
     pub(super) fn failure_of(&self, port: &Port) -> Option<String> {
         let failed = || {
             let state = self.view.port(port.id).filter(|state| port.known && state.has_failed())?;
@@ -101,7 +101,7 @@ impl Switch {
         port.failure.clone().or_else(failed)
     }
 
-    /// Why a port's file is not written any more, if it is not.
+    /// Why a port's file is not written any more; `None` if it is.
     fn unwritten(&self, port: &Port) -> Option<String> {
         let path = open::of(&port.spec.kind).file()?;
         let error = self.view.port(port.id).filter(|_| port.known)?.write_error()?;
@@ -125,7 +125,7 @@ impl Switch {
         }
     }
 
-    /// What the API says of a port.
+    /// Describes a port for the API.
     #[must_use]
     pub fn port_info(&self, port: &Port) -> PortInfo {
         let monitors = match port.attachment {
@@ -151,7 +151,7 @@ impl Switch {
         }
     }
 
-    /// What readers of its counters need.
+    /// A copy of what readers of its counters need.
     #[must_use]
     pub fn overview(&self) -> Overview {
         let ports = self.ports.values();

@@ -1,4 +1,4 @@
-//! A switch's samples for an sFlow collector, and its drops for whoever asks.
+//! A switch's samples for an sFlow collector, and its records of drops.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use super::super::supervisor::monotonic_ns;
 use super::Switch;
 use crate::api::{ApiError, Dropped, DroppedFrame, ErrorCode, PortState};
 
-/// After a question, drops are recorded for so many seconds.
+/// Seconds for which drops are recorded after a request.
 const RECORDED_S: u32 = 5;
 
 impl Switch {
-    /// Samples as these settings say from now on.
+    /// Starts sampling with these settings.
     ///
     /// # Errors
     /// Too many switches are sampled.
@@ -22,7 +22,7 @@ impl Switch {
         if self.sampling.as_ref().map(Export::settings) == settings {
             return Ok(());
         }
-        // Its number is free for the next.
+        // Frees its number for the next switch.
         self.sampling = None;
         let Some(settings) = settings else { return Ok(()) };
         let begun = Export::begin(settings, &self.name, &self.view, &self.environment.agents);
@@ -33,14 +33,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks a new data process for samples.
+    /// Requests samples of a new data process.
     pub(super) fn renew_sampling(&mut self) {
         if let Some(sampling) = &mut self.sampling {
             sampling.renew(&self.view);
         }
     }
 
-    /// Sends what was sampled; false if nothing is.
+    /// Sends new samples; returns false if the switch is not sampled.
     pub fn send_samples(&mut self) -> bool {
         let Some(mut sampling) = self.sampling.take() else { return false };
         sampling.send(Instant::now(), || {
@@ -54,7 +54,8 @@ impl Switch {
         true
     }
 
-    /// The frames that were dropped since a place, or from now on; has drops recorded for some seconds more.
+    /// The frames dropped since a position, or from this call on. Extends the recording of drops by
+    /// some seconds.
     #[must_use]
     pub fn dropped(&self, since: Option<u64>) -> Dropped {
         let (recorder, now) = (self.view.recorder(), port::Nanos(monotonic_ns()));

@@ -1,4 +1,4 @@
-//! Ports that are tunnels: what each shares with others of its host.
+//! Ports that are tunnels, and the state they share with other tunnels of the host.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::{Port, Switch};
 use crate::api::TunnelInfo;
 
 impl Port {
-    /// The hosts behind it, if it is a tunnel.
+    /// The other hosts, if the port is a tunnel.
     #[must_use]
     pub fn tunnel_info(&self) -> Option<TunnelInfo> {
         self.tunnel.as_ref().map(Tunnel::info)
@@ -18,10 +18,10 @@ impl Port {
 }
 
 impl Switch {
-    /// Takes over what a tunnel shares with others, if the port is one.
+    /// Takes over a tunnel's share of that state, if the port is a tunnel.
     pub(super) fn take_over_tunnel(&self, port: &mut Port) {
         let Attachment::Vxlan(config) = &port.attachment else { return };
-        // They are our own, and closed at once.
+        // The descriptors are our own, so closing them does not block.
         let fds = std::mem::take(&mut port.fds).into_iter();
         port.fds = fds.map(|fd| Descriptor::ours(fd.into_ours())).collect();
         let twin = |fd: Option<&Descriptor>| {

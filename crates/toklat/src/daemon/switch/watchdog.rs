@@ -1,24 +1,27 @@
-//! Workers that make no progress.
+//! Detects workers that make no progress.
 //!
-//! A worker that is stuck in a port's turn serves none of its other ports. Nobody would say so: its process lives, and answers
-//! commands. So it is looked at from outside, by the passes that it counts in state memory.
+//! A worker that is stuck in a port's turn serves none of its other ports. Its process lives and
+//! answers commands, so only an outside check notices: the supervisor compares the passes that each
+//! worker counts in state memory.
 
 use std::time::{Duration, Instant};
 
 use dataplane::config::PortId;
 
-/// A worker that serves one port for so long in one pass is stuck. Held back pages and a busy machine take less.
+/// A worker that serves one port for this long in one pass is stuck. Even delayed pages and a busy
+/// machine take less.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// What was seen of a switch's workers.
+/// The last observations of a switch's workers.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    /// By worker: the passes it had made when it was first seen at that pass, and when.
+    /// By worker: its pass count, and when that count was first seen.
     seen: Vec<(u64, Instant)>,
 }
 
 impl Watchdog {
-    /// Looks at what each worker does ([`dataplane::state::State::at_work`]); one that is stuck, and the port that it serves.
+    /// Checks each worker ([`dataplane::state::State::at_work`]). Returns a stuck worker, and the
+    /// port it serves.
     pub fn look(
         &mut self,
         at_work: &[(u64, Option<PortId>)],
@@ -33,14 +36,14 @@ impl Watchdog {
                         stuck = Some((number, *port));
                     }
                 }
-                // One that serves nobody sleeps, or is about to begin a pass.
+                // A worker that serves no port sleeps, or is about to begin a pass.
                 _ => *seen = (*passes, now),
             }
         }
         stuck
     }
 
-    /// Another data process is looked at from now on.
+    /// Forgets the observations, because another data process is watched next.
     pub fn begin(&mut self) {
         self.seen.clear();
     }

@@ -1,9 +1,10 @@
-//! Tunnels: their sockets, and which of them receives a segment's datagrams.
+//! Tunnels: their sockets, and which socket receives a segment's datagrams.
 //!
-//! The UDP port of VXLAN is one for a host, and each tunnel has a socket there: they are a group (SO_REUSEPORT), and a
-//! classic-BPF program of the group's chooses by VNI. It names a socket by its place in the group. The kernel appends a
-//! socket that is bound, and moves the last one into the place of one whose last descriptor was closed; a group's
-//! sockets keep their places with them, so that a supervisor that was restarted knows them.
+//! A host has one UDP port for VXLAN, and each tunnel has a socket there. The sockets form a group
+//! (SO_REUSEPORT), whose classic-BPF program chooses by VNI. The program names a socket by its
+//! index in the group. The kernel appends a newly bound socket. When a socket's last descriptor is
+//! closed, the kernel moves the group's last socket to its index. Each socket stores its index in a
+//! socket option, where a restarted supervisor finds it.
 
 mod sockets;
 
@@ -25,10 +26,10 @@ use crate::api::{ApiError, ErrorCode, PeerInfo, TunnelInfo};
 
 /// Bytes of the outer headers and the inner Ethernet header, beside the outer IP header.
 const OVERHEAD: u16 = 8 + frame::VXLAN_HEADER as u16 + frame::ETHERNET_HEADER as u16;
-/// How long a socket may take to be closed by all that have it.
+/// Time limit until all processes have closed a socket.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Where the sockets of a group are bound.
+/// The address and namespace at which a group's sockets are bound.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     netns: Option<String>,
@@ -42,7 +43,7 @@ struct Member {
     vni: u32,
     /// The port it is of.
     owner: String,
-    /// Tunnels that have it: two while a port is replaced.
+    /// How many tunnels use the socket: two while a port is replaced.
     users: usize,
     socket: OwnedFd,
 }
@@ -51,11 +52,11 @@ struct Member {
 #[derive(Debug, Default)]
 pub struct Tunnels {
     groups: Mutex<BTreeMap<Place, Vec<Member>>>,
-    /// All tunnels that data processes had are known.
+    /// All tunnels of earlier data processes are known.
     settled: AtomicBool,
 }
 
-/// A tunnel's part in a group: given up when it is dropped.
+/// A tunnel's share of a group, released when dropped.
 #[derive(Debug)]
 struct Share {
     tunnels: Arc<Tunnels>,
@@ -63,7 +64,7 @@ struct Share {
     vni: u32,
 }
 
-/// What the supervisor keeps of a port that is a tunnel.
+/// The supervisor's record of a tunnel port.
 #[derive(Debug)]
 pub struct Tunnel {
     config: VxlanConfig,
@@ -72,7 +73,7 @@ pub struct Tunnel {
     _share: Share,
 }
 
-/// What a tunnel is opened as.
+/// The result of opening a tunnel.
 pub type Opened = (Attachment, Vec<OwnedFd>, Tunnel);
 
 impl Tunnels {
@@ -88,7 +89,7 @@ impl Tunnels {
         namespace::in_namespace(netns, move || tunnels.open_here(config, owner)).await
     }
 
-    /// As `open`, in the namespace that this thread is in.
+    /// Works as `open`, in the namespace of this thread.
     fn open_here(
         self: &Arc<Self>,
         mut config: VxlanConfig,
@@ -106,7 +107,7 @@ impl Tunnels {
         Ok((Attachment::Vxlan(config), fds, tunnel))
     }
 
-    /// A socket for a segment, in its group.
+    /// Makes a socket for a segment, in its group.
     fn join(
         self: &Arc<Self>,
         place: &Place,
@@ -132,7 +133,7 @@ impl Tunnels {
             return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
         }
         let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
-        // Those in the group that are not taken over yet come before it, too.
+        // Sockets that are not taken over yet precede it in the group, too.
         let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
         if index != group.len() && self.settled.load(Ordering::Relaxed) {
             let reason = format!("Another program receives at UDP port {}", place.at);
@@ -142,16 +143,16 @@ impl Tunnels {
         sockets::set_index(&socket, index).map_err(failed)?;
         let twin = socket.try_clone().map_err(failed)?;
         group.push(Member { index, vni, owner, users: 1, socket });
-        // From here on, a failure gives the place up again.
+        // From here on, a failure releases the share.
         let share = share();
         choose(group).map_err(failed)?;
         Ok((twin, share))
     }
 
-    /// Takes over a tunnel that a data process has.
+    /// Takes over a tunnel of a data process.
     ///
     /// # Errors
-    /// Its descriptors are not a tunnel's.
+    /// The descriptors are not a tunnel's.
     pub fn take_over(
         self: &Arc<Self>,
         config: &VxlanConfig,
@@ -168,8 +169,8 @@ impl Tunnels {
         Ok(Tunnel { config: config.clone(), counters, _share: share })
     }
 
-    /// All tunnels that data processes had are taken over: sockets that were closed while no supervisor ran have left
-    /// places, into which the kernel has moved the last ones.
+    /// Ends the takeover of tunnels. Sockets closed while no supervisor ran have left free indices,
+    /// into which the kernel has moved the last sockets.
     pub fn settle(&self) {
         self.settled.store(true, Ordering::Relaxed);
         for (place, group) in locked(&self.groups).iter_mut() {
@@ -186,7 +187,7 @@ impl Tunnels {
         }
     }
 
-    /// Gives up a tunnel's part in its group. In the namespace of the group.
+    /// Releases a tunnel's share of its group. Must run in the group's namespace.
     fn leave(&self, place: &Place, vni: u32) -> io::Result<()> {
         let mut groups = locked(&self.groups);
         let Some(group) = groups.get_mut(place) else { return Ok(()) };
@@ -205,13 +206,13 @@ impl Tunnels {
                 break inodes.len();
             }
             if Instant::now() >= deadline {
-                // Another process has it still: its place stays taken.
+                // Another process still has it open, so its index stays taken.
                 tracing::warn!(at = %place.at, vni, "a tunnel's socket was not closed");
                 return choose(group);
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        // The kernel has moved the last one into its place.
+        // The kernel has moved the last socket to its index.
         if let Some(last) = group.iter_mut().find(|member| member.index == left) {
             last.index = index;
             sockets::set_index(&last.socket, index)?;
@@ -227,7 +228,7 @@ impl Tunnels {
 impl Drop for Share {
     fn drop(&mut self) {
         let (tunnels, place, vni) = (Arc::clone(&self.tunnels), self.place.clone(), self.vni);
-        // It may wait for a data process, and enters a namespace.
+        // It may wait for a data process, and it enters a namespace.
         let leave = move || {
             let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
             let left = entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, vni));
@@ -242,7 +243,7 @@ impl Drop for Share {
 }
 
 impl Tunnel {
-    /// What the API says of it.
+    /// Describes the tunnel's peers for the API.
     #[must_use]
     pub fn info(&self) -> TunnelInfo {
         let peers = self.config.peers.iter().zip(self.counters.iter());
@@ -261,14 +262,14 @@ impl Tunnel {
     }
 }
 
-/// Has the group choose by VNI.
+/// Makes the group choose by VNI.
 fn choose(group: &[Member]) -> io::Result<()> {
     let Some(first) = group.first() else { return Ok(()) };
     let places: Vec<_> = group.iter().map(|member| (member.vni, member.index)).collect();
     sockets::choose_by_vni(&first.socket, &places, first.index)
 }
 
-/// Largest IP packet of a guest that fits the paths to all peers that there is a way to.
+/// Largest IP packet of a guest that fits the paths to all reachable peers.
 fn inner_mtu(config: &VxlanConfig) -> Option<u16> {
     let to = |ip: &IpAddr| SocketAddr::new(*ip, config.port);
     let paths = config.peers.iter().filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
@@ -310,7 +311,7 @@ fn cannot_bind(at: SocketAddr, error: &io::Error) -> ApiError {
     }
 }
 
-/// The sockets that are bound at exactly this address, in the namespace of this thread, by their inodes.
+/// The inodes of the sockets bound at exactly this address, in the namespace of this thread.
 fn inodes_at(at: SocketAddr) -> io::Result<Vec<u64>> {
     let (file, address) = match at.ip() {
         IpAddr::V4(ip) => ("udp", hex(&ip.octets())),
@@ -325,7 +326,7 @@ fn inodes_at(at: SocketAddr) -> io::Result<Vec<u64>> {
     Ok(table.lines().filter_map(inode).collect())
 }
 
-/// An address as `/proc/net/udp` has it: words of 32 bits, each as the machine reads it.
+/// Formats an address as `/proc/net/udp` does: words of 32 bits, in the machine's byte order.
 fn hex(octets: &[u8]) -> String {
     let words = octets.as_chunks::<4>().0.iter();
     words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
@@ -338,7 +339,7 @@ mod tests {
     use super::*;
 
     fn place() -> Place {
-        // A port that is free now.
+        // A free port.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         Place { netns: None, at: socket.local_addr().unwrap() }
     }
@@ -352,7 +353,7 @@ mod tests {
         let [_, a, b, c] = vni.to_be_bytes();
         let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         from.send_to(&[8, 0, 0, 0, a, b, c, 0], place.at).unwrap();
-        // A busy kernel delivers it later.
+        // A busy kernel may deliver it later.
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
         let seconds = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut fds, Some(&seconds)), Ok(1), "VNI {vni}");
@@ -405,7 +406,7 @@ mod tests {
     fn a_later_supervisor_knows_the_places_again() {
         let (tunnels, place) = (Arc::<Tunnels>::default(), place());
         let mut all: Vec<_> = (1..=4).map(|vni| (vni, join(&tunnels, &place, vni))).collect();
-        // It is gone, and with it the socket that it was about to close.
+        // The supervisor is gone, and with it the socket that it was about to close.
         let ended = std::mem::take(&mut *locked(&tunnels.groups));
         all.iter_mut().for_each(|(_, (_, share))| share.tunnels = Arc::default());
         drop(ended);

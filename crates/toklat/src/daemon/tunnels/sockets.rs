@@ -1,4 +1,5 @@
-//! UDP sockets of VXLAN tunnels, made by the supervisor for data processes, which may neither make nor set any.
+//! UDP sockets of VXLAN tunnels. The supervisor makes them, because data processes may neither make
+//! nor configure sockets.
 #![allow(unsafe_code, reason = "no library sets these options of sockets")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -9,19 +10,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use dataplane::attach::vxlan::SENDERS;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Bytes that wait in a socket: some milliseconds of a fast link.
+/// Receive buffer in bytes: some milliseconds of a fast link.
 const BUFFER: libc::c_int = 4 << 20;
-/// The source ports of VXLAN datagrams are this one and those above (RFC 7348, 5).
+/// The lowest source port of VXLAN datagrams (RFC 7348, 5).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// Ports that are tried before the kernel chooses one.
 const TRIES: usize = 64;
-/// Most segments of one address: the program that tells them apart is not longer.
+/// Most segments at one address: the length of the BPF program allows no more.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
 /// `linux/udp.h`: the checksum of IPv6 datagrams may be zero (RFC 6935, as VXLAN allows it).
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A socket that receives a segment's datagrams, one of several at its address.
+/// Makes the socket that receives a segment's datagrams, one of several at its address.
 pub(super) fn receiver(at: SocketAddr) -> io::Result<OwnedFd> {
     let socket = datagrams(at.ip())?;
     rustix::net::sockopt::set_socket_reuseport(&socket, true)?;
@@ -37,7 +38,8 @@ pub(super) fn receiver(at: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The sockets that a tunnel sends by: flows differ in their source port, and none of them is fragmented.
+/// Makes the sockets that a tunnel sends from. Each flow has its own source port, and datagrams are
+/// never fragmented.
 pub(super) fn senders(local: IpAddr) -> io::Result<Vec<OwnedFd>> {
     (0..SENDERS).map(|_| sender(local)).collect()
 }
@@ -65,7 +67,7 @@ fn sender(local: IpAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What fits the path to `to` in one IP packet.
+/// The largest IP packet that fits the path to `to`.
 pub(super) fn path_mtu(local: IpAddr, to: SocketAddr) -> io::Result<u16> {
     let socket = datagrams(local)?;
     rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
@@ -87,14 +89,14 @@ fn datagrams(ip: IpAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Makes a buffer larger: beyond the machine's limit where the daemon may (CAP_NET_ADMIN).
+/// Enlarges a buffer: beyond the machine's limit if the daemon may (CAP_NET_ADMIN).
 fn grow(socket: &OwnedFd, force: libc::c_int, ask: libc::c_int) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, force, BUFFER)
         .or_else(|_| set(socket, libc::SOL_SOCKET, ask, BUFFER))
 }
 
-/// Keeps a socket's place in its group with the socket itself, where a later supervisor finds it: UDP makes no use of
-/// this option.
+/// Stores a socket's index in the socket itself, where a later supervisor finds it. UDP does not
+/// use this option.
 pub(super) fn set_index(socket: &OwnedFd, index: usize) -> io::Result<()> {
     let number = libc::c_int::try_from(index + 1).map_err(io::Error::other)?;
     set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, number)
@@ -106,13 +108,13 @@ pub(super) fn index(socket: &OwnedFd) -> io::Result<usize> {
     usize::try_from(number - 1).map_err(io::Error::other)
 }
 
-/// Has no datagram reach a socket, which is never read.
+/// Blocks all datagrams to a socket that is never read.
 fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_FILTER, &mut [ret(0)])
 }
 
-/// Has the group of sockets that this one is in choose by VNI: of each segment, the place of its socket in the group.
-/// Datagrams of others go to `otherwise`, which counts them.
+/// Makes the socket's group choose by VNI: for each segment, the index of its socket in the group.
+/// Datagrams of other segments go to `otherwise`, which counts them.
 pub(super) fn choose_by_vni(
     socket: &OwnedFd,
     places: &[(u32, usize)],
@@ -122,7 +124,8 @@ pub(super) fn choose_by_vni(
     attach(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &mut program)
 }
 
-/// The program begins to read behind the UDP header. One that reads beyond a datagram's end answers 0.
+/// The program's offset 0 is the end of the UDP header. A read beyond the datagram's end makes the
+/// program return 0.
 fn program(places: &[(u32, usize)], otherwise: usize) -> Vec<libc::sock_filter> {
     /// `linux/bpf_common.h`: load a word, shift right, jump if equal.
     const LOAD: u16 = 0x20;
