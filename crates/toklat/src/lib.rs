@@ -1,4 +1,4 @@
-//! toklat: the daemon, its command line and the tools, in one binary with the benchmarks.
+//! toklat: the daemon, its command line, the tools and the benchmarks in one binary.
 
 pub mod cli;
 pub mod daemon;

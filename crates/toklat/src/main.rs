@@ -1,4 +1,4 @@
-//! The binary: everything is in the library, where tests and fuzz targets reach it too.
+//! The binary. Everything is in the library, so that tests and fuzz targets reach it too.
 
 fn main() -> std::process::ExitCode {
     toklat::cli::main()

@@ -1,5 +1,5 @@
-//! `toklat completions`: scripts by which shells ask this program what may come next. It offers commands and options,
-//! and, where a daemon runs, its switches and ports.
+//! `toklat completions`: shell scripts that ask this program for completions. It offers commands
+//! and options and, if a daemon runs, its switches and ports.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -15,11 +15,12 @@ use crate::api::{PortInfo, SwitchInfo};
 use control::name::{Name, PortName, SwitchName};
 use control::{Client, Global, Result};
 
-/// By this variable a script says that it asks.
+/// The environment variable by which a script asks for completions.
 const VARIABLE: &str = "TOKLAT_COMPLETE";
 
-/// Bash divides words at colons and equals signs, which our names and options have: the script takes the line as it is, and
-/// leaves out of each candidate what bash thinks is the word before.
+/// Bash splits words at colons and equals signs, which our names and options contain. So the script
+/// passes the line unchanged, and strips from each candidate the part that bash takes for the
+/// previous word.
 const BASH: &str = r#"# What toklat offers, for bash.
 _toklat() {
     local IFS=$' \t\n' line="${COMP_LINE:0:COMP_POINT}" words prefix
@@ -48,7 +49,7 @@ _toklat() {
 complete -o default -o bashdefault -F _toklat toklat
 "#;
 
-/// Zsh calls a file of its function path as the function, the first time.
+/// Zsh calls a file of its function path as the function the first time.
 const ZSH_END: &str = r#"
 if [ "${funcstack[1]}" = _toklat ]; then
     _clap_dynamic_completer_toklat "$@"
@@ -85,12 +86,12 @@ pub fn completions(args: &CompletionsArgs) -> Result {
     Ok(())
 }
 
-/// Answers a script and ends the process, if a script asks.
+/// Answers a completion script and ends the process, if a script asks.
 pub fn answer() {
     CompleteEnv::with_factory(|| with_names(Cli::command())).var(VARIABLE).complete();
 }
 
-/// The command, with what its arguments of ours may be.
+/// The command, with completers for arguments that name our objects.
 fn with_names(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let takes = arg.get_value_parser();
@@ -114,12 +115,12 @@ fn is<T: 'static>(parser: &ValueParser) -> bool {
     parser.type_id() == std::any::TypeId::of::<T>()
 }
 
-/// The emulated NICs, by the names that `--nic` takes.
+/// The names of emulated NICs, as `--nic` takes them.
 fn models() -> impl Iterator<Item = String> {
     KINDS.iter().map(|kind| kind.name.to_owned()).chain(["pcnet".to_owned()])
 }
 
-/// The names that go on as the word does.
+/// The names that start with the given word.
 fn offer(start: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let start = start.to_string_lossy();
     let names = names.into_iter().filter(|name| name.starts_with(&*start));

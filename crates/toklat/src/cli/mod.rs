@@ -178,7 +178,7 @@ impl Command {
     }
 }
 
-/// Parses the command line, does what it says and tells how it went.
+/// Parses the command line, runs the command and returns the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     if integration::cni::is_wanted() {
@@ -214,7 +214,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Whoever read our output has seen enough (`toklat stats | head`).
+/// Whether the reader of our output has closed it (`toklat stats | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()
@@ -227,7 +227,7 @@ mod tests {
 
     use super::Cli;
 
-    /// Walks the tree: calls `check` with each command and its full name.
+    /// Walks the command tree: calls `check` with each command and its full name.
     fn walk(command: &clap::Command, name: &str, check: &mut dyn FnMut(&clap::Command, &str)) {
         check(command, name);
         for sub in command.get_subcommands() {

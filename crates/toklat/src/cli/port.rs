@@ -153,7 +153,7 @@ fn show(global: &Global, name: Option<&Name>) -> Result {
         };
         ports.extend(of_switch.into_iter().map(|info| (switch.clone(), info)));
     }
-    // The API's shape, and the switch, which its path says.
+    // The API's JSON plus the switch, which the API has in the path.
     let json: Vec<_> = ports
         .iter()
         .map(|(switch, info)| {
@@ -232,7 +232,7 @@ fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
     table
 }
 
-/// A port's state in a word, and why it failed.
+/// A port's state in a word, and its failure.
 fn state(info: &PortInfo) -> String {
     match &info.failure {
         Some(why) => format!("failed: {why}"),
@@ -310,7 +310,7 @@ fn rules(spec: &PortSpec) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
-/// What of its owner's memory is mapped, and whether more was refused.
+/// How much of its owner's memory is mapped, and whether more was refused.
 fn memory(memory: &MappedMemory) -> String {
     let mapped = match memory.bytes {
         0 => "-".to_owned(),
@@ -325,7 +325,7 @@ fn memory(memory: &MappedMemory) -> String {
     format!("{mapped}, {} more refused (limit of {whose})", memory.refused)
 }
 
-/// How much a port may send or receive, if that is limited.
+/// The rate limits of a port, if it has any.
 fn limit(does: &str, limiter: Option<&RateLimiter>) -> Option<String> {
     let RateLimiter { bandwidth, ops } = limiter?;
     let bits = bandwidth.map(|bucket| bps(bucket.rate() as f64 * 8.0));
@@ -334,7 +334,7 @@ fn limit(does: &str, limiter: Option<&RateLimiter>) -> Option<String> {
     (!rates.is_empty()).then(|| format!("{does} at most {}", rates.join(" and ")))
 }
 
-/// How bad a port's link is, if it is.
+/// The impairments of a port's link, if it has any.
 fn bad_link(does: &str, impairment: Option<&Impairment>) -> Option<String> {
     let impairment = impairment.filter(|impairment| !impairment.is_off())?;
     let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } = *impairment;
@@ -353,7 +353,7 @@ fn bad_link(does: &str, impairment: Option<&Impairment>) -> Option<String> {
     Some(format!("{does} over a bad link ({})", words.join(", ")))
 }
 
-/// How a guest's interrupts are held back, if they are.
+/// The interrupt moderation of a guest, if it has any.
 fn held_back(interrupts: &Interrupts) -> Option<String> {
     let Interrupts { max_rate, max_delay_us, adaptive, max_sent_delay_us } = interrupts;
     let rate = max_rate.map(|rate| format!("at most {rate}/s"));

@@ -62,7 +62,7 @@ impl QuotaOption {
         [(self.what.clone(), json!(self.limit))].into_iter().collect()
     }
 
-    /// All of them in one; of those named twice, the last one counts.
+    /// Merges several quotas; the last value of each wins.
     #[must_use]
     pub fn all(options: &[Self]) -> Quota {
         let all: Map<_, _> = options.iter().flat_map(Self::json).collect();

@@ -1,9 +1,9 @@
 //! Lists of numbers as people write them: `2,3` and `0-1,4`.
 
-/// The numbers of a list, in its order.
+/// Parses a list into its numbers, in order.
 ///
 /// # Errors
-/// Says what it is that is none, or ends before it begins.
+/// Names the part that is not a number, or that ends before it begins.
 pub fn numbers(text: &str) -> Result<Vec<u16>, String> {
     let number =
         |word: &str| word.trim().parse::<u16>().map_err(|_| format!("{word:?} is no number"));

@@ -1,4 +1,4 @@
-//! What happened between two readings of the counters, per second.
+//! Rates per second between two readings of the counters.
 
 use std::collections::BTreeMap;
 
@@ -24,17 +24,17 @@ pub struct PortRates {
     pub name: String,
     /// How it is.
     pub state: PortState,
-    /// What it sends into the switch.
+    /// Frames that the port sends into the switch.
     pub ingress: Flow,
     /// What it receives.
     pub egress: Flow,
-    /// Frames in a batch that it hands in, on average; 0 if it handed in none.
+    /// Average frames in a batch from the port; 0 without frames.
     pub batch: f64,
-    /// Times a second that the switch woke its owner.
+    /// Wake-ups a second of the owner by the switch.
     pub kicks: f64,
-    /// Times a second that its owner woke the switch.
+    /// Wake-ups a second of the switch by the owner.
     pub wakeups: f64,
-    /// Frames dropped a second, most first; where they came in and where they would go out.
+    /// Frames dropped a second by reason, most first: on the way in and on the way out.
     pub drops: Vec<(DropReason, f64)>,
 }
 
@@ -45,13 +45,13 @@ pub struct WorkerRates {
     pub switch: String,
     /// Its number.
     pub worker: usize,
-    /// The part of the time in which it moved frames, 0 to 1.
+    /// Share of the time in which the worker moved frames, 0 to 1.
     pub load: f64,
     /// Frames gathered.
     pub pps: f64,
-    /// Nanoseconds of passes that moved frames, for each frame; 0 without frames.
+    /// Nanoseconds for each frame, over passes that moved frames; 0 without frames.
     pub ns_per_frame: f64,
-    /// Frames in a pass that moved any, on average; 0 without frames.
+    /// Average frames in a pass that moved any; 0 without frames.
     pub batch: f64,
     /// Times it slept.
     pub sleeps: f64,
@@ -74,7 +74,7 @@ pub struct SwitchRates {
     pub egress: Flow,
     /// Frames dropped.
     pub drops: f64,
-    /// How often its data process was started again, in all.
+    /// How often its data process was restarted, in total.
     pub restarts: u64,
 }
 
@@ -93,23 +93,23 @@ impl PortRates {
     /// Frames dropped a second.
     #[must_use]
     pub fn dropped(&self) -> f64 {
-        // Not `sum`: that of nothing is -0.
+        // Folds instead of `sum`, because the sum of nothing is -0.
         self.drops.iter().fold(0.0, |sum, (_, rate)| sum + rate)
     }
 
-    /// True if nothing came, went or was dropped.
+    /// Returns true if no frame was received, sent or dropped.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.ingress.pps == 0.0 && self.egress.pps == 0.0 && self.drops.is_empty()
     }
 }
 
-/// `sum` for each of `n`, 0 if there are none.
+/// `sum` divided by `n`; 0 if `n` is 0.
 const fn mean(sum: u64, n: u64) -> f64 {
     if n == 0 { 0.0 } else { float(sum) / float(n) }
 }
 
-/// How much a counter grew. One that shrank belongs to a new port of an old name.
+/// How much a counter grew. A counter that shrank belongs to a new port with an old name.
 const fn grown(old: u64, new: u64) -> u64 {
     if new >= old { new - old } else { new }
 }
@@ -120,7 +120,7 @@ const fn float(n: u64) -> f64 {
 }
 
 impl Rates {
-    /// What happened from `old` to `new`. What is not in `old` started at zero.
+    /// The rates from `old` to `new`. Objects that are not in `old` started at zero.
     #[must_use]
     pub fn between(old: &Stats, new: &Stats) -> Self {
         let seconds = float(new.at_ns.saturating_sub(old.at_ns).max(1)) / 1e9;
@@ -222,8 +222,8 @@ fn worker_rates(
 pub(super) mod tests {
     use super::*;
 
-    /// A switch `vale0` with one worker and the ports `names`, each of which sent `frames` of 64
-    /// bytes in batches of 32 since the start, and lost a quarter at its full queue.
+    /// A switch `vale0` with one worker and the ports `names`. Each port has sent `frames` frames
+    /// of 64 bytes in batches of 32, and lost a quarter because its queue was full.
     pub fn stats(at_s: u64, names: &[&str], frames: u64) -> Stats {
         let port = |(id, name): (usize, &&str)| PortStats {
             name: (*name).into(),

@@ -1,4 +1,4 @@
-//! What concerns the daemon itself: status, upgrade, stop, pipes.
+//! Commands for the daemon itself: status, upgrade, stop, pipes.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct StopArgs {
     leave_data_processes: bool,
 }
 
-/// Shows how the daemon is.
+/// Shows the daemon's state.
 ///
 /// # Errors
 /// If it does not run.
@@ -77,8 +77,8 @@ pub fn stop(args: &StopArgs, global: &Global) -> Result {
     let request = Stop { leave_data_processes: args.leave_data_processes };
     let mut client = Client::connect(global)?;
     client.tell(Method::POST, "/v1/stop", &request)?;
-    // It answers on this connection until it is gone. A new connection might start it again, where
-    // systemd listens for it.
+    // The daemon answers on this connection until it exits. If systemd listens on the socket, a new
+    // connection might start it again.
     while client.get::<Status>("/v1/status").is_ok() {
         std::thread::sleep(Duration::from_millis(10));
     }

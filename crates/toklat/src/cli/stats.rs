@@ -1,4 +1,4 @@
-//! `toklat stats`: counters, and with `--watch` what they grow by.
+//! `toklat stats`: counters, and with `--watch` their rates.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -37,7 +37,7 @@ pub fn interval(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// Reads the counters of what `name` says.
+/// Reads the counters of the switch or port `name`.
 ///
 /// # Errors
 /// If the daemon does not run, or there is no such switch or port.
@@ -79,7 +79,7 @@ pub fn run(args: &StatsArgs, global: &Global) -> Result {
     }
 }
 
-/// With `--json` one object of counters a line; otherwise a table of rates each time.
+/// With `--json` prints one object of counters a line, otherwise a table of rates each time.
 fn watch(
     args: &StatsArgs,
     global: &Global,
@@ -105,8 +105,8 @@ fn watch(
     }
 }
 
-/// A table of rates; with `busy_only`, ports without traffic are only counted. Its columns do not get narrower than those
-/// of the tables before, whose `widths` it is given.
+/// Formats a table of rates. With `busy_only`, idle ports are only counted. Its columns are at
+/// least as wide as those of earlier tables, kept in `widths`.
 fn rates_text(rates: &Rates, busy_only: bool, widths: &mut Vec<usize>) -> String {
     let mut table = Table::new(&[
         "port",
@@ -225,7 +225,7 @@ fn details(name: &str, port: &PortStats) -> String {
             table.row([what.into(), "-".into(), egress.to_string()]);
         }
     }
-    // Who woke whom: the owner the switch, the switch the owner.
+    // Wake-ups: of the switch by the owner, and of the owner by the switch.
     table.row(["wake-ups".into(), c.wakeups.to_string(), c.kicks.to_string()]);
     if c.reads + c.posted_writes > 0 {
         let rows = [
@@ -290,7 +290,7 @@ mod tests {
         assert!(words[8..].join(" ").starts_with(row), "{text}");
         assert!(text.ends_with("full 16.0k\n(without traffic: 1)\n\n"), "{text}");
         assert_eq!(rates_text(&rates, false, &mut widths).lines().count(), 4);
-        // The columns stay where they were when there is less to say.
+        // The columns keep their places when the content gets shorter.
         let quiet = rates_text(&Rates::default(), true, &mut widths);
         let place = |text: &str| text.find("REASONS");
         assert_eq!(place(&quiet), place(&text), "{quiet}{text}");

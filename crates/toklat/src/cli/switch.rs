@@ -133,7 +133,7 @@ pub struct FixedSettings {
 }
 
 impl Settings {
-    /// The settings that were given, as the API names them.
+    /// The given settings, as JSON for the API.
     fn patch(&self) -> Map<String, Value> {
         let mut patch = Map::new();
         let idle = self.idle.map(|idle| match idle {
@@ -259,7 +259,7 @@ fn table(switches: &[SwitchInfo]) -> Table {
     table
 }
 
-/// The walls around its data process, and those that do not stand.
+/// The walls around its data process, and those that are missing.
 fn walls(info: &SwitchInfo) -> String {
     let names: Vec<&str> = info.walls.standing.iter().map(|wall| wall.name()).collect();
     let no = |jail::Refused { wall, reason }: &jail::Refused| format!("no {wall}: {reason}\n");
@@ -278,7 +278,7 @@ fn sflow(info: &SwitchInfo) -> String {
     )
 }
 
-/// Who may open its ports: `only alice`, or `alice` where ports may name other owners.
+/// The users that may open its ports: `only alice`, or `alice` if ports may name other owners.
 fn whose(info: &SwitchInfo) -> String {
     match (info.user, info.owner) {
         (Some(user), _) => format!("only {}", users::name(user)),
@@ -287,7 +287,7 @@ fn whose(info: &SwitchInfo) -> String {
     }
 }
 
-/// `2 (cpu 2,any)`: how many, and where.
+/// `2 (cpu 2,any)`: the number of workers, and their CPUs.
 fn workers(info: &SwitchInfo) -> String {
     let workers = &info.config.workers;
     if workers.iter().all(|worker| worker.cpu.is_none()) {

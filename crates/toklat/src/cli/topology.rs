@@ -34,7 +34,8 @@ pub struct ApplyArgs {
     yes: bool,
 }
 
-/// Adds and changes the daemon's switches and ports as a file says; what it does not name stays, unless it is pruned.
+/// Adds and changes the daemon's switches and ports as a file says. Objects that the file does not
+/// name stay, unless they are pruned.
 ///
 /// # Errors
 /// If the file cannot be read or understood, or the daemon does not run or refuses.
@@ -65,7 +66,7 @@ fn count(n: usize, what: &str, plural: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { plural })
 }
 
-/// Has a person agree to what takes a port away from somebody who uses it.
+/// Asks the user to confirm changes that take away ports in use.
 fn ask_for(plan: &Applied) -> Result {
     let in_use = |change: &&Change| change.action == Action::Removed && change.interrupts.is_some();
     let used: Vec<_> = plan.changes.iter().filter(in_use).collect();
@@ -88,7 +89,7 @@ fn ask_for(plan: &Applied) -> Result {
     Ok(())
 }
 
-/// Bytes that have a meaning in a URL, by their numbers.
+/// Percent-encodes bytes that have a meaning in a URL.
 fn url_word(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     text.bytes().fold(String::new(), |mut word, byte| {
@@ -101,10 +102,10 @@ fn url_word(text: &str) -> String {
     })
 }
 
-/// Reads a topology file.
+/// Reads and validates a topology file.
 ///
 /// # Errors
-/// If it cannot be read, or says something that cannot be.
+/// If it cannot be read, or has an invalid setting.
 pub fn read(file: &Path) -> Result<Topology> {
     let mut text = String::new();
     if file == Path::new("-") {
@@ -116,7 +117,7 @@ pub fn read(file: &Path) -> Result<Topology> {
     parse(&text).with_context(|| format!("In {}", file.display()))
 }
 
-/// Prints the topology as a file that can be applied.
+/// Prints the topology as a file for `toklat apply`.
 ///
 /// # Errors
 /// If the daemon does not run.

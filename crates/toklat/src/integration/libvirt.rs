@@ -69,7 +69,7 @@ pub fn run(args: &HookArgs, global: &Global) -> Result {
     does(&mut client, &wanted).with_context(domain)
 }
 
-/// All of them, or none: those that were added before one failed are removed again.
+/// Adds all ports or none: if one fails, those added before it are removed again.
 fn add_all(client: &mut Client, wanted: &[Wanted]) -> Result {
     let mut added = Vec::new();
     for port in wanted {
@@ -87,7 +87,7 @@ fn add_all(client: &mut Client, wanted: &[Wanted]) -> Result {
     Ok(())
 }
 
-/// Those that are there; one that cannot be removed does not keep the others.
+/// Removes the ports that exist. A port that cannot be removed does not stop the others.
 fn remove_all(client: &mut Client, wanted: &[Wanted]) -> Result {
     let mut failed = Ok(());
     for port in wanted {
@@ -98,7 +98,7 @@ fn remove_all(client: &mut Client, wanted: &[Wanted]) -> Result {
     failed
 }
 
-/// The ports that the domain's metadata name.
+/// The ports named in the domain's metadata.
 fn wanted(xml: &str) -> Result<Vec<Wanted>> {
     let document = Document::parse(xml).context("Its XML cannot be read")?;
     let domain = document.root_element();
@@ -112,7 +112,7 @@ fn wanted(xml: &str) -> Result<Vec<Wanted>> {
     named.map(|port| wanted_port(port, &interfaces)).collect()
 }
 
-/// A port of the metadata, with its interface.
+/// A port of the metadata, and its interface.
 fn wanted_port(port: Node<'_, '_>, interfaces: &[Interface<'_, '_>]) -> Result<Wanted> {
     let name = port.attribute("name").context("A toklat:port has no name; say name='vale0:vm1'")?;
     let of_port = || format!("toklat:port {name}");
@@ -184,7 +184,7 @@ impl<'a, 'input> Interface<'a, 'input> {
         Ok(VhostUser { path: Some(path.into()), client, queues: self.queues()? }.into())
     }
 
-    /// Pairs of queues; one where the interface says nothing, as QEMU has it.
+    /// Pairs of queues. Without a setting it is one, QEMU's default.
     fn queues(&self) -> Result<u16> {
         let text =
             self.child("driver").and_then(|driver| driver.attribute("queues")).unwrap_or("1");
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A domain with one interface, and what the metadata say of its port.
+    /// A domain with one interface, and its port's metadata.
     fn domain(port: &str, interface: &str) -> String {
         format!(
             "<domain type='kvm'><name>web1</name>\

@@ -1,4 +1,4 @@
-//! What other managers of virtual machines and containers call: libvirt's hook, and a CNI plugin.
+//! Hooks for other managers of virtual machines and containers: libvirt's hook, and a CNI plugin.
 
 pub mod cni;
 pub mod libvirt;

@@ -1,4 +1,4 @@
-//! Ports that another manager asks for, and may ask for again: adding and removing them is idempotent.
+//! Ports that another manager adds and removes. Both operations are idempotent.
 
 use anyhow::bail;
 use clap::Parser;
@@ -10,7 +10,7 @@ use crate::cli::port_options::PolicyOptions;
 use control::name::PortName;
 use control::{Client, ClientError, Result};
 
-/// A port that is wanted: what it is attached to, and the rules that are named.
+/// A wanted port: its kind, and the rules that are set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// Its name.
@@ -46,11 +46,11 @@ pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, Str
 pub enum Found {
     /// Nothing: the port was added.
     Added,
-    /// The port, of the same kind; its rules are as wanted.
+    /// A port of the same kind exists; its rules are the wanted ones.
     There,
 }
 
-/// Adds the port. One of the same kind that is there gets the wanted rules.
+/// Adds the port. An existing port of the same kind gets the wanted rules.
 ///
 /// # Errors
 /// The daemon refuses, or a port of another kind has the name.
@@ -89,7 +89,7 @@ pub fn find(client: &mut Client, name: &PortName) -> Result<Option<PortInfo>> {
     }
 }
 
-/// Removes the port, if it is there and of this kind.
+/// Removes the port, if it exists and is of this kind.
 ///
 /// # Errors
 /// The daemon refuses.

@@ -116,7 +116,7 @@ fn page(command: &clap::Command, name: &str, parent: Option<&str>) -> Result<Vec
     Ok(text)
 }
 
-/// The examples of a command: those of its help, or else of a table of ours.
+/// The examples of a command: those in its help, else those of our table.
 fn examples(page: &mut String, command: &clap::Command, name: &str) {
     let help = command.get_after_help().map(ToString::to_string);
     let Some(text) = help.or_else(|| examples::of(name).map(str::to_owned)) else { return };
@@ -139,7 +139,7 @@ fn examples(page: &mut String, command: &clap::Command, name: &str) {
     }
 }
 
-/// A section of words and what they mean.
+/// A section of terms and their explanations.
 fn list(page: &mut String, title: &str, items: &[(&str, &str)]) {
     let _ = writeln!(page, ".SH {title:?}");
     for (word, meaning) in items {
@@ -147,7 +147,7 @@ fn list(page: &mut String, title: &str, items: &[(&str, &str)]) {
     }
 }
 
-/// The pages above and below a command's, and those that are worth a look from everywhere.
+/// The pages above and below a command's, and the pages that every page refers to.
 fn see_also(page: &mut String, command: &clap::Command, parent: Option<&str>) {
     let below = command.get_subcommands().filter(|c| !c.is_hide_set());
     let below = below.map(|c| c.get_display_name().unwrap_or_else(|| c.get_name()).to_owned());
@@ -161,7 +161,7 @@ fn see_also(page: &mut String, command: &clap::Command, parent: Option<&str>) {
     let _ = writeln!(page, ".SH \"SEE ALSO\"\n{}", pages.join(",\n"));
 }
 
-/// Text as roff takes it for itself.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
@@ -173,13 +173,13 @@ mod tests {
 
     use super::*;
 
-    /// Calls `check` with each command that is shown, and its page's name.
+    /// Calls `check` with each visible command and its page's name.
     fn walk(command: &clap::Command, check: &mut dyn FnMut(&clap::Command, &str)) {
         check(command, command.get_display_name().unwrap_or_else(|| command.get_name()));
         command.get_subcommands().filter(|c| !c.is_hide_set()).for_each(|sub| walk(sub, check));
     }
 
-    /// The lines of a page's examples that call this program.
+    /// The lines of a page's examples that run this program.
     fn commands(page: &str) -> Vec<String> {
         let (_, examples) = page.split_once(".SH EXAMPLES\n").unwrap_or_default();
         let (examples, _) = examples.split_once(".SH").unwrap_or_default();
@@ -201,12 +201,12 @@ mod tests {
             }
             for line in lines {
                 let line = line.split(['#', '|', '>', ';']).next().unwrap_or_default();
-                // A remark stands behind three blanks.
+                // A remark follows three spaces.
                 let line = line.split("   ").next().unwrap_or_default().trim_end_matches('&');
                 let words = line.split_whitespace().map(|word| word.trim_matches(['"', '\'']));
                 if let Err(error) = Cli::try_parse_from(words) {
                     let error = error.to_string();
-                    // The user of an example need not be one of this machine.
+                    // The user in an example need not exist on this machine.
                     if !error.contains("There is no user") {
                         wrong.push(format!(
                             "{name}: {line}: {}",

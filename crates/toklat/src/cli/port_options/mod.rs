@@ -100,7 +100,7 @@ pub struct PolicyOptions {
 }
 
 impl PolicyOptions {
-    /// What was given, as the API names it.
+    /// The given options, as JSON for the API.
     #[must_use]
     pub fn patch(&self) -> Map<String, Value> {
         let mut patch = Map::new();

@@ -1,4 +1,4 @@
-//! What the options of a port say in a word.
+//! Parsers for the values of a port's options.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::ranges::numbers;
 
-/// `N`, or a word that means that there is none.
+/// `N`, or a word that stands for no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Or<T> {
     /// A value.
@@ -47,7 +47,7 @@ pub(super) fn on_off(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// What `--tx-limit` and `--rx-limit` say: bits a second, frames a second, or both.
+/// Parses `--tx-limit` and `--rx-limit`: bits a second, frames a second, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct RateLimit(RateLimiter);
@@ -105,7 +105,7 @@ impl FromStr for BadLink {
     }
 }
 
-/// A share in percent, as in `0.1%`, in parts per million.
+/// Parses a percentage such as `0.1%` into parts per million.
 fn share(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     let ppm = percent.filter(|percent| (0.0..=100.0).contains(percent));

@@ -46,7 +46,7 @@ pub fn run(args: &TopArgs, global: &Global) -> Result {
     end
 }
 
-/// Where readings come from; a daemon that went away is looked for again at each one.
+/// The source of readings. If the daemon is gone, each reading tries to connect again.
 struct Source<'a> {
     global: &'a Global,
     name: Option<&'a Name>,
@@ -72,7 +72,7 @@ fn watch(
     terminal: &mut ratatui::DefaultTerminal,
 ) -> Result {
     let mut view = View::new(args.sort, args.interval);
-    // The first rates come soon, the others at the interval.
+    // The first rates come early, the others at the interval.
     let mut due = Instant::now() + args.interval.min(Duration::from_millis(250));
     loop {
         terminal.draw(|frame| view.draw(frame))?;
@@ -96,7 +96,7 @@ fn watch(
     }
 }
 
-/// Does what a key says; false if that is to end.
+/// Handles a key; returns false if the key ends the program.
 fn press(view: &mut View, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
@@ -120,7 +120,7 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
     true
 }
 
-/// What a key does to a filter.
+/// Handles a key while a filter is typed.
 fn type_filter(view: &mut View, key: KeyCode) {
     match key {
         KeyCode::Char(typed) => view.filter(Some(typed)),

@@ -1,4 +1,4 @@
-//! What `top` shows: the screen, made of rates. No terminal, no daemon, no clock.
+//! The screen of `top`, made of rates. It needs no terminal, no daemon and no clock.
 
 mod history;
 
@@ -68,7 +68,7 @@ impl Sort {
     }
 }
 
-/// Sorts `p2` before `p10`: the text before a number at the end, and that number.
+/// Sort key that puts `p2` before `p10`: the text before a trailing number, and the number.
 fn natural(name: &str) -> (&str, u64, &str) {
     let text = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (text, name[text.len()..].parse().unwrap_or(0), name)
@@ -84,7 +84,7 @@ pub struct View {
     failure: Option<String>,
     first_row: usize,
     rows: usize,
-    /// Only ports with this in their names are shown, in any case.
+    /// Only ports whose names contain this are shown; case is ignored.
     filter: String,
     /// The filter is being typed.
     typing: bool,
@@ -92,7 +92,7 @@ pub struct View {
     help: bool,
     /// What ports did.
     history: History,
-    /// That of the first port of the list is shown.
+    /// Shows the history of the first port in the list.
     graphs: bool,
 }
 
@@ -111,7 +111,7 @@ const HELP: [(&str, &str); 10] = [
 ];
 
 impl View {
-    /// A screen that waits for its first rates.
+    /// Makes a screen that waits for its first rates.
     pub const fn new(sort: Sort, interval: Duration) -> Self {
         Self {
             rates: None,
@@ -139,7 +139,7 @@ impl View {
         }
     }
 
-    /// Keeps what is shown and says why there is nothing new.
+    /// Keeps the screen, and says why there are no new rates.
     pub fn fail(&mut self, why: String) {
         self.failure = Some(why);
     }
@@ -157,22 +157,22 @@ impl View {
         }
     }
 
-    /// Shows what keys do, or leaves that.
+    /// Shows or hides the help.
     pub const fn help(&mut self) {
         self.help = !self.help;
     }
 
-    /// Shows the history of the first port of the list, or leaves that.
+    /// Shows or hides the history of the first port in the list.
     pub const fn graph(&mut self) {
         self.graphs = !self.graphs;
     }
 
-    /// True while keys leave the help.
+    /// Returns true while the help is shown.
     pub const fn is_help(&self) -> bool {
         self.help
     }
 
-    /// True while keys are a filter's text.
+    /// Returns true while a filter is typed.
     pub const fn is_typing(&self) -> bool {
         self.typing
     }
@@ -183,7 +183,7 @@ impl View {
         self.typing = true;
     }
 
-    /// Adds to the filter, or takes its last character away.
+    /// Adds a character to the filter, or removes its last one.
     pub fn filter(&mut self, typed: Option<char>) {
         match typed {
             Some(typed) => self.filter.push(typed),
@@ -192,7 +192,7 @@ impl View {
         self.first_row = 0;
     }
 
-    /// Ends the typing; without `keep` all ports are shown.
+    /// Ends typing. Without `keep` the filter is cleared.
     pub fn end_filter(&mut self, keep: bool) {
         self.typing = false;
         if !keep {
@@ -200,13 +200,13 @@ impl View {
         }
     }
 
-    /// Whether the filter lets a port be shown.
+    /// Whether a port passes the filter.
     fn shows(&self, port: &PortRates) -> bool {
         let name = format!("{}:{}", port.switch, port.name).to_lowercase();
         name.contains(&self.filter.to_lowercase())
     }
 
-    /// How many ports the filter leaves.
+    /// How many ports pass the filter.
     fn count(&self, rates: &Rates) -> usize {
         rates.ports.iter().filter(|port| self.shows(port)).count()
     }
@@ -216,7 +216,7 @@ impl View {
         self.paused = !self.paused;
     }
 
-    /// Moves the list of ports; it stops at its ends.
+    /// Scrolls the list of ports; it stops at its ends.
     pub fn scroll(&mut self, lines: isize) {
         let ports = self.rates.as_ref().map_or(0, |rates| self.count(rates));
         let last = ports.saturating_sub(self.rows.max(1));
@@ -265,7 +265,7 @@ impl View {
         self.rates = rates;
     }
 
-    /// All switches in one line, and what is wrong, if something is.
+    /// All switches in one line, and the problem, if there is one.
     fn headline(&self, rates: Option<&Rates>, width: u16) -> Line<'static> {
         if let Some(why) = &self.failure {
             return Line::from(format!(" {why}")).style(Style::new().fg(Color::Red));
@@ -340,7 +340,7 @@ fn worker_lines(rates: &Rates, height: u16) -> u16 {
     if height < 12 || rates.workers.is_empty() { 0 } else { wanted.min(height / 3) }
 }
 
-/// A column: its title, its width, and the width of the screen from which on it is shown.
+/// A column: its title, its width, and the screen width at which it appears.
 type Column = (&'static str, u16, u16);
 
 const WORKER_COLUMNS: [Column; 8] = [
@@ -364,9 +364,9 @@ const PORT_COLUMNS: [Column; 7] = [
     ("", 0, 90),
 ];
 
-/// The columns of a table that the screen is wide enough for, after one of names.
+/// The columns that the screen is wide enough for, after a column of names.
 fn columns(all: &[Column], names: u16, width: u16) -> (Vec<bool>, Vec<Constraint>) {
-    // The limits are meant for names of up to 12 characters.
+    // The limits assume names of up to 12 characters.
     let width = width.saturating_sub(names.saturating_sub(12));
     let shown: Vec<bool> = all.iter().map(|(_, _, from)| width >= *from).collect();
     let widths = all.iter().zip(&shown).filter(|(_, shown)| **shown).map(|((_, width, _), _)| {
@@ -376,7 +376,7 @@ fn columns(all: &[Column], names: u16, width: u16) -> (Vec<bool>, Vec<Constraint
     (shown, constraints)
 }
 
-/// Cells set to the right, those of columns that are shown.
+/// Right-aligned cells, of visible columns only.
 fn cells<'a, const N: usize>(
     name: String,
     cells: [Cell<'a>; N],

@@ -11,20 +11,20 @@ use crate::api::PortKind;
 use crate::integration::ports::{self, Wanted};
 use control::name::{PortName, SwitchName};
 
-/// What the runtime says of a container, in its environment.
+/// The CNI environment variables of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// Its id.
     pub id: String,
-    /// The interface that it is to have.
+    /// The name of the interface to make.
     pub ifname: String,
-    /// Its network namespace; empty at DEL if it is gone.
+    /// Its network namespace; empty at DEL if the namespace is gone.
     pub netns: String,
     /// `CNI_ARGS`: `KEY=VALUE;...`.
     args: String,
 }
 
-/// A variable of the environment; empty if it is not there.
+/// A variable of the environment; empty if it is not set.
 pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
@@ -85,7 +85,7 @@ impl Container {
     }
 }
 
-/// 64 bits of the words' FNV-1a hash, the same in every version of this program.
+/// The words' 64-bit FNV-1a hash, which is the same in every version of this program.
 fn hash(words: &[&str]) -> u64 {
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -93,7 +93,7 @@ fn hash(words: &[&str]) -> u64 {
     })
 }
 
-/// How the names of a network's ports begin.
+/// The prefix of a network's port names.
 pub fn prefix(network: &str) -> String {
     format!("cni-{:08x}-", hash(&[network]) >> 32)
 }
@@ -121,7 +121,7 @@ pub fn name(config: &Config, container: &Container) -> Result<PortName, Failure>
     Ok(PortName { switch: switch_of(config)?, port })
 }
 
-/// What a container's port is attached to.
+/// The kind of a container's port.
 pub fn kind(config: &Config, container: &Container, port: &PortName) -> Result<PortKind, Failure> {
     match config.attach {
         Attach::Tap => {
@@ -148,7 +148,7 @@ fn socket(config: &Config, port: &PortName) -> PathBuf {
     config.socket_dir.as_ref().unwrap_or(&config.dir).join(format!("{}.sock", port.port))
 }
 
-/// A container's port as it is to be, and the address of its interface.
+/// The specification of a container's port, and the address of its interface.
 pub fn wanted(config: &Config, container: &Container) -> Result<(Wanted, Mac), Failure> {
     let name = name(config, container)?;
     let kind = kind(config, container, &name)?;
@@ -161,7 +161,8 @@ pub fn wanted(config: &Config, container: &Container) -> Result<(Wanted, Mac), F
     Ok((Wanted { name, kind, rules: policy.patch() }, mac))
 }
 
-/// The interface's address: what the runtime asks for, or one made of the attachment's name.
+/// The interface's address: the one the runtime asks for, or one derived from the attachment's
+/// name.
 fn mac(config: &Config, container: &Container) -> Result<Mac, Failure> {
     let asked = config.runtime_config.mac.as_deref().or_else(|| container.arg("MAC"));
     let Some(text) = asked else {

@@ -14,13 +14,13 @@ use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
 use crate::integration::ports::{self, Found};
 use control::{Client, Global};
 
-/// A network's configuration, and what it is parsed from.
+/// A network's configuration, parsed and as JSON.
 struct Network {
     whole: Map<String, Value>,
     config: Config,
 }
 
-/// Does what `CNI_COMMAND` says; the answer, if it has one.
+/// Executes `CNI_COMMAND`; returns the answer, if it has one.
 pub fn run(text: &str) -> Result<Option<Value>, Failure> {
     let command = variable("CNI_COMMAND");
     if command == "VERSION" {
@@ -83,7 +83,7 @@ impl Network {
         Ok(self.answer(&container, &wanted.kind, &mac.to_string(), &addresses))
     }
 
-    /// What the IPAM plugin says, which the interface has then.
+    /// The IPAM plugin's result, which the interface has from then on.
     fn give_addresses(
         &self,
         container: &Container,
@@ -100,7 +100,7 @@ impl Network {
         Ok(addresses)
     }
 
-    /// Has the IPAM plugin take back what it gave.
+    /// Makes the IPAM plugin release the addresses.
     fn release_addresses(&self) -> Result<(), Failure> {
         let Some(plugin) = self.config.ipam() else { return Ok(()) };
         ipam::call("DEL", plugin, &self.whole).map(drop)
@@ -137,7 +137,8 @@ impl Network {
         let name = attachment::name(&self.config, &container)?;
         self.release_addresses()?;
         let mut client = self.client()?;
-        // The namespace may be gone, so its path is no mark: the name is the attachment's own.
+        // The namespace may be gone, so its path identifies nothing. The name is the attachment's
+        // own.
         let what = format!("Cannot remove {name}");
         let there = ports::find(&mut client, &name).map_err(|e| Failure::refused(&what, &e))?;
         let Some(PortInfo { spec, .. }) = there else { return Ok(()) };
@@ -173,10 +174,11 @@ impl Network {
         if self.needs_netns() { check_interface(&container, mac, previous) } else { Ok(()) }
     }
 
-    /// Removes what was left behind: ports of this network whose attachment is not among those that are to stay.
+    /// Removes leftover ports: those of this network whose attachment is not in the list of valid
+    /// ones.
     fn gc(&self) -> Result<(), Failure> {
         let config = &self.config;
-        // libcni leaves an empty list out.
+        // libcni omits an empty list.
         let valid = config.valid.iter().chain(&config.attachments).flatten();
         let stay: Vec<String> =
             valid.map(|v| attachment::port_of(&config.name, &v.container, &v.ifname)).collect();
@@ -204,7 +206,7 @@ impl Network {
         collected
     }
 
-    /// Whether ADD would find what it needs.
+    /// Whether ADD would find everything it needs.
     fn status(&self) -> Result<(), Failure> {
         let switch = attachment::switch_of(&self.config)?;
         let unavailable = |mut failure: Failure| {
@@ -223,7 +225,7 @@ impl Network {
     }
 }
 
-/// Whether a container's interface has the addresses that it was given.
+/// Whether a container's interface still has its addresses.
 fn check_interface(
     container: &Container,
     mac: frame::Mac,

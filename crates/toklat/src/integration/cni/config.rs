@@ -19,7 +19,7 @@ pub enum Attach {
     VhostUser,
 }
 
-/// What we read of a configuration; IPAM plugins get all of it.
+/// The fields of a configuration that this plugin reads. IPAM plugins get the whole configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -34,7 +34,7 @@ pub struct Config {
     /// How containers are attached.
     #[serde(default)]
     pub attach: Attach,
-    /// Directory of vhost-user sockets; the runtime directory where it says none.
+    /// Directory of vhost-user sockets; by default the runtime directory.
     pub socket_dir: Option<PathBuf>,
     /// Pairs of queues.
     #[serde(default = "one")]
@@ -44,12 +44,12 @@ pub struct Config {
     pub port: BTreeMap<String, Value>,
     /// Who gives addresses.
     pub ipam: Option<Ipam>,
-    /// What the runtime adds for this container.
+    /// The runtime's additions for this container.
     #[serde(default)]
     pub runtime_config: RuntimeConfig,
     /// What ADD answered.
     pub prev_result: Option<Value>,
-    /// The attachments that are to stay, for GC.
+    /// The attachments that are valid, for GC.
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid: Option<Vec<Valid>>,
     /// As 1.1.0 has them.
@@ -57,7 +57,7 @@ pub struct Config {
     pub attachments: Option<Vec<Valid>>,
 }
 
-/// The part of `ipam` that every plugin has.
+/// The field of `ipam` that every plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Ipam {
     /// The plugin; empty for none.
@@ -65,14 +65,14 @@ pub struct Ipam {
     pub plugin: String,
 }
 
-/// What a runtime adds by capabilities.
+/// What a runtime passes by capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct RuntimeConfig {
     /// The interface's address.
     pub mac: Option<String>,
 }
 
-/// An attachment that is to stay.
+/// A valid attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Valid {
     /// The container.
@@ -90,7 +90,7 @@ const fn one() -> u16 {
     1
 }
 
-/// The configuration, as JSON and as what we read of it.
+/// The configuration, as JSON and parsed.
 pub fn parse(text: &str) -> Result<(Map<String, Value>, Config), Failure> {
     let no_json = |e: serde_json::Error| {
         Failure::new(Code::Decode, "The configuration cannot be read", e.to_string())
@@ -113,7 +113,7 @@ pub fn parse(text: &str) -> Result<(Map<String, Value>, Config), Failure> {
     Ok((whole, config))
 }
 
-/// The version in which the configuration wants its answer.
+/// The version of the answer that the configuration asks for.
 pub fn version_of(text: &str) -> String {
     let whole: Option<Value> = serde_json::from_str(text).ok();
     let version = whole.as_ref().and_then(|whole| whole["cniVersion"].as_str());
@@ -131,7 +131,7 @@ impl Config {
         })
     }
 
-    /// Who gives addresses, if anything does.
+    /// The IPAM plugin's name, if there is one.
     pub fn ipam(&self) -> Option<&str> {
         self.ipam.as_ref().map(|ipam| ipam.plugin.as_str()).filter(|plugin| !plugin.is_empty())
     }

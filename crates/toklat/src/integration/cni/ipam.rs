@@ -1,4 +1,4 @@
-//! Addresses, which another plugin gives: `host-local`, `static`, `dhcp`.
+//! Addresses from an IPAM plugin: `host-local`, `static`, `dhcp`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,20 +12,21 @@ use super::{Code, Failure};
 /// The last version before ours.
 const OLDER: &str = "1.0.0";
 
-/// What plugins that know neither GC nor STATUS answer to them.
+/// The error of plugins that know neither GC nor STATUS.
 const UNKNOWN: [u16; 2] = [3, Code::Environment as u16];
 
-/// What an IPAM plugin did, or why it did not.
+/// The outcome of an IPAM plugin's call.
 #[derive(Debug)]
 enum Answer {
     Done(Value),
-    /// It knows neither this version of the configuration nor, maybe, the command.
+    /// It does not support this version of the configuration, and perhaps not the command.
     OtherVersion(Failure),
 }
 
 /// Calls the plugin with this command and configuration, and our environment.
 ///
-/// Plugins of before 1.1.0 refuse its configurations, which differ in nothing that ADD, DEL and CHECK read.
+/// Plugins from before 1.1.0 refuse newer configurations. They are called with an older version,
+/// because ADD, DEL and CHECK read the same fields in both.
 pub fn call(command: &str, plugin: &str, config: &Map<String, Value>) -> Result<Value, Failure> {
     let refused = match run(command, plugin, config)? {
         Answer::Done(answer) => return Ok(answer),
@@ -42,7 +43,8 @@ pub fn call(command: &str, plugin: &str, config: &Map<String, Value>) -> Result<
     }
 }
 
-/// As [`call`], for commands that plugins of before 1.1.0 do not have: those have nothing to do.
+/// Works as [`call`], for commands that older plugins do not have. Those plugins have nothing to
+/// do.
 pub fn call_if_known(
     command: &str,
     plugin: &str,
@@ -68,7 +70,7 @@ fn run(cni_command: &str, plugin: &str, config: &Map<String, Value>) -> Result<A
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read it says why.
+        // A plugin that does not read its input reports why.
         let _ = stdin.write_all(Value::from(config.clone()).to_string().as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;
@@ -87,7 +89,7 @@ fn run(cni_command: &str, plugin: &str, config: &Map<String, Value>) -> Result<A
     refused(plugin, text)
 }
 
-/// What a plugin says that refuses: an error of the specification, in JSON.
+/// Parses a plugin's error, in the JSON of the specification.
 fn refused(plugin: &str, text: &[u8]) -> Result<Answer, Failure> {
     let said: Value = serde_json::from_slice(text).unwrap_or_default();
     let word = |field: &str| said[field].as_str().unwrap_or_default().to_owned();

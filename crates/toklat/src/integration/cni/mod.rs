@@ -1,7 +1,8 @@
 //! The CNI plugin (<https://www.cni.dev/docs/spec/>, 1.1.0): gives a container a tap, or a vhost-user socket, on a switch.
 //!
-//! The same program as all of toklat, called `toklat-cni`. A runtime says what to do in `CNI_COMMAND` and sends the
-//! network's configuration on standard input; the answer, or the error, is JSON on standard output.
+//! It is the same program as toklat, under the name `toklat-cni`. A runtime sets `CNI_COMMAND` and
+//! sends the network's configuration on standard input. The answer, or the error, is JSON on
+//! standard output.
 
 mod attachment;
 mod command;
@@ -14,33 +15,33 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// What the program is called when it is the plugin.
+/// The program's name when it is the plugin.
 pub const PROGRAM: &str = "toklat-cni";
 
-/// The version of an answer to a configuration that names none.
+/// The version of the answer if the configuration names none.
 const VERSION: &str = "1.1.0";
 
-/// Versions of configurations that are understood.
+/// Supported versions of configurations.
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", VERSION];
 
 /// Longest configuration that is read.
 const LONGEST: u64 = 16 << 20;
 
-/// Errors of the specification, and ours from 100 on.
+/// Error codes of the specification, and ours from 100 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 enum Code {
-    /// The configuration's version is none of ours.
+    /// The configuration's version is not supported.
     Version = 1,
     /// `CNI_*` variables are missing or wrong.
     Environment = 4,
     /// Something could not be read or started.
     Io = 5,
-    /// The configuration is no JSON, or an IPAM plugin's answer is none.
+    /// The configuration, or an IPAM plugin's answer, is not JSON.
     Decode = 6,
-    /// The configuration's fields contradict each other or name what is not there.
+    /// The configuration's fields contradict each other, or name something that does not exist.
     Config = 7,
-    /// The daemon does not run: later it may.
+    /// The daemon does not run. A later attempt may succeed.
     Again = 11,
     /// No container can be attached.
     Unavailable = 50,
@@ -48,11 +49,11 @@ enum Code {
     Refused = 100,
     /// A program failed in the container's namespace.
     Namespace = 101,
-    /// An attachment is not as it was made.
+    /// An attachment has changed since it was made.
     Check = 102,
 }
 
-/// An error as runtimes read it.
+/// An error in the format that runtimes read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Failure {
     #[serde(rename = "cniVersion")]
@@ -69,7 +70,7 @@ impl Failure {
         Self { version: VERSION.into(), code: code as u16, msg, details }
     }
 
-    /// What the daemon refused, or that it does not run.
+    /// Converts the daemon's refusal, or its absence, to an error.
     fn refused(what: &str, error: &anyhow::Error) -> Self {
         use control::ClientError::NotRunning;
         let code = match error.downcast_ref() {
@@ -80,14 +81,14 @@ impl Failure {
     }
 }
 
-/// Whether the program was started by the plugin's name.
+/// Whether the program was started under the plugin's name.
 #[must_use]
 pub fn is_wanted() -> bool {
     let name = std::env::args_os().next();
     name.is_some_and(|name| std::path::Path::new(&name).file_name() == Some(PROGRAM.as_ref()))
 }
 
-/// Does what the environment and standard input say.
+/// Executes the command of the environment, with standard input.
 #[must_use]
 pub fn main() -> ExitCode {
     if std::env::var_os("CNI_COMMAND").is_none() {

@@ -1,4 +1,4 @@
-//! A container's network namespace, in which `ip` (iproute2) sets its interface up.
+//! A container's network namespace, in which `ip` (iproute2) configures its interface.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens the one of this path.
+    /// Opens the namespace at this path.
     pub fn open(path: &str) -> Result<Self, Failure> {
         let file = File::open(path).map_err(|e| {
             Failure::new(
@@ -30,13 +30,13 @@ impl Namespace {
         Ok(Self { path: path.into(), file })
     }
 
-    /// Runs `ip` in it; what it printed.
+    /// Runs `ip` in the namespace; returns its output.
     pub fn ip(&self, args: &[&str]) -> Result<Vec<u8>, Failure> {
         let failed = |details: String| {
             let what = format!("ip {} failed in {}", args.join(" "), self.path);
             Failure::new(Code::Namespace, what, details)
         };
-        // The thread stays in the namespace, so it ends here; what it starts begins there.
+        // The thread stays in the namespace, so it ends here. Its child starts in the namespace.
         let run = || {
             let kind = Some(LinkNameSpaceType::Network);
             rustix::thread::move_into_link_name_space(self.file.as_fd(), kind)
@@ -54,7 +54,7 @@ impl Namespace {
         Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// True if it has an interface of this name.
+    /// Returns true if the namespace has an interface of this name.
     pub fn has(&self, ifname: &str) -> Result<bool, Failure> {
         let links: Value =
             serde_json::from_slice(&self.ip(&["-j", "link", "show"])?).unwrap_or_default();
@@ -62,20 +62,20 @@ impl Namespace {
         Ok(links.into_iter().any(|link| link["ifname"] == ifname))
     }
 
-    /// The interface as it is: `ip -j addr show`.
+    /// The interface's state: `ip -j addr show`.
     pub fn interface(&self, ifname: &str) -> Result<Value, Failure> {
         let text = self.ip(&["-j", "addr", "show", "dev", ifname])?;
         let mut list: Value = serde_json::from_slice(&text).unwrap_or_default();
         Ok(list[0].take())
     }
 
-    /// Gives the interface its address, and what an IPAM plugin said.
+    /// Sets the interface's MAC address, and the IPAM plugin's addresses and routes.
     pub fn configure(&self, ifname: &str, mac: Mac, addresses: &Value) -> Result<(), Failure> {
         self.ip(&["link", "set", "dev", ifname, "address", &mac.to_string()])?;
         let list = |field: &str| addresses[field].as_array().into_iter().flatten();
         for ip in list("ips") {
             let address = text(ip, "address")?;
-            // Without waiting for the address to be found to be nobody else's: the plugin gave it.
+            // Skips duplicate address detection: the plugin has assigned the address.
             let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
             self.ip(&[&["addr", "add", address, "dev", ifname], nodad].concat())?;
         }

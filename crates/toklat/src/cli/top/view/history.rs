@@ -1,4 +1,4 @@
-//! What a port did lately, as `top` remembers it: a bar for each reading.
+//! The recent history of ports in `top`: a bar for each reading.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use ratatui::text::{Line, Span};
 use super::super::super::rates::{PortRates, Rates};
 use control::table::pps;
 
-/// Readings that are kept of a port: more than a wide screen shows.
+/// Readings kept of each port: more than a wide screen shows.
 const READINGS: usize = 240;
-/// Readings that are kept of all ports together.
+/// Readings kept of all ports together.
 const ALL_READINGS: usize = 1_000_000;
 
 /// Frames a second: in, out, dropped.
@@ -46,7 +46,7 @@ impl History {
         let name = (port.switch.clone(), port.name.clone());
         let none = VecDeque::new();
         let readings = self.0.get(&name).unwrap_or(&none);
-        // Before the bars stand a word and a number.
+        // A word and a number precede the bars.
         let room = usize::from(width.saturating_sub(26));
         let shown = readings.len().min(room);
         let title = format!(" {}:{} in the last {shown} readings", port.switch, port.name);
@@ -69,7 +69,7 @@ impl History {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 8")]
 fn bars(values: &[f32], most: f32) -> String {
     let bar = |value: &f32| match value {
-        // What is there at all is seen.
+        // Any value above zero gets a visible bar.
         value if *value > 0.0 => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
             [((value / most * 8.0).ceil() as usize).clamp(1, 8) - 1],
         _ => ' ',
