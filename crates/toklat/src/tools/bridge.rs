@@ -63,13 +63,13 @@ fn open_both(args: &BridgeArgs, global: &Global) -> anyhow::Result<[Port; 2]> {
     Ok([open(&args.a)?, open(&args.b)?])
 }
 
-/// Passes up to `max` frames on, as far as there is room, without a copy if both ports are in one
-/// region; the caller flushes both.
+/// Forwards up to `max` frames, as far as there is room, and without a copy if both ports share a
+/// region. The caller flushes both.
 #[inline]
 pub fn forward(from: &mut Port, to: &mut Port, max: usize) -> Volume {
     let mut volume = Volume::default();
     let mut out = to.send(max + MAX_FRAGS);
-    // A frame is only taken when there is room for one of any length: nothing is lost here.
+    // A frame is taken only when there is room for a frame of any length, so none is lost here.
     let mut frames = from.receive(max);
     while out.room() >= MAX_FRAGS
         && let Some(frame) = frames.next()
@@ -115,7 +115,7 @@ fn pass(
     Ok([there.totals(ports[1].name()), back.totals(ports[0].name())])
 }
 
-/// Waits for frames; where frames wait for room, for room too.
+/// Waits for frames, and for room where frames wait for it.
 fn rest(idler: &mut Idler, ports: &mut [Port; 2], at: u64) -> anyhow::Result<()> {
     let blocked = ports.iter_mut().any(|port| port.ready().readable);
     let interest = if blocked { Interest::WRITE } else { Interest::READ };

@@ -1,5 +1,5 @@
-//! `toklat card`: drives a network card of this machine from this process, and exchanges frames with whoever
-//! answers requests of [`super::roundtrip`] behind it.
+//! `toklat card`: drives a network card of this machine from this process, and exchanges frames
+//! with a peer that answers requests of [`super::roundtrip`].
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,20 +22,20 @@ use control::Global;
 use control::table::pps;
 use control::units;
 
-/// Bytes of a driver's memory, and where the card has it: low enough for all cards, and where an IOMMU can
-/// have huge pages in one piece.
+/// Bytes of a driver's memory, and its address on the bus. The address is low enough for all cards,
+/// and lets an IOMMU map huge pages in one piece.
 const MEMORY: usize = 4 << 20;
 const AT: u64 = 2 << 20;
-/// Requests that wait for their replies at a time.
+/// Requests in flight at a time.
 const WINDOW: usize = 32;
-/// A PCnet's descriptors, as powers of two.
+/// The number of a PCnet's descriptors, as powers of two.
 const SIZES: driver::pcnet::Sizes = driver::pcnet::Sizes { transmit: 6, receive: 7 };
-/// How long a link may take to come up and somebody to answer, how often it is tried, and how long replies
-/// may take then: whoever answers may share its processors with much else.
+/// Time limits for the link and the peer to come up, the pause between attempts, and the time limit
+/// for replies. The peer may share its processors with other work.
 const ANSWER: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 const REPLY: Duration = Duration::from_secs(5);
-/// The number of the requests that only try whether somebody answers.
+/// The number of requests that only test whether the peer answers.
 const TRIED: u64 = u64::MAX;
 
 /// Options of `toklat card`.
@@ -66,25 +66,25 @@ pub struct CardArgs {
 /// What came of it.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Report {
-    /// The card's kind, and its address.
+    /// The card's model, and its address.
     pub card: String,
     /// Its station address.
     pub mac: String,
     /// Requests sent.
     pub sent: u64,
-    /// Their replies, each as it had to be.
+    /// Correct replies.
     pub received: u64,
     /// Requests without one.
     pub lost: u64,
-    /// Replies with other bytes, or to nothing that was sent.
+    /// Replies with wrong bytes, or without a request.
     pub wrong: u64,
-    /// From the first request to the last reply.
+    /// Time from the first request to the last reply.
     pub seconds: f64,
     /// Requests and replies a second.
     pub pps: f64,
     /// Interrupts.
     pub interrupts: u64,
-    /// Register reads and writes, set-up not counted.
+    /// Register reads and writes, without those of the set-up.
     pub reads: u64,
     /// Likewise.
     pub writes: u64,
@@ -114,8 +114,8 @@ enum Driver {
 type Counts = [u64; 3];
 
 impl Driver {
-    /// Brings a card up; with a name for its kind, and what it signals, if it is to: by its pin, or by a
-    /// vector each for receive, transmit and the rest.
+    /// Brings a card up. Returns it with its model's name and its interrupts, if they are wanted:
+    /// by its pin, or by one vector each for receive, transmit and the rest.
     fn new(mut card: Card, interrupts: bool) -> anyhow::Result<(&'static str, Self, Vec<OwnedFd>)> {
         let memory = Memfd::create("card", MEMORY, Pages::HugeIfFree)?.map()?;
         card.map(&memory, AT)?;
@@ -164,7 +164,7 @@ impl Driver {
         }
     }
 
-    /// Hands a frame in; false without room.
+    /// Queues a frame; returns false without room.
     fn send(&mut self, frame: &[u8]) -> bool {
         match self {
             Self::E1000(driver) => {
@@ -178,7 +178,7 @@ impl Driver {
         }
     }
 
-    /// Tells the card of what was handed in.
+    /// Notifies the card of queued frames.
     fn flush(&mut self) {
         match self {
             Self::E1000(driver) => driver.flush(),
@@ -198,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// Handles interrupts that came by `vectors`, a bit each; by its pin, if that is how the card interrupts.
+    /// Handles interrupts of these `vectors`, a bit each; or of the pin, if the card uses it.
     fn interrupt(
         &mut self,
         vectors: u32,
@@ -238,7 +238,7 @@ impl Driver {
 struct Exchange<'a> {
     args: &'a CardArgs,
     driver: Driver,
-    /// What the card signals, if it is to.
+    /// The card's interrupts, if they are used.
     calls: Vec<OwnedFd>,
     mac: Mac,
     /// Requests that wait for their replies.
@@ -345,7 +345,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Waits for interrupts: the vectors that they came by, a bit each.
+/// Waits for interrupts; returns their vectors, a bit each.
 fn raised(calls: &[OwnedFd], most: Duration) -> anyhow::Result<u32> {
     let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
     match rustix::event::poll(&mut fds, Some(&Timespec::try_from(most)?)) {
@@ -359,7 +359,7 @@ fn raised(calls: &[OwnedFd], most: Duration) -> anyhow::Result<u32> {
 /// Runs `toklat card`.
 ///
 /// # Errors
-/// If the card cannot be had or brought up, nobody answers, or a frame was lost or changed.
+/// If the card cannot be opened or brought up, no peer answers, or a frame was lost or changed.
 pub fn run(args: &CardArgs, global: &Global) -> anyhow::Result<()> {
     shmem::guard::install();
     let stop = session::stop_on_signals()?;

@@ -78,7 +78,7 @@ fn parse_speed(text: &str) -> Result<f64, String> {
     speed.ok_or_else(|| "a speed is a factor such as 2 or 0.1".into())
 }
 
-/// What frames to send, and when.
+/// The frames to send, and their schedule.
 #[derive(Debug)]
 pub enum Source {
     /// Frames made on the way.
@@ -96,7 +96,7 @@ pub struct Made {
     pub pacer: Option<Pacer>,
     /// Write every byte.
     pub touch: bool,
-    /// Frames still to be written whole in any case: one for each buffer.
+    /// Frames that still have to be written completely: one for each buffer.
     pub unprepared: usize,
 }
 
@@ -124,7 +124,8 @@ impl Made {
         volume
     }
 
-    /// As [`fill`](Self::fill), for frames that need several slots: each is written whole.
+    /// Works as [`fill`](Self::fill), for frames that need several slots. Each frame is written
+    /// completely.
     fn fill_long(&mut self, out: &mut Outgoing<'_>, wanted: usize, now: u64) -> Volume {
         let mut volume = Volume::default();
         let slots = self.traffic.longest().div_ceil(out.slot_bytes().max(1));
@@ -143,11 +144,11 @@ impl Made {
     }
 }
 
-/// A capture on its way out.
+/// A capture that is being replayed.
 #[derive(Debug)]
 pub struct Replay {
     capture: Recording,
-    /// How many times as fast as captured; `None` for as fast as possible.
+    /// The speed, as a multiple of the captured pace; `None` for as fast as possible.
     speed: Option<f64>,
     repeat: bool,
     /// When the current round started (ns).
@@ -162,7 +163,7 @@ impl Replay {
         Self { capture, speed, repeat, start, next: 0 }
     }
 
-    /// Nanoseconds in which to send what was captured in that time.
+    /// The captured time span, scaled to the replay's speed, in nanoseconds.
     fn scaled(&self, captured: Duration) -> u64 {
         self.speed.map_or(0, |speed| (captured.as_nanos() as f64 / speed) as u64)
     }
@@ -190,7 +191,7 @@ impl Replay {
     fn advance(&mut self) {
         self.next += 1;
         if self.repeat && self.next == self.capture.len() {
-            // From the last frame to the first it is as long as between frames on average.
+            // The gap between the last frame and the first is the average gap between frames.
             let gaps = u32::try_from(self.capture.len() - 1).unwrap_or(u32::MAX).max(1);
             let round = self.capture.duration() + self.capture.duration() / gaps;
             self.start = self.start.saturating_add(self.scaled(round));
@@ -199,7 +200,7 @@ impl Replay {
     }
 }
 
-/// Sends what a [`Source`] has, as far as the port has room, with time passed in.
+/// Sends the frames of a [`Source`], as far as the port has room; the caller passes the time.
 #[derive(Debug)]
 pub struct Generator {
     source: Source,
@@ -225,7 +226,7 @@ impl Generator {
         }
     }
 
-    /// Fills free slots with what is due at `now`, one burst at most; the caller flushes.
+    /// Fills free slots with frames that are due at `now`, one burst at most; the caller flushes.
     #[inline]
     pub fn turn(&mut self, port: &mut Port, now: u64) -> Volume {
         let wanted = usize::try_from(self.left).map_or(self.burst, |left| left.min(self.burst));
@@ -265,7 +266,7 @@ impl GenArgs {
                 unprepared: port.slots().0,
             }),
         };
-        // At a rate several bursts may be due at once: they go together.
+        // At a rate, several bursts may be due at once. They are sent together.
         let batch = if self.rate.is_some() { burst.max(64) } else { burst };
         Ok(Generator::new(source, batch.into(), self.run.count.unwrap_or(u64::MAX)))
     }
@@ -326,13 +327,13 @@ fn send(
     Ok(meter.totals(port.name()))
 }
 
-/// How long the other side gets to take the last frames, in nanoseconds.
+/// Time limit for the receiver to take the last frames, in nanoseconds.
 const DRAIN: u64 = 1_000_000_000;
 
 /// Waits until the other side has taken everything that was sent.
 ///
 /// # Errors
-/// If the port fails. Frames that nobody takes within a second are left behind without an error.
+/// If the port fails. Frames that are not taken within a second are abandoned without an error.
 pub fn drain(port: &mut Port) -> Result<(), netring::PortError> {
     let (slots, deadline) = (port.slots().0, now() + DRAIN);
     while port.send(slots).room() + 1 < slots && now() < deadline {

@@ -1,7 +1,7 @@
 //! Tools on the client library: generator, sink, round trips, bridge, monitor, and the demo.
 //!
-//! What they decide (frames, pace, findings, percentiles) is pure and stands in files of its own;
-//! each tool's file has its options and its loop.
+//! Their logic (frames, pace, findings, percentiles) is pure and has files of its own. Each tool's
+//! file has its options and its loop.
 
 use frame::Mac;
 
@@ -22,5 +22,5 @@ pub mod traffic;
 pub mod uplink;
 pub mod vm;
 
-/// The address that `toklat sink` has and `toklat gen` sends to, unless told otherwise.
+/// The default address of `toklat sink`, to which `toklat gen` sends by default.
 pub const SINK_MAC: Mac = Mac::local(2);

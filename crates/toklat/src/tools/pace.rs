@@ -1,4 +1,4 @@
-//! When to send: an open-loop schedule, which does not know how the receiver is doing.
+//! When to send: an open-loop schedule, which does not depend on the receiver.
 
 use control::units::Rate;
 
@@ -6,8 +6,8 @@ const SECOND: u128 = 1_000_000_000;
 
 /// Bursts spread evenly over time. Times in nanoseconds of any clock.
 ///
-/// A burst is due when everything before it should have been sent at the wanted rate; a sender that
-/// was held up finds several due at once and catches up.
+/// A burst is due when everything before it should have been sent at the wanted rate. A delayed
+/// sender finds several bursts due at once and catches up.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: Rate,
@@ -43,7 +43,7 @@ impl Pacer {
         self.next_at() <= now
     }
 
-    /// A frame of `len` bytes was sent.
+    /// Records that a frame of `len` bytes was sent.
     pub fn sent(&mut self, len: usize) {
         if self.left == 0 {
             self.left = self.burst;

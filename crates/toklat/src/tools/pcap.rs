@@ -54,13 +54,13 @@ pub trait Output {
     /// If it cannot be written.
     fn frame(&mut self, frame: &Captured<'_>) -> std::io::Result<()>;
 
-    /// Hands on what was written.
+    /// Flushes what was written.
     ///
     /// # Errors
     /// If it cannot be written.
     fn flush(&mut self) -> std::io::Result<()>;
 
-    /// True if it wants no frame of this time, nor later ones.
+    /// Returns true if the sink takes no frame of this time or later.
     fn is_complete(&self, _at: Duration) -> bool {
         false
     }

@@ -13,13 +13,13 @@ use control::Global;
 use control::table::Table;
 use control::units;
 
-/// The address that answers, unless told otherwise.
+/// Default address of the answering end.
 pub const SERVER_MAC: Mac = Mac::local(3);
-/// The address that asks, unless told otherwise.
+/// Default address of the asking end.
 const CLIENT_MAC: Mac = Mac::local(4);
 /// How long to wait for the last replies, in nanoseconds.
 const LAST_REPLIES: u64 = 1_000_000_000;
-/// How often a server tells where it is, in nanoseconds.
+/// How often a server announces its address, in nanoseconds.
 const ANNOUNCE: u64 = 5_000_000_000;
 
 /// Options of `toklat ping`.
@@ -95,14 +95,15 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks `peer` up to `count` times with `size` bytes of payload.
+    /// Sends up to `count` requests to `peer`, with `size` bytes of payload.
     #[must_use]
     pub fn new(trips: RoundTrips, me: Mac, peer: Mac, size: usize, count: u64) -> Self {
         let (frame, buffer) = (vec![0; ETHERNET_HEADER + size], vec![0; 1 << 16]);
         Self { trips, me, peer, left: count, frame, buffer }
     }
 
-    /// Sends what is due at `now` and takes replies; true if there was anything. The caller flushes.
+    /// Sends requests that are due at `now`, and takes replies; returns true if there were any. The
+    /// caller flushes.
     #[inline]
     pub fn turn(&mut self, port: &mut Port, now: u64) -> bool {
         let mut busy = false;
@@ -111,7 +112,7 @@ impl Asker {
         {
             write_request(self.peer, self.me, number, &mut self.frame);
             if !port.send(1).push(&self.frame) {
-                // No room: it stays due, and its round trip counts from when it was.
+                // Without room the request stays due. Its round trip counts from when it was due.
                 break;
             }
             self.trips.sent(now);
@@ -167,7 +168,7 @@ impl Answerer {
         Self { me, buffer: vec![0; 1 << 16] }
     }
 
-    /// Answers what is there; the caller flushes.
+    /// Answers the requests that are there; the caller flushes.
     #[inline]
     pub fn turn(&mut self, port: &mut Port) -> Volume {
         let mut answered = Volume::default();
@@ -236,7 +237,7 @@ impl PingArgs {
     }
 }
 
-/// Answers until it is time to end.
+/// Answers requests until the run ends.
 fn serve(args: &PingArgs, mut port: Port, global: &Global) -> anyhow::Result<()> {
     let me = args.mac.unwrap_or(SERVER_MAC);
     let session = Session::start(&args.run)?;
@@ -265,7 +266,7 @@ fn serve(args: &PingArgs, mut port: Port, global: &Global) -> anyhow::Result<()>
     global.print_done(&totals, &format!("answered from {totals}"))
 }
 
-/// A run of requests: when it ends, and what is said on the way.
+/// A run of requests: when it ends, and its progress lines.
 struct Asking {
     asker: Asker,
     session: Session,
@@ -287,8 +288,8 @@ impl Asking {
         })
     }
 
-    /// False when it is over: all is answered, or nothing more is sent and the last replies had their
-    /// time.
+    /// Returns false when the run is over: all requests are answered, or sending has ended and the
+    /// time limit for the last replies has passed.
     fn goes_on(&mut self, now: u64) -> bool {
         if self.give_up == u64::MAX && (!self.session.goes_on(now) || self.asker.left == 0) {
             self.asker.stop();

@@ -1,4 +1,5 @@
-//! Round trips: requests on a schedule that does not wait for replies, and what the replies say.
+//! Round trips: requests on a schedule that does not wait for replies, and the statistics of the
+//! replies.
 
 use std::time::Duration;
 
@@ -57,19 +58,19 @@ pub fn reply_number(me: Mac, frame: &[u8]) -> Option<u64> {
 /// When requests go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// Request i is due `i * interval` after the start, whatever became of the others.
+    /// Request i is due `i * interval` after the start, independent of other requests.
     Open {
         /// Nanoseconds from one to the next.
         interval: u64,
     },
-    /// The next one goes when the last one came back (or is given up).
+    /// The next request is sent when the last one was answered (or is given up).
     Closed,
 }
 
 /// Requests and what came back, with time passed in: nanoseconds of any clock.
 ///
-/// A round trip is measured from when its request was *due*. If sender or switch were held up, all
-/// requests that should have gone meanwhile show the delay (no coordinated omission).
+/// A round trip is measured from when its request was *due*. If the sender or the switch was
+/// delayed, all requests that were due meanwhile show the delay (no coordinated omission).
 #[derive(Debug)]
 pub struct RoundTrips {
     schedule: Schedule,
@@ -87,7 +88,7 @@ pub struct RoundTrips {
     times: Histogram<u64>,
 }
 
-/// Requests that may be outstanding before the oldest is no longer known.
+/// Most outstanding requests. Beyond them the oldest is forgotten.
 const OUTSTANDING: u64 = 1 << 16;
 /// A closed schedule gives a reply up after this many nanoseconds.
 const GIVE_UP: u64 = 1_000_000_000;

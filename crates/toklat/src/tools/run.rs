@@ -21,9 +21,9 @@ mod netns;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libtoklat_preload.so";
-/// Where it is, from the directory of this program on.
+/// The library's path, relative to this program's directory.
 const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
-/// Tells the library the ports that the program knows.
+/// The environment variable that tells the library which ports to show as interfaces.
 const PORTS: &str = "TOKLAT_PORTS";
 /// Names another place.
 const VARIABLE: &str = "TOKLAT_PRELOAD";
@@ -68,11 +68,10 @@ fn parse_port(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// Runs the program in the place of this one.
+/// Replaces this process by the program.
 ///
 /// # Errors
-/// There is no daemon, no library, no such program, or the program is one that no library can be loaded
-/// into.
+/// There is no daemon, no library or no such program, or no library can be loaded into the program.
 pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     let [name, arguments @ ..] = &args.program[..] else { bail!("No program was named") };
     let directory = global.dir();
@@ -98,7 +97,7 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     Err(error).with_context(|| format!("Cannot run {}", program.display()))
 }
 
-/// That a daemon answers: without one, the program would say that there is no netmap.
+/// Checks that a daemon answers. Without one, the program would report that there is no netmap.
 fn find_daemon(directory: &Path) -> Result {
     let socket = directory.join(netring::attach::SOCKET);
     let connect = || {
@@ -139,7 +138,7 @@ fn find_library() -> Result<PathBuf> {
     })
 }
 
-/// The file that the shell would run.
+/// The file that a shell would run for this name.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let runs = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
@@ -154,7 +153,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
     found.with_context(|| format!("There is no program {} in PATH", path.display()))
 }
 
-/// That a library can be loaded into the program.
+/// Checks that a library can be loaded into the program.
 fn check_program(path: &Path) -> Result {
     let file = File::open(path).with_context(|| format!("Cannot read {}", path.display()))?;
     let what = path.display();
@@ -181,7 +180,8 @@ fn check_program(path: &Path) -> Result {
     }
 }
 
-/// True for a program that gets rights that whoever runs it has not.
+/// Returns true for a program that gets privileges its user does not have (set-user-ID or
+/// set-group-ID).
 fn is_privileged(file: &Metadata) -> bool {
     let mode = file.permissions().mode();
     let user = mode & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw();

@@ -10,10 +10,10 @@ use super::super::session::{Session, now};
 use super::{CapArgs, since_1970};
 use crate::api::{Dropped, DroppedFrame, PortInfo, SwitchInfo};
 
-/// Between two questions, if there was nothing.
+/// Pause between two requests if there were no drops.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Captures until it is time to end; returns how many frames.
+/// Captures until the run ends; returns the number of frames.
 ///
 /// # Errors
 /// There is no such switch or port, the daemon does not answer, or frames cannot be written.
@@ -24,7 +24,7 @@ pub fn capture<'a>(
 ) -> anyhow::Result<u64> {
     let name: Name = args.port.parse()?;
     let mut client = Client::connect(global)?.without_progress();
-    // Whether it is there is told before a file is made.
+    // A missing switch or port is reported before a file is made.
     match &name {
         Name::Switch(switch) => drop(client.get::<SwitchInfo>(&switch.path())?),
         Name::Port(port) => drop(client.get::<PortInfo>(&port.path())?),
@@ -59,7 +59,7 @@ pub fn capture<'a>(
     Ok(frames)
 }
 
-/// Whether a frame is to be seen: one of the port's, and of the direction.
+/// Whether a frame matches the port and the direction.
 fn is_wanted(args: &CapArgs, name: &Name, frame: &DroppedFrame) -> bool {
     let Name::Port(port) = name else { return true };
     let sent = frame.from == port.port;
@@ -88,7 +88,7 @@ fn write_frame(
     Ok(())
 }
 
-/// The bytes that hexadecimal digits stand for, up to what is none.
+/// Decodes hexadecimal digits, up to the first invalid one.
 fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks_exact(2);
     let byte = |pair: &[u8]| {

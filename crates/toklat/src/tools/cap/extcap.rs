@@ -1,7 +1,8 @@
 //! `toklat extcap`: ports among the interfaces of Wireshark and tshark.
 //!
-//! Wireshark runs each program of its extcap directories, and asks it for interfaces, link types and options; to capture, it
-//! has the program write into a named pipe (<https://www.wireshark.org/docs/wsdg_html_chunked/ChCaptureExtcap.html>).
+//! Wireshark runs each program of its extcap directories, and asks it for interfaces, link types
+//! and options. To capture, it has the program write into a named pipe
+//! (<https://www.wireshark.org/docs/wsdg_html_chunked/ChCaptureExtcap.html>).
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -18,7 +19,7 @@ use crate::api::{self, PortInfo, SwitchInfo};
 use control::name::PortName;
 use control::{Client, ClientError, Global, UsageError};
 
-/// What the program is called in Wireshark's directory.
+/// The program's name in Wireshark's directory.
 pub const PROGRAM: &str = "toklat-extcap";
 
 /// Which frames of a port.
@@ -73,7 +74,7 @@ pub struct ExtcapArgs {
     snaplen: u32,
 }
 
-/// The command line as `toklat` takes it, if Wireshark has started the program by its name.
+/// Converts the command line to `toklat`'s, if Wireshark started the program by its name.
 #[must_use]
 pub fn command_line() -> Option<Vec<std::ffi::OsString>> {
     let mut args = std::env::args_os();
@@ -96,7 +97,8 @@ pub fn run(args: &ExtcapArgs, global: &Global) -> anyhow::Result<()> {
         }
         Some(_) if args.extcap_config => config(out),
         Some(port) if args.capture => watch(args, port, &global),
-        // A filter without anything else is a question whether it is one: what is printed says why not.
+        // A filter without other options is a check of the filter. The printed text says why it is
+        // refused.
         Some(_) if args.extcap_capture_filter.is_some() => {
             Ok(writeln!(out, "toklat captures without a filter; use a display filter")?)
         }
@@ -104,7 +106,7 @@ pub fn run(args: &ExtcapArgs, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// Wireshark passes on no directory: where there is no daemon of the user's, it is the system's.
+/// Wireshark passes no directory. Without a daemon of the user's, the system's is used.
 fn where_the_daemon_is(global: &Global) -> Global {
     let system = Path::new("/run/toklat");
     let given = global.dir.is_some() || global.dir().join(api::SOCKET).exists();
@@ -112,7 +114,8 @@ fn where_the_daemon_is(global: &Global) -> Global {
     Global { dir: Some(dir), ..global.clone() }
 }
 
-/// The ports; none where no daemon runs, which is no error: Wireshark asks at each start.
+/// The ports. Without a daemon there are none; that is no error, because Wireshark asks at each
+/// start.
 fn interfaces(global: &Global, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
@@ -127,7 +130,7 @@ fn interfaces(global: &Global, out: &mut impl Write) -> anyhow::Result<()> {
     let switches: Vec<SwitchInfo> = client.get("/v1/switches")?;
     for switch in switches {
         let ports: Vec<PortInfo> = client.get(&format!("/v1/switches/{}/ports", switch.name))?;
-        // A monitor sees what another port sees.
+        // A monitor is left out: it sees only copies of another port's frames.
         for port in ports.iter().filter(|port| port.monitors.is_none()) {
             let name = format!("{}:{}", switch.name, port.name);
             writeln!(out, "interface {{value={name}}}{{display=toklat port}}")?;
@@ -161,7 +164,7 @@ fn config(out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes pcapng into the pipe until its reader has seen enough.
+/// Writes pcapng into the pipe until its reader closes it.
 fn watch(args: &ExtcapArgs, name: &PortName, global: &Global) -> anyhow::Result<()> {
     if args.extcap_capture_filter.as_ref().is_some_and(|filter| !filter.trim().is_empty()) {
         bail!("toklat captures without a filter; use a display filter");

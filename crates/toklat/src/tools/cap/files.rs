@@ -1,4 +1,4 @@
-//! A capture in several files, by size or time, as tcpdump's `-C`, `-G` and `-W` have it.
+//! A capture in several files, by size or time, with tcpdump's `-C`, `-G` and `-W`.
 #![allow(unsafe_code, reason = "local time is the C library's")]
 
 use std::ffi::CString;
@@ -27,7 +27,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Whether there is more than one file.
+    /// Whether the capture has more than one file.
     #[must_use]
     pub const fn is_wanted(&self) -> bool {
         self.file_size.is_some() || self.rotate.is_some()
@@ -52,29 +52,29 @@ impl Write for Counted {
     }
 }
 
-/// The files, of which one is written.
+/// The files of a capture; one is open.
 pub struct Files<'a> {
     rotation: &'a Rotation,
     base: &'a Path,
     port: &'a str,
     snaplen: u32,
     current: Option<CaptureWriter<Counted>>,
-    /// Files of this size series that were begun before the current one.
+    /// Files of this size series that were started before the current one.
     number: u64,
-    /// Files by time that were begun.
+    /// Files by time that were started.
     begun: u32,
     since: Duration,
 }
 
 impl<'a> Files<'a> {
-    /// Begins the first file at the first frame.
+    /// Starts the first file at the first frame.
     #[must_use]
     pub const fn new(rotation: &'a Rotation, base: &'a Path, port: &'a str, snaplen: u32) -> Self {
         let since = Duration::ZERO;
         Self { rotation, base, port, snaplen, current: None, number: 0, begun: 0, since }
     }
 
-    /// Begins a file, if the present one is full, or there is none.
+    /// Starts a file if the current one is full, or there is none.
     fn rotate(&mut self, at: Duration) -> io::Result<()> {
         let period = self.rotation.rotate.map(Duration::from_secs);
         let Some(current) = &self.current else { return self.begin(at) };
@@ -94,9 +94,9 @@ impl<'a> Files<'a> {
         self.open(self.since)
     }
 
-    /// Whether the last file that -W allows with -G is there.
+    /// Whether the last file that -W allows with -G exists.
     fn ends_by_time(&self) -> bool {
-        // With both limits -W is the length of the ring, as in tcpdump.
+        // With both limits, -W is the length of the ring, as in tcpdump.
         self.rotation.file_size.is_none()
             && self.rotation.files.is_some_and(|files| self.begun >= files)
     }
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Files<'_> {
     }
 }
 
-/// A name with its `%` words made a local time's, by strftime(3).
+/// Replaces the `%` conversions of a name by the local time, as strftime(3) does.
 fn local_time(format: &Path, at: Duration) -> std::ffi::OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let as_it_is = || format.as_os_str().to_owned();
@@ -194,7 +194,7 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1_700_000_000);
 
-    /// Writes frames of 1,000 bytes at these seconds; names and frames of the files.
+    /// Writes frames of 1,000 bytes at these seconds; returns the files' names and frames.
     fn written(
         rotation: &Rotation,
         name: &str,
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(all, [(at(0), 10), (at(10), 10), (at(20), 5)]);
         let ended = Rotation { files: Some(2), ..by_time };
         assert_eq!(written(&ended, "out-%s", 0..25), [(at(0), 10), (at(10), 10)]);
-        // Without a time in the name it is the same file again.
+        // Without a time in the name, the same file is written again.
         assert_eq!(written(&by_time, "out", 0..25), [("out".to_owned(), 5)]);
     }
 }

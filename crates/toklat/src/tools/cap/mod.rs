@@ -85,7 +85,7 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
     let open = netring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
     let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
     let to = output(args)?;
-    // A line for each frame is progress enough.
+    // A line for each frame shows progress already.
     let run = RunArgs { quiet: args.run.quiet || args.write.is_none(), ..args.run.clone() };
     let frames = capture(&run, args.snaplen, &mut port, to)?;
     eprintln!("{frames} frames captured at {}", args.port);
@@ -115,7 +115,7 @@ fn output(args: &CapArgs) -> anyhow::Result<Box<dyn Output + '_>> {
     })
 }
 
-/// Captures until it is time to end; returns how many frames.
+/// Captures until the run ends; returns the number of frames.
 ///
 /// # Errors
 /// If frames cannot be written, or the port is gone.
@@ -149,12 +149,12 @@ fn capture(
     Ok(meter.total.frames)
 }
 
-/// The time, as captures have it.
+/// The time, in the clock of captures.
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Passes up to `max` captured frames on; the caller flushes the port.
+/// Passes up to `max` captured frames to the sink; the caller flushes the port.
 ///
 /// # Errors
 /// If they cannot be written.
@@ -165,7 +165,7 @@ pub fn take(
     buffer: &mut [u8],
 ) -> std::io::Result<Volume> {
     let mut volume = Volume::default();
-    // One time for a batch: it is when the frames were seen, not when they crossed the switch.
+    // A batch has one time: when the frames were read, not when they crossed the switch.
     let at = since_1970();
     for frame in port.receive(max) {
         let sent = frame.flags() & TXMON != 0;

@@ -1,4 +1,4 @@
-//! Two Linux guests on the switch, and the same guests without it.
+//! Two Linux guests on the switch, and the same guests connected without it.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use control::units::interrupts;
 use lab::{Between, Bridge, Pair};
 use vm::{Accelerator, Backend, Model, Qemu, guest};
 
-/// What the line says when there are none.
+/// The table's text when no guests run.
 pub const WHAT: &str = "two Linux guests";
 
-/// Why guests cannot be run, and what helps; `None` if they can.
+/// Why guests cannot be run, and the remedy; `None` if they can.
 pub fn obstacle() -> Option<String> {
     if let Err(error) = Qemu::find(None) {
         return Some(error.to_string());
@@ -25,7 +25,7 @@ pub fn obstacle() -> Option<String> {
     guest::find().err().map(|error| error.to_string())
 }
 
-/// Runs them on the switch, then beside it.
+/// Runs the guests on the switch, then without it.
 ///
 /// # Errors
 /// If something that should work does not.
@@ -70,7 +70,7 @@ fn on_switch(demo: &mut Demo) -> anyhow::Result<Between> {
     })
 }
 
-/// Tap and bridge if this process may make them; else QEMU's own socket.
+/// A tap and a bridge if this process may make them; else QEMU's own socket.
 fn beside(demo: &Demo) -> anyhow::Result<(&'static str, Between, Option<Bridge>)> {
     if let Ok(bridge) = Bridge::new() {
         let backends =

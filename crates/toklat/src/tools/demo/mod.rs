@@ -1,4 +1,4 @@
-//! `toklat demo`: a switch, isolated processes at it, and what they reach, on a bare machine.
+//! `toklat demo`: a switch with isolated processes, and their figures, on any machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,23 +41,23 @@ pub struct DemoArgs {
     no_vms: bool,
 }
 
-/// A line of the table at the end.
+/// A row of the table at the end.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Outcome {
     /// What was done.
     what: String,
-    /// What came out, or why nothing did.
+    /// The result, or why there is none.
     result: String,
     /// Whether anything did.
     state: State,
 }
 
-/// What became of a part of the demo.
+/// The outcome of a part of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Done,
-    /// It worked, and frames or round trips were lost: other programs had the processors.
+    /// It worked but lost frames or round trips, because other programs used the processors.
     Lossy,
     Skipped,
     Failed,
@@ -90,7 +90,7 @@ struct Demo {
     stop: Arc<AtomicBool>,
     cpus: Cpus,
     directory: tempfile::TempDir,
-    /// The last: it finds nothing to do then.
+    /// Dropped last: the watcher then has nothing to clean up.
     _watcher: Watcher,
 }
 
@@ -99,12 +99,12 @@ struct Demo {
 struct Cpus {
     /// For clients.
     clients: usize,
-    /// For the switch: another one, if there are two.
+    /// The switch's CPU: the second one, if there are two.
     switch: usize,
 }
 
 impl Cpus {
-    /// The first two of those this process may use.
+    /// The first two CPUs that this process may use.
     fn choose(allowed: impl Iterator<Item = usize>) -> Self {
         let mut allowed = allowed.take(2);
         let clients = allowed.next().unwrap_or(0);
@@ -136,7 +136,7 @@ pub fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<()> {
     verdict(&outcomes, args.strict)
 }
 
-/// Fails when nothing worked; strictly, when anything did not.
+/// Fails if nothing worked; with --strict, if any part failed.
 fn verdict(outcomes: &[Outcome], strict: bool) -> anyhow::Result<()> {
     let any = |state| outcomes.iter().any(|outcome| outcome.state == state);
     if strict {
@@ -164,7 +164,7 @@ To go on, start a daemon of your own in one terminal and try in others:
 `toklat help` lists all commands; `toklat bench switch` and `toklat bench vm` measure each figure
 beside its peers.";
 
-/// How the names of demos' directories begin.
+/// The prefix of demos' directories.
 const DIRECTORY: &str = "toklat-demo-";
 
 const TAPS: &str = "taps in two network namespaces";
@@ -224,7 +224,7 @@ impl Demo {
         self.directory.path().join("log")
     }
 
-    /// What went wrong, in the words of those it went wrong for.
+    /// Prints the log, which has the error messages of the processes.
     fn show_log(&self) {
         eprint!("{}", std::fs::read_to_string(self.log()).unwrap_or_default());
     }
@@ -244,7 +244,7 @@ impl Demo {
         Ok(outcomes)
     }
 
-    /// A part that not every machine can run: if it fails, the rest of the demo still counts.
+    /// Runs a part that not every machine supports. If it fails, the rest of the demo still counts.
     fn part(
         &mut self,
         what: &str,
@@ -272,8 +272,8 @@ impl Demo {
         Ok(self.client.get("/v1/stats?switch=demo")?)
     }
 
-    /// Generator and sink as two processes. They write and read headers and lengths; or, if so asked,
-    /// every byte.
+    /// Generator and sink as two processes. They write and read headers and lengths only, or every
+    /// byte if so configured.
     fn throughput(&mut self, duration: Duration, every_byte: bool) -> anyhow::Result<Vec<Outcome>> {
         let Cpus { clients, switch } = self.cpus;
         let what = if every_byte { "every byte written and checked" } else { "64-byte frames" };
@@ -298,21 +298,21 @@ impl Demo {
         })?;
         ensure!(status.success(), "The generator failed ({status})");
         let sent: Totals = generator.finish()?;
-        // What the switch has taken it delivers at once; the sink needs a moment to look.
+        // The switch delivers at once what it has taken. The sink needs a moment to read it.
         std::thread::sleep(Duration::from_millis(200));
         let after = self.stats()?;
         let got: sink::Report = sink.finish()?;
         Ok(throughput_outcomes(what, &sent, &got, ns_per_frame(&before, &after)))
     }
 
-    /// Frames that sinks have sent: announcements.
+    /// Frames that sinks have sent: their announcements.
     fn announced(&mut self) -> anyhow::Result<u64> {
         let stats = self.stats()?;
         let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
         Ok(ports.find(|port| port.name == "sink").map_or(0, |port| port.counters.in_frames))
     }
 
-    /// Waits until a sink has announced itself once more.
+    /// Waits until a sink has announced itself again.
     fn wait_for_sink(&mut self, announced: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.announced()? <= announced {
@@ -323,14 +323,14 @@ impl Demo {
         Ok(())
     }
 
-    /// What the switch's worker does when there is nothing to do.
+    /// The switch's idle mode.
     fn set_idle(&mut self, idle: Idle) -> anyhow::Result<()> {
         let patch = serde_json::json!({ "idle": idle });
         let _: SwitchInfo = self.client.send(Method::PATCH, "/v1/switches/demo", &patch)?;
         Ok(())
     }
 
-    /// Both ends in one process, through the switch: `all` of them wait in this way.
+    /// Both ends in one process, through the switch, with the same idle mode for `all` of them.
     fn round_trips(
         &mut self,
         duration: Duration,
@@ -384,7 +384,7 @@ fn connect(global: &Global, daemon: &mut Process, stop: &AtomicBool) -> anyhow::
     }
 }
 
-/// One switch; its port for the sink makes senders wait for as long as it takes on a busy machine.
+/// One switch. The stall time of the sink's port is long enough for a busy machine.
 fn topology(cpus: Cpus) -> Topology {
     let lossless = Policy { lossless: true, ..Policy::default() };
     let sink = PortSpec { policy: lossless, ..PortSpec::default() };
@@ -413,7 +413,7 @@ fn worker_sum(stats: &Stats) -> (u64, u64) {
     workers.fold((0, 0), |(frames, ns), worker| (frames + worker.frames, ns + worker.busy_ns))
 }
 
-/// Nanoseconds of the switch's core for each frame, between two readings.
+/// Nanoseconds of the worker's CPU for each frame, between two readings.
 fn ns_per_frame(before: &Stats, after: &Stats) -> f64 {
     let ((f0, ns0), (f1, ns1)) = (worker_sum(before), worker_sum(after));
     ns1.saturating_sub(ns0) as f64 / f1.saturating_sub(f0).max(1) as f64
@@ -431,7 +431,7 @@ fn throughput_outcomes(what: &str, sent: &Totals, got: &sink::Report, ns: f64) -
         Outcome::result("  on the switch's core", format!("{ns:.1} ns a frame")),
         match flawless {
             true => Outcome::counted("  lost", format!("{lost} of {}", sent.frames), lost == 0),
-            // What arrives is what was sent, however busy a machine is.
+            // Every sent frame must arrive, however busy the machine is.
             false => Outcome {
                 what: "  lost".into(),
                 result: format!("{lost} of {}; the sink found flaws", sent.frames),

@@ -13,12 +13,12 @@ use serde::de::DeserializeOwned;
 
 use jail::parent_death;
 
-/// How long a process may take to end after SIGTERM.
+/// Time limit for a process to end after SIGTERM.
 const END: Duration = Duration::from_secs(5);
-/// How often processes are looked at.
+/// How often processes are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A process that ends when this is dropped, or when the demo ends, however it ends.
+/// A process that ends when this is dropped, or when the demo ends in any way.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -26,8 +26,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in a process group of its own: Ctrl-C reaches the demo alone, which ends the
-    /// others in order. What it says on stderr is appended to `log`.
+    /// Starts `command` in a process group of its own. Ctrl-C reaches the demo alone, which ends
+    /// the other processes in order. Its stderr is appended to `log`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -50,7 +50,7 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// The exit status, if the process has ended.
     ///
     /// # Errors
     /// If the kernel does not say.
@@ -58,7 +58,7 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end, and calls `each_second` meanwhile.
+    /// Waits until the process ends, and calls `each_second` meanwhile.
     ///
     /// # Errors
     /// If `stop` is set before, it takes longer than `limit`, or `each_second` fails.
@@ -83,7 +83,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and reads the JSON that it printed.
+    /// Sends SIGTERM to the process, and parses the JSON that it printed.
     ///
     /// # Errors
     /// If it printed something else.
@@ -96,13 +96,13 @@ impl Process {
         serde_json::from_str(&text).with_context(|| format!("{} printed no result", self.name))
     }
 
-    /// Ends it: SIGTERM, and SIGKILL if that does not help.
+    /// Ends the process by SIGTERM, and by SIGKILL after the time limit.
     pub fn end(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_some()) {
             return;
         }
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Nobody has waited for it, so the number is still its own.
+            // The process was not reaped yet, so the number is still its own.
             let _ = kill_process(pid, Signal::TERM);
         }
         let deadline = Instant::now() + END;

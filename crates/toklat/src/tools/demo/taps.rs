@@ -16,7 +16,7 @@ use crate::api::{NewPort, PortInfo, PortSpec};
 /// CAP_NET_ADMIN and CAP_SYS_ADMIN (to make network namespaces), as bits of `CapEff`.
 const NEEDED: u64 = 1 << 12 | 1 << 21;
 
-/// Why taps cannot be had; `None` if they can.
+/// Why taps cannot be made; `None` if they can.
 pub fn obstacle() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if effective_capabilities(&status) & NEEDED != NEEDED {
@@ -44,12 +44,12 @@ fn find(program: &str) -> Option<PathBuf> {
     places.find(|file| file.is_file())
 }
 
-/// How the names of this process's namespaces begin.
+/// The prefix of this process's namespaces.
 pub fn namespaces() -> String {
     format!("toklat-demo-{}-", std::process::id())
 }
 
-/// A network namespace; gone when dropped, and what is in it too.
+/// A network namespace. Dropping it removes it with its content.
 struct Namespace {
     name: String,
 }
@@ -60,7 +60,7 @@ impl Namespace {
         Ok(Self { name })
     }
 
-    /// A command that runs in it.
+    /// A command that runs in the namespace.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
@@ -78,7 +78,7 @@ fn ip(args: &[&str], stop: &AtomicBool) -> anyhow::Result<String> {
     output(&format!("ip {}", args.join(" ")), Command::new("ip").args(args), stop)
 }
 
-/// Runs what can be run; the namespaces are gone afterwards.
+/// Runs what this machine supports. The namespaces are gone afterwards.
 ///
 /// # Errors
 /// If something that should work does not.

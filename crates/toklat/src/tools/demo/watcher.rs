@@ -1,7 +1,8 @@
-//! The process that cleans up after a demo, however that ends.
+//! The process that cleans up after a demo, even if the demo was killed.
 //!
-//! Its standard input is a pipe that only the demo holds. When the demo is gone, by SIGKILL too, the pipe ends: the kernel
-//! has told the demo's processes to end, and this one waits for the daemon and removes the directory and the namespaces.
+//! Its standard input is a pipe that only the demo holds. The pipe closes when the demo ends, even
+//! by SIGKILL, and the kernel then signals the demo's processes. The watcher waits for the daemon,
+//! then removes the directory and the namespaces.
 
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::DIRECTORY;
 use jail::parent_death;
 
-/// How long the daemon may take to end after its signal.
+/// Time limit for the daemon to end after its signal.
 const END: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Options of `toklat demo-watch`.
@@ -26,7 +27,7 @@ pub struct WatchArgs {
     namespaces: String,
 }
 
-/// The process, as the demo has it. Dropped, it has cleaned up.
+/// The demo's handle of the process. Dropping it waits for the clean-up.
 #[derive(Debug)]
 pub struct Watcher(Child);
 
@@ -44,10 +45,10 @@ impl Watcher {
         child.map(Self).context("Cannot start the process that cleans up")
     }
 
-    /// Tells it which daemon to wait for.
+    /// Tells the watcher which daemon to wait for.
     ///
     /// # Errors
-    /// It is gone.
+    /// The watcher is gone.
     pub fn watch(&mut self, daemon: u32) -> anyhow::Result<()> {
         let stdin = self.0.stdin.as_mut().context("It has a pipe")?;
         writeln!(stdin, "{daemon}").context("The process that cleans up is gone")
@@ -64,7 +65,7 @@ impl Drop for Watcher {
 /// Waits until the demo is gone, then cleans up.
 ///
 /// # Errors
-/// The directory is none of a demo's, or cannot be removed.
+/// The directory is not a demo's, or cannot be removed.
 pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let directory = &args.directory;
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
@@ -72,7 +73,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();
     stdin.read_line(&mut line)?;
-    // Taken while its parent lives, so that it is no other process.
+    // The pidfd is opened while the parent lives, so it is the right process.
     let daemon = line.trim().parse().ok().and_then(Pid::from_raw);
     let daemon = daemon.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     stdin.read_to_end(&mut Vec::new())?;
@@ -89,7 +90,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Removes network namespaces whose names begin so.
+/// Removes network namespaces whose names have this prefix.
 fn remove_namespaces(start: &str) {
     let all = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     for name in all.map(|entry| entry.file_name()) {

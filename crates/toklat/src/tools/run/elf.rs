@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What can be loaded into a program.
+/// What kind of program a file is, as far as loading a library matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linking {
     /// Libraries of this machine's kind.
@@ -14,7 +14,7 @@ pub enum Linking {
     Musl,
     /// Libraries of another machine's kind.
     OtherMachine,
-    /// It is a script, or something else that names what runs it.
+    /// A script, or another file that names its interpreter.
     NoElf,
 }
 
@@ -26,7 +26,7 @@ const ENTRY: usize = 56;
 const INTERPRETER: u32 = 3;
 /// A 64-bit, little-endian file.
 const THIS_CLASS: [u8; 2] = [2, 1];
-/// The number of this machine's kind.
+/// The ELF number of this machine's architecture.
 #[cfg(target_arch = "x86_64")]
 const THIS_MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]

@@ -1,8 +1,7 @@
 //! `toklat run --netns`: a program in a network namespace of its own, whose taps are ports.
 //!
-//! This process makes the namespace (and, without root, a user namespace in which it may), a tap
-//! for each port, and starts the program. Then it carries frames between taps and ports until the
-//! program ends.
+//! This process makes the namespace (without root, inside a user namespace), makes a tap for each
+//! port, and starts the program. It forwards frames between taps and ports until the program ends.
 #![allow(unsafe_code, reason = "unshare changes what this process is in")]
 
 use std::ffi::{OsStr, OsString};
@@ -27,11 +26,11 @@ use rustix::thread::UnshareFlags;
 use crate::tools::session::stop_on_signals;
 use control::Result;
 
-/// The header of a tap's frames; all zero: nothing is asked of it.
+/// The virtio-net header of a tap's frames. All zero: it requests no offload.
 const HEADER: [u8; 10] = [0; 10];
 /// Bytes of a tap's frame.
 const LONGEST: usize = 65_536;
-/// Frames that are passed on before the others have their turn.
+/// Most frames forwarded before the other ports have their turn.
 const BURST: usize = 64;
 /// Characters of an interface's name.
 const NAME: usize = 15;
@@ -42,11 +41,12 @@ struct Link {
     port: Port,
 }
 
-/// Runs a program until it ends, and ends as it did.
+/// Runs a program until it ends; exits with the same status.
 pub fn run(name: &OsStr, arguments: &[OsString], ports: &[String], directory: &Path) -> Result {
     let own = [format!("vale0:run{}", std::process::id())];
     let ports = if ports.is_empty() { &own[..] } else { ports };
-    // The daemon is asked from outside: it knows this user, not the one inside.
+    // The daemon connection is made before entering the namespace: the daemon knows this user, not
+    // the one inside.
     let opened = ports.iter().map(|port| open(port, directory)).collect::<Result<Vec<_>>>()?;
     enter_namespaces()?;
     bring_up("lo", None)?;
@@ -103,7 +103,8 @@ fn interface(port: &str) -> Result<String> {
     Ok(name)
 }
 
-/// Enters a new network namespace; without root a user namespace, too, with this user as its root.
+/// Enters a new network namespace. Without root it also enters a user namespace, with this user as
+/// its root.
 fn enter_namespaces() -> Result {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let is_root = rustix::process::geteuid().is_root();
@@ -144,14 +145,14 @@ fn bring_up(interface: &str, address: Option<(Ipv4Addr, u32)>) -> Result {
     all().with_context(|| format!("Cannot bring {interface} up"))
 }
 
-/// Passes frames on until the program ends.
+/// Forwards frames until the program ends.
 fn carry(links: &mut [Link], child: &mut Child, stop: &AtomicBool) -> Result<ExitStatus> {
     let pid = Pid::from_child(child);
     let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let mut frame = vec![0; LONGEST];
     loop {
         if let Some(status) = child.try_wait()? {
-            // What it sent last is in the taps, and then in the rings.
+            // The program's last frames are in the taps, and then in the rings.
             for link in &mut *links {
                 while link.send(&mut frame)? {}
                 link.finish();
@@ -159,7 +160,7 @@ fn carry(links: &mut [Link], child: &mut Child, stop: &AtomicBool) -> Result<Exi
             return Ok(status);
         }
         if stop.swap(false, Ordering::Relaxed) {
-            // Its terminal may have told it as well.
+            // The terminal may have signalled the program as well.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
         let mut moved = false;
@@ -173,7 +174,7 @@ fn carry(links: &mut [Link], child: &mut Child, stop: &AtomicBool) -> Result<Exi
     }
 }
 
-/// Sleeps until a tap, a port or the program has something to say.
+/// Sleeps until a tap, a port or the program is ready.
 fn sleep(links: &mut [Link], ended: &OwnedFd) -> Result {
     let mut ready = false;
     for link in &mut *links {
@@ -197,12 +198,12 @@ fn sleep(links: &mut [Link], ended: &OwnedFd) -> Result {
 }
 
 impl Link {
-    /// Frames from the tap go to the port; true if there were any.
+    /// Forwards frames from the tap to the port; returns true if there were any.
     fn send(&mut self, frame: &mut [u8]) -> Result<bool> {
         let mut any = false;
         for _ in 0..BURST {
             if self.port.send(MAX_FRAGS).room() < MAX_FRAGS {
-                // The switch is behind: the frames wait in the tap.
+                // The switch is behind, so the frames wait in the tap.
                 self.port.wait(Interest::WRITE, Some(Duration::from_millis(1)))?;
                 break;
             }
@@ -220,7 +221,7 @@ impl Link {
         Ok(any)
     }
 
-    /// Frames from the port go to the tap; true if there were any.
+    /// Forwards frames from the port to the tap; returns true if there were any.
     fn receive(&mut self, frame: &mut [u8]) -> Result<bool> {
         let mut any = false;
         for received in self.port.receive(BURST) {
@@ -235,7 +236,7 @@ impl Link {
         Ok(any)
     }
 
-    /// Has the switch take what is in the ring.
+    /// Flushes the ring to the switch.
     fn finish(&mut self) {
         for _ in 0..200 {
             let slots = self.port.slots().0.saturating_sub(1);
