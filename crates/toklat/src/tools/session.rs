@@ -1,4 +1,4 @@
-//! What all tools share: when to stop, what to do when there is nothing to do, and rates.
+//! What all tools share: when to stop, how to idle, and rates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A run of a tool: it ends by a signal, after its time, or when the tool itself is done.
+/// A run of a tool. It ends by a signal, after its time, or when the tool is done.
 #[derive(Debug)]
 pub struct Session {
     stop: Arc<AtomicBool>,
@@ -64,7 +64,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Pins the thread, listens to signals and starts the clock.
+    /// Pins the thread, installs signal handlers and starts the clock.
     ///
     /// # Errors
     /// If the CPU cannot be had, or a signal handler cannot be installed.
@@ -77,7 +77,7 @@ impl Session {
         Ok(Self { stop: stop_on_signals()?, until })
     }
 
-    /// False when it is time to end.
+    /// Returns false when it is time to end.
     #[inline]
     #[must_use]
     pub fn goes_on(&self, now: u64) -> bool {
@@ -99,7 +99,7 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The daemon's word for a switch or port that is not there.
+/// The daemon's error code for a switch or port that does not exist.
 const ENOENT: i32 = Errno::NOENT.raw_os_error();
 
 /// How tools open ports.
@@ -133,12 +133,12 @@ impl OpenArgs {
     }
 }
 
-/// Decides how to pass the time.
+/// Chooses between spinning, yielding and sleeping.
 #[derive(Clone, Copy, Debug)]
 pub struct Idler {
     how: IdleArgs,
     since: Option<u64>,
-    /// How often others were let run since.
+    /// How often the thread has yielded since.
     yields: u32,
 }
 
@@ -147,19 +147,19 @@ pub struct Idler {
 pub enum Rest {
     /// Look again at once.
     Spin,
-    /// Let others run, then look again.
+    /// Yield the CPU, then look again.
     Yield,
     /// Sleep until woken, or for this long.
     Sleep(Duration),
 }
 
-/// How long to spin before others may run: what is waited for may come from one that shares this CPU.
+/// How long to spin before yielding. The awaited frame may come from a process on the same CPU.
 const SPIN: u64 = 5_000;
-/// How long to look out before sleeping, and how often at least, however long others run meanwhile.
+/// How long to poll before sleeping. A minimum holds even if other processes run long meanwhile.
 const LOOK_OUT: (u64, u32) = (50_000, 16);
-/// The longest sleep, after which signals and the clock are looked at again.
+/// The longest sleep, after which signals and the clock are checked again.
 const NAP: u64 = 100_000_000;
-/// What a sleep may take longer than asked for.
+/// How much longer than requested a sleep may last.
 const OVERSLEEP: u64 = 100_000;
 
 impl Idler {
@@ -175,7 +175,8 @@ impl Idler {
         self.since = None;
     }
 
-    /// There was nothing to do at `now`, and by the clock there will be nothing before `until`.
+    /// Records that there was nothing to do at `now`, and that the clock requires nothing before
+    /// `until`.
     #[inline]
     pub fn idle(&mut self, now: u64, until: u64) -> Rest {
         if self.how.yields {
@@ -204,7 +205,7 @@ impl Idler {
 }
 
 impl Rest {
-    /// Passes the time; `port` wakes the sleeper.
+    /// Idles by the chosen action; `port` ends a sleep.
     ///
     /// # Errors
     /// [`netring::PortError`].
@@ -219,7 +220,7 @@ impl Rest {
         Ok(())
     }
 
-    /// Passes the time; either port wakes the sleeper when it has received something.
+    /// Idles by the chosen action. Either port ends a sleep when it has received something.
     ///
     /// # Errors
     /// [`netring::PortError`].
@@ -260,7 +261,7 @@ impl std::ops::AddAssign for Volume {
     }
 }
 
-/// Counts frames and says each second how fast they go.
+/// Counts frames and prints their rate each second.
 #[derive(Debug)]
 pub struct Meter {
     /// All so far.

@@ -51,7 +51,7 @@ impl Sink {
         Self { tally: check.then(Tally::new), burst, buffer: vec![0; 1 << 16] }
     }
 
-    /// Takes what is there, on all queues; the caller flushes.
+    /// Takes all frames that are there, on all queues; the caller flushes.
     #[inline]
     pub fn turn(&mut self, port: &mut Port) -> Volume {
         let mut volume = Volume::default();
@@ -67,7 +67,7 @@ impl Sink {
         volume
     }
 
-    /// What the checks found; `None` without them.
+    /// The results of the checks; `None` without checks.
     #[must_use]
     pub fn findings(&self) -> Option<Findings> {
         self.tally.as_ref().map(Tally::findings)
@@ -128,8 +128,8 @@ fn receive(args: &SinkArgs, port: &mut Port, session: &Session) -> anyhow::Resul
     Ok(Report { totals: meter.totals(port.name()), findings: sink.findings() })
 }
 
-/// Broadcasts an ARP announcement, from which switches learn where `mac` is. Without room it is left
-/// out: there will be another.
+/// Broadcasts an ARP announcement, from which switches learn where `mac` is. Without room it is
+/// skipped, because another follows.
 pub fn announce(port: &mut Port, mac: Mac) {
     let mut frame = [0; MIN_FRAME];
     if write_announcement(mac, Ipv4Addr::UNSPECIFIED, &mut frame).is_some() {
@@ -137,7 +137,7 @@ pub fn announce(port: &mut Port, mac: Mac) {
     }
 }
 
-/// The findings in words, to follow other text; nothing without checks.
+/// The results as text that follows other text; empty without checks.
 fn describe(findings: Option<Findings>) -> String {
     let Some(found) = findings else { return String::new() };
     let mut text = format!(", {} lost", found.lost);

@@ -1,11 +1,11 @@
-//! What a sink finds out about the frames it gets.
+//! A sink's checks of received frames.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use frame::{Layers, Network, Probe, ProbeError};
 
-/// Late frames are told from duplicates up to this far behind the newest of their stream.
+/// Up to this far behind the newest of their stream, late frames can be told from duplicates.
 const WINDOW: u64 = 4096;
 /// Most streams that are followed.
 const MAX_STREAMS: usize = 1 << 16;
@@ -29,14 +29,15 @@ pub struct Findings {
     pub too_late: u64,
     /// Probes with a wrong byte.
     pub corrupt: u64,
-    /// Probes of streams beyond the first 65,536, which are not followed.
+    /// Probes of streams beyond the first 65,536, which are not tracked.
     pub not_followed: u64,
-    /// Probes of all streams before the first one seen: sent before the sink was there, or lost.
+    /// Probes of all streams before the first one seen. They were sent before the sink started, or
+    /// lost.
     pub before_first: u64,
 }
 
 impl Findings {
-    /// True if every probe since the first of its stream came once, in order and whole.
+    /// Returns true if every probe since the first of its stream came once, in order and intact.
     #[must_use]
     pub fn flawless(&self) -> bool {
         let flaws = [self.lost, self.duplicated, self.reordered, self.too_late, self.corrupt];
@@ -50,7 +51,8 @@ pub struct Tally {
     findings: Findings,
     streams: Vec<Stream>,
     index: HashMap<Key, usize>,
-    /// The stream of the last probe: the next one is likely of the same or of the one after it.
+    /// The stream of the last probe. The next probe is likely of the same stream or the one after
+    /// it.
     last: usize,
 }
 
@@ -74,13 +76,13 @@ impl Tally {
         Self::default()
     }
 
-    /// What was found out so far.
+    /// The results so far.
     #[must_use]
     pub fn findings(&self) -> Findings {
         Findings { streams: self.streams.len() as u64, ..self.findings }
     }
 
-    /// Looks at a frame, all of its bytes.
+    /// Checks a frame, all of its bytes.
     pub fn see(&mut self, frame: &[u8]) {
         let Some((source, payload)) = udp_payload(frame) else {
             self.findings.foreign += 1;
@@ -111,7 +113,7 @@ impl Tally {
         self.streams[at].see(sequence, &mut self.findings);
     }
 
-    /// The place of a stream, which is new if it was not seen before.
+    /// The index of a stream; a new stream is added.
     fn find(&mut self, key: Key, sequence: u64) -> Option<usize> {
         let is = |at: usize| self.streams.get(at).is_some_and(|stream| stream.key == key);
         let following = if self.last + 1 < self.streams.len() { self.last + 1 } else { 0 };
@@ -195,7 +197,7 @@ mod tests {
         frame
     }
 
-    /// The findings after probes of one stream with these numbers.
+    /// The results for probes of one stream with these numbers.
     fn after(numbers: impl IntoIterator<Item = u64>) -> Findings {
         let mut tally = Tally::new();
         numbers.into_iter().for_each(|n| tally.see(&probe_frame(1, 0, n)));
@@ -272,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set that remembers everything, within the window.
+        /// Compares with a set that remembers everything, within the window.
         #[test]
         fn agrees_with_an_oracle(numbers in proptest::collection::vec(0u64..WINDOW, 1..300)) {
             let findings = after(std::iter::once(0).chain(numbers.iter().copied()));

@@ -6,7 +6,7 @@ use frame::{IMIX, MIN_FRAME, Mac, Probe, UdpFrame, VLAN_TAG, VlanId};
 
 /// The largest frame that is made: jumbo payload and headers.
 pub const MAX_FRAME: usize = 9216 + frame::ETHERNET_HEADER + VLAN_TAG;
-/// Bytes at the front of a frame that can differ from frame to frame.
+/// Bytes at the front of a frame that can differ between frames.
 const HEAD: usize = UdpFrame::HEADERS + VLAN_TAG + Probe::LEN;
 
 /// How long frames are, in bytes without their check sequence.
@@ -20,7 +20,7 @@ pub enum Sizes {
     Range(usize, usize),
 }
 
-/// Options that make no frame; says what would.
+/// Invalid options; the error says what is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
     /// A size that cannot be read.
@@ -32,7 +32,7 @@ pub enum TrafficError {
         /// The smallest possible.
         least: usize,
     },
-    /// More streams than numbers for them.
+    /// More streams than stream numbers.
     #[error("there can be 1 to 65536 flows and addresses")]
     Streams,
 }
@@ -52,12 +52,12 @@ impl FromStr for Sizes {
     }
 }
 
-/// What frames are to be made.
+/// Which frames to make.
 #[derive(Clone, Copy, Debug)]
 pub struct TrafficConfig {
     /// Where they go.
     pub destination: Mac,
-    /// Where the first of them come from.
+    /// The source address of the first stream.
     pub source: Mac,
     /// Their tag.
     pub vlan: Option<VlanId>,
@@ -77,7 +77,7 @@ pub struct TrafficConfig {
 /// counts its own sequence numbers.
 #[derive(Debug)]
 pub struct Traffic {
-    /// Lengths that occur, and the headers that go with each.
+    /// The frame lengths that occur, and the headers of each.
     shapes: Vec<Shape>,
     order: Order,
     /// What differs between streams: source address and source port.
@@ -104,7 +104,7 @@ enum Order {
 }
 
 impl Traffic {
-    /// Frames of this kind.
+    /// Makes a generator of such frames.
     ///
     /// # Errors
     /// [`TrafficError`] says which option is out of range.
@@ -136,8 +136,9 @@ impl Traffic {
         })
     }
 
-    /// The next frame, sent at `time` (ns): the bytes to write to the front of its buffer, and its
-    /// length. With `whole` all of its bytes; else headers and probe, and the rest is left as it is.
+    /// Makes the next frame, sent at `time` (ns): the bytes to write to the front of its buffer,
+    /// and its length. With `whole` these are all bytes; otherwise headers and probe, and the rest
+    /// of the buffer stays as it is.
     #[inline]
     pub fn next(&mut self, time: u64, whole: bool) -> (&[u8], usize) {
         let shape = &self.shapes[self.order.next(self.shapes.len())];

@@ -1,8 +1,9 @@
 //! `toklat uplink`: a way out for all guests of a switch, as an ordinary user.
 //!
-//! A port of the switch, where the gateway is, and behind it one [passt](https://passt.top) for each guest, which turns the guest's
-//! connections into sockets of the host, and gives it an address (DHCP, IPv6 by router advertisements). passt serves one guest
-//! and answers for every address it is asked for; so it hears of the switch what is for the gateway ([`whom`]), and no more.
+//! The gateway is at a port of the switch. Behind the port runs one [passt](https://passt.top) for
+//! each guest. It turns the guest's connections into sockets of the host, and assigns the guest an
+//! address (DHCP, IPv6 by router advertisements). passt serves one guest and answers for every
+//! address. So it gets only the frames that are for the gateway ([`whom`]).
 
 mod passt;
 mod whom;
@@ -30,15 +31,16 @@ use control::name::SwitchName;
 pub const PORT: &str = "uplink";
 /// The last byte of the first guest's address.
 const FIRST: u8 = 15;
-/// Addresses of a guest that are remembered.
+/// Most addresses remembered for a guest.
 const ADDRESSES: usize = 16;
 /// Frames taken at a time.
 const BURST: usize = 64;
-/// How often the switch is told where the gateway is, and the clock is looked at. Nanoseconds.
+/// Interval in nanoseconds at which the gateway is announced to the switch and the clock is
+/// checked.
 const TICK: u64 = 1_000_000_000;
-/// No two passts are started within this time. Nanoseconds.
+/// Minimum time between two starts of passt. Nanoseconds.
 const START: u64 = 100_000_000;
-/// A guest that was quiet for so long gives way to another when there is no room. Nanoseconds.
+/// A guest that was quiet for this long may be evicted when there is no room. Nanoseconds.
 const QUIET: u64 = 60_000_000_000;
 
 /// Options of `toklat uplink`.
@@ -76,7 +78,7 @@ pub struct UplinkArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Forward {
     host: u16,
-    /// The first guest, if it is not said.
+    /// The first guest, if the option names none.
     guest: Option<Ipv4Addr>,
     port: u16,
     udp: bool,
@@ -133,7 +135,7 @@ struct Totals {
     guests: usize,
     out_frames: u64,
     in_frames: u64,
-    /// Lost: passt was not fast enough, or there was no room for its guest.
+    /// Frames lost because passt was too slow, or because there was no room for its guest.
     dropped: u64,
 }
 
@@ -173,7 +175,7 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
     global.print_done(&totals, &line)
 }
 
-/// Says at once, and not at the first guest, that there is no passt.
+/// Checks at the start, and not at the first guest, that passt exists.
 fn found(program: &str) -> anyhow::Result<()> {
     let asked = std::process::Command::new(program).arg("--version").output();
     asked.map(|_| ()).with_context(|| {
@@ -181,7 +183,7 @@ fn found(program: &str) -> anyhow::Result<()> {
     })
 }
 
-/// The port, and who is behind it.
+/// The port, and the guests behind it.
 struct Uplink<'a> {
     args: &'a UplinkArgs,
     us: Mac,
@@ -191,7 +193,7 @@ struct Uplink<'a> {
     next_tick: u64,
     /// No passt is started before.
     next_start: u64,
-    /// A passt has frames that the port had no room for.
+    /// A passt has frames for which the port had no room.
     blocked: bool,
     servers: Vec<IpAddr>,
     buffer: Vec<u8>,
@@ -229,7 +231,7 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Waits for frames of either side, and passes them on.
+    /// Waits for frames of either side, and forwards them.
     fn turn(&mut self) -> anyhow::Result<()> {
         let at = now();
         if at >= self.next_tick {
@@ -242,7 +244,7 @@ impl<'a> Uplink<'a> {
         if out == 0 { self.wait() } else { Ok(()) }
     }
 
-    /// Frames of guests, each to its passt; returns how many came.
+    /// Forwards frames of guests, each to its passt; returns how many came.
     fn take_from_switch(&mut self, at: u64) -> usize {
         let mut came = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -256,7 +258,7 @@ impl<'a> Uplink<'a> {
         }
         self.buffer = buffer;
         for guest in self.guests.values_mut() {
-            // If it is gone, reading says so.
+            // If passt is gone, the next read reports it.
             let _ = guest.passt.flush();
         }
         came
@@ -292,7 +294,8 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Starts a passt for a guest, if there is room, or in the place of a guest that was quiet for long.
+    /// Starts a passt for a guest, if there is room. Otherwise it evicts a guest that was quiet for
+    /// long.
     fn admit(&mut self, guest: Mac, at: u64) {
         if at < self.next_start {
             return;
@@ -314,7 +317,7 @@ impl<'a> Uplink<'a> {
         let passt = match Passt::start(&self.args.passt, &arguments) {
             Ok(passt) => passt,
             Err(error) => {
-                // The others keep theirs; this guest's next frame tries again.
+                // Other guests keep their passts. This guest's next frame tries again.
                 eprintln!("toklat: no passt for {guest}: {error:#}");
                 return;
             }
@@ -326,7 +329,7 @@ impl<'a> Uplink<'a> {
         self.totals.guests += 1;
     }
 
-    /// Frames of the passts, each to its guest.
+    /// Forwards frames of the passts, each to its guest.
     fn take_from_passts(&mut self) {
         let mut ended = Vec::new();
         self.blocked = false;
@@ -350,7 +353,7 @@ impl<'a> Uplink<'a> {
     /// Sleeps until a frame comes, or for a tick.
     fn wait(&mut self) -> anyhow::Result<()> {
         let left = self.next_tick.saturating_sub(now());
-        // What waits for room is not asked for more meanwhile.
+        // A passt whose frames wait for room is not read meanwhile.
         let (interest, input) = match self.blocked {
             true => (Interest::READ | Interest::WRITE, PollFlags::empty()),
             false => (Interest::READ, PollFlags::IN),
@@ -372,8 +375,9 @@ impl<'a> Uplink<'a> {
     }
 }
 
-/// Passes on what a passt has for its guest, as far as the port has room, and reads once: no guest's download keeps the others
-/// waiting. How many frames, and whether there was room for all.
+/// Forwards a passt's frames to its guest, as far as the port has room. It reads only once, so one
+/// guest's download does not starve the others. Returns the number of frames, and whether there was
+/// room for all.
 fn pass(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bool)> {
     let (before, all) = pass_read(passt, to, port)?;
     if !all || !passt.read()? {
@@ -383,13 +387,13 @@ fn pass(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bo
     Ok((before + after, all))
 }
 
-/// Passes on what was read already.
+/// Forwards frames that were read already.
 fn pass_read(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bool)> {
     let mut frames = 0;
     while port.send(BURST).room() == BURST {
         let Some(frame) = passt.next_frame()? else { return Ok((frames, true)) };
         if let Some(destination) = frame.get_mut(..6) {
-            // Router advertisements are for all that this passt knows: its guest.
+            // Router advertisements are for all guests of this passt, which is its one guest.
             destination.copy_from_slice(&to.octets());
             frames += u64::from(port.send(1).push(frame));
         }
@@ -397,8 +401,9 @@ fn pass_read(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u6
     Ok((frames, false))
 }
 
-/// The name servers that guests are told of. Those on loopback are the host's alone (with `--host`, passt maps them);
-/// systemd-resolved, which listens there, says elsewhere whom it asks.
+/// The name servers announced to guests. Loopback servers are reachable from the host only (with
+/// `--host`, passt maps them). If systemd-resolved listens there, another file names the servers it
+/// uses.
 fn name_servers(args: &UplinkArgs) -> Vec<IpAddr> {
     if !args.dns.is_empty() || args.host {
         return args.dns.clone();
@@ -413,13 +418,13 @@ fn name_servers(args: &UplinkArgs) -> Vec<IpAddr> {
     files.into_iter().map(of).find(|servers| !servers.is_empty()).unwrap_or_default()
 }
 
-/// What the passt of guest `number` is told.
+/// The arguments of passt for guest `number`.
 fn arguments(args: &UplinkArgs, servers: &[IpAddr], us: Mac, number: u8) -> Vec<OsString> {
     let address = args.subnet.host(FIRST + number);
     let mut words = vec!["--mtu".to_owned(), "1500".into(), "--mac-addr".into(), us.to_string()];
     words.extend(["--address".into(), address.to_string(), "--netmask".into(), "24".into()]);
     words.extend(["--gateway".into(), args.subnet.host(1).to_string()]);
-    // By DHCPv6 every guest would get the same address; by advertisements each makes its own.
+    // DHCPv6 would give every guest the same address. With advertisements each guest makes its own.
     words.push("--no-dhcpv6".into());
     if !args.host {
         words.push("--no-map-gw".into());

@@ -1,4 +1,4 @@
-//! One passt, at a socket that only it and we have.
+//! One passt, at a socket that only passt and this process have.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -14,16 +14,17 @@ use rustix::process::Signal;
 
 /// Bytes of a frame's length, before it (QEMU's `-netdev stream`), most significant first.
 const PREFIX: usize = 4;
-/// Bytes of the longest frame: passt's (its buffers are for 64 KiB), and then some.
+/// Bytes of the longest frame. passt's buffers hold 64 KiB; this is larger.
 const MAX_FRAME: usize = 65_550;
-/// Bytes that may wait to be sent. What is beyond is lost, as at any full queue.
+/// Most bytes that wait to be sent. Frames beyond it are lost, as at any full queue.
 const MAX_WAITING: usize = 1 << 20;
-/// Sockets and more that it may have: one for each of its guest's connections.
+/// passt's limit of descriptors: one socket for each of its guest's connections, and some more.
 const MAX_DESCRIPTORS: u64 = 16_384;
 /// Bytes read at once.
 const READ: usize = 1 << 18;
 
-/// A passt that runs, confined by what it inherits ([`jail::child`]) and by its own namespaces. Dropped, it ends.
+/// A running passt, confined by what it inherits ([`jail::child`]) and by its own namespaces.
+/// Dropping this ends it.
 #[derive(Debug)]
 pub struct Passt {
     child: Child,
@@ -33,7 +34,7 @@ pub struct Passt {
     taken: usize,
     /// What waits to be sent.
     waits: Vec<u8>,
-    /// What it says when something is wrong.
+    /// The error messages it prints.
     words: OwnedFd,
 }
 
@@ -47,13 +48,13 @@ impl Passt {
         let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
         let socket = UnixStream::from(ours);
         socket.set_nonblocking(true)?;
-        // A passt that writes more than is read here loses words, and does not wait.
+        // If passt writes more than is read here, it loses messages and does not block.
         let (words, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let child = spawn(program, arguments, theirs.as_fd(), said)?;
         Ok(Self { child, socket, came: Vec::new(), taken: 0, waits: Vec::new(), words })
     }
 
-    /// Gives it a frame, or loses the frame if too much waits.
+    /// Queues a frame for passt, or drops it if too much waits.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let fits = self.waits.len() + PREFIX + frame.len() <= MAX_WAITING;
         if fits {
@@ -63,10 +64,10 @@ impl Passt {
         fits
     }
 
-    /// Sends what waits, as far as its socket takes it.
+    /// Sends queued bytes, as far as the socket accepts them.
     ///
     /// # Errors
-    /// It is gone.
+    /// passt is gone.
     pub fn flush(&mut self) -> std::io::Result<()> {
         let mut sent = 0;
         while sent < self.waits.len() {
@@ -81,7 +82,7 @@ impl Passt {
         Ok(())
     }
 
-    /// True if something waits for its socket to take it.
+    /// Returns true if queued bytes wait for the socket.
     pub fn is_full(&self) -> bool {
         !self.waits.is_empty()
     }
@@ -89,7 +90,7 @@ impl Passt {
     /// Reads what came; false if there was nothing.
     ///
     /// # Errors
-    /// It is gone.
+    /// passt is gone.
     pub fn read(&mut self) -> std::io::Result<bool> {
         self.came.drain(..std::mem::take(&mut self.taken));
         let had = self.came.len();
@@ -105,7 +106,7 @@ impl Passt {
         }
     }
 
-    /// Waits for its end, which it has announced, and says why.
+    /// Waits until passt has ended, after it closed its socket, and says why.
     pub fn end(mut self) -> String {
         let status = self.child.end().map_or_else(|e| e.to_string(), |status| status.to_string());
         let mut bytes = [0; 4096];
@@ -115,10 +116,10 @@ impl Passt {
         last.map_or(status, |line| line.trim().to_owned())
     }
 
-    /// The next whole frame that came.
+    /// Takes the next complete frame.
     ///
     /// # Errors
-    /// What came is no frame: there is no telling where the next one begins.
+    /// The length is invalid, so the start of the next frame is unknown.
     pub fn next_frame(&mut self) -> std::io::Result<Option<&mut [u8]>> {
         let rest = &mut self.came[self.taken..];
         let Some((prefix, rest)) = rest.split_first_chunk_mut::<PREFIX>() else { return Ok(None) };
@@ -138,7 +139,7 @@ impl AsFd for Passt {
     }
 }
 
-/// Starts it with its end of the socket, which is to be open there alone.
+/// Starts passt with its end of the socket, which only passt may have open.
 fn spawn(
     program: &str,
     arguments: &[OsString],
@@ -159,14 +160,14 @@ fn spawn(
 mod tests {
     use super::*;
 
-    /// A passt whose part `sh` plays, with the socket as its descriptor number `$4`.
+    /// A fake passt, played by `sh`, with the socket as its descriptor number `$4`.
     fn played(script: &str) -> (Passt, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("passt");
         std::fs::write(&program, format!("#!/bin/bash\nfd=$4\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
-        // A test that starts something at this moment may hold the file open for an instant.
+        // Another test's child may hold the file open for a moment.
         (until(|| Passt::start(program.to_str().unwrap(), &[]).ok()), dir)
     }
 

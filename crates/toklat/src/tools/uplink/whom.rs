@@ -1,10 +1,11 @@
-//! What of a guest's frames is for the way out: decided from the frame alone, which the guest may have written at will.
+//! Decides which of a guest's frames are for the way out. The decision uses the frame alone, which
+//! the guest may have forged.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use frame::{ArpOperation, Layers, Mac, Network, Transport};
 
-/// What is to be done with a guest's frame.
+/// What to do with a guest's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is for the way out.
@@ -22,11 +23,11 @@ const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const TARGET: std::ops::Range<usize> = 0..16;
 
-/// Judges a frame that came from the switch. `us` is the gateway's address, `gateway` its IPv4 address; `has` tells whether
-/// another guest than the sender has an address.
+/// Classifies a frame from the switch. `us` is the gateway's MAC address, `gateway` its IPv4
+/// address. `has` returns whether another guest than the sender has an address.
 ///
-/// passt takes itself for alone with its guest, and answers for every address: of broadcasts and multicasts it hears no more than
-/// what is the gateway's to answer.
+/// passt assumes that it is alone with its guest, and answers for every address. So of broadcasts
+/// and multicasts it gets only those that the gateway must answer.
 pub fn judge(frame: &[u8], us: Mac, gateway: Ipv4Addr, has: impl Fn(IpAddr) -> bool) -> Verdict {
     let Some(layers) = Layers::of(frame) else { return Verdict::Stay };
     let (to, from) = (layers.ethernet.destination(), layers.ethernet.source());
@@ -61,7 +62,7 @@ fn target(payload: &[u8]) -> Option<IpAddr> {
     Some(IpAddr::from(bytes))
 }
 
-/// The address that a frame comes from, if it says one.
+/// The address that a frame's sender claims, if it claims one.
 pub fn source(frame: &[u8]) -> Option<IpAddr> {
     let address = match Layers::of(frame)?.network {
         Network::Ipv4(ip) => IpAddr::from(ip.source()),
@@ -95,7 +96,7 @@ mod tests {
         frame
     }
 
-    /// An ICMPv6 message about `target`, from the first address to all.
+    /// An ICMPv6 message about `target`, from the first address to all nodes.
     fn icmp(kind: u8, from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
         let mut frame = [&[0x33, 0x33, 0, 0, 0, 2][..], &GUEST.octets(), &[0x86, 0xdd]].concat();
         frame.extend([0x60, 0, 0, 0, 0, 24, 58, 255]);

@@ -1,4 +1,4 @@
-//! A port that is there already, for a machine to be plugged into. It stays when the machine ends.
+//! An existing port that a machine is plugged into. It stays when the machine ends.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use ::vm::Model;
 use control::name::PortName;
 use control::{Client, ClientError, Global, Result};
 
-/// What a machine at a port that is there has to be like.
+/// What an existing port requires of a machine.
 #[derive(Debug)]
 pub struct Given {
     /// The NIC.
@@ -31,7 +31,7 @@ impl Given {
     /// Looks a port up; `None` if there is none of this name.
     ///
     /// # Errors
-    /// It is no port for a machine that connects to it, or the daemon cannot be asked.
+    /// The port is not of a kind that a machine connects to, or the daemon cannot be asked.
     pub fn find(global: &Global, port: &PortName) -> Result<Option<Self>> {
         let info: PortInfo = match Client::connect(global)?.get(&port.path()) {
             Err(ClientError::Refused(refused)) if refused.code == ErrorCode::NotFound => {

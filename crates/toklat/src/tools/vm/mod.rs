@@ -1,8 +1,9 @@
-//! `toklat vm run`: a virtual machine on a switch, in one command, and nothing left of it afterwards.
+//! `toklat vm run`: a virtual machine on a switch, in one command, which leaves nothing behind.
 //!
-//! Three processes: this one, QEMU, and a watcher, which removes the port, if this one made it, when this one ends, however it ends; if it is
-//! killed, the watcher ends QEMU, too. The watcher's standard input is a pipe that only this one holds. A parent-death signal would not
-//! do for QEMU: one that was told to change its user (`-- -runas nobody`) does not get it.
+//! Three processes run: this one, QEMU, and a watcher. When this process ends in any way, the
+//! watcher removes the port, if this process made it. If this process is killed, the watcher also
+//! ends QEMU. The watcher's standard input is a pipe that only this process holds. A parent-death
+//! signal would not suffice: the kernel clears it when QEMU changes its user (`-- -runas nobody`).
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
@@ -31,7 +32,7 @@ use control::{Client, ClientError, Global, Result, UsageError};
 use jail::child::Outfit;
 use jail::parent_death;
 
-/// How long QEMU may take to end when it is told to.
+/// Time limit for QEMU to end after a signal.
 const END: Duration = Duration::from_secs(5);
 
 /// What can be done with virtual machines.
@@ -157,7 +158,7 @@ struct BootArgs {
 
 impl BootArgs {
     fn boot(&self) -> Result<Boot> {
-        // clap passes over `requires` among options that exclude each other.
+        // clap ignores `requires` among options that exclude each other.
         let misplaced = [
             (self.image.is_none() && self.snapshot, "--snapshot goes with --image"),
             (self.kernel.is_none() && self.initrd.is_some(), "--initrd goes with --kernel"),
@@ -187,7 +188,7 @@ impl BootArgs {
 }
 
 impl RunArgs {
-    /// Its NIC, at a port that is there, or at one that is to be made with this socket.
+    /// The machine's NIC, at an existing port, or at a new port with this socket.
     fn nic(&self, port: &PortName, given: Option<&Given>, socket: PathBuf) -> Result<Nic> {
         let given_model = given.map(|given| given.model);
         let model = self.nic.or(given_model).unwrap_or(Model::Virtio);
@@ -203,7 +204,7 @@ impl RunArgs {
         Ok(Nic { model, mac, backend, queues: self.queues, packed: self.packed })
     }
 
-    /// Whether it can be plugged into a port that is there.
+    /// Whether the machine can be plugged into an existing port.
     fn fits(&self, port: &PortName, given: &Given) -> Result {
         let options = [&self.combine, &self.doorbell, &self.interrupts];
         if self.csb || options.into_iter().any(Option::is_some) {
@@ -248,7 +249,7 @@ impl RunArgs {
         })
     }
 
-    /// What `toklat port add` is told beside [`kind_options`].
+    /// Arguments of `toklat port add` beside [`kind_options`].
     fn port_options(&self, nic: &Nic, accelerator: Accelerator) -> Result<Vec<OsString>> {
         let mut options: Vec<OsString> = Vec::new();
         if self.csb {
@@ -282,7 +283,8 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let port = args.port()?;
     let socket = global.dir().join(format!("{}.{}.sock", port.switch, port.port));
     let given = match Given::find(global, &port) {
-        // One may print on one machine what is for another; else the daemon is asked again as the port is made.
+        // The command may be printed for another machine. Otherwise the daemon checks it when the
+        // port is made.
         Err(error) if error.is::<ClientError>() => None,
         found => found?,
     };
@@ -320,7 +322,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     ended(status, args.boot.run.is_some())
 }
 
-/// Prints how its port is made, and QEMU's command line.
+/// Prints the command that makes the port, and QEMU's command line.
 fn print(port: &PortName, is_given: bool, options: &[OsString], line: &str) -> Result {
     let options = quoted(options.iter().map(OsString::as_os_str));
     let first = if is_given {
@@ -342,7 +344,7 @@ struct AddLine {
     policy: PolicyOptions,
 }
 
-/// What `toklat port add` is to be told for its port.
+/// The options of `toklat port add` that select the port's kind.
 fn kind_options(nic: &Nic) -> Vec<OsString> {
     let (option, path) = match &nic.backend {
         Backend::VhostUser(path) => ("--vhost-user", path),
@@ -357,7 +359,7 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
     options
 }
 
-/// As `kind_options`, for a device that the port emulates: its address is the port's to know.
+/// Works as `kind_options`, for a device that the port emulates. The port has the MAC address.
 fn emulated_options(nic: &Nic, socket: &Path) -> Vec<OsString> {
     let model = nic.model.emulated().map(|model| model.kind().name.to_owned());
     let mac = nic.mac.to_string();
@@ -381,7 +383,7 @@ fn name_of(model: Model) -> String {
     model.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Waits for QEMU's end, and brings it about when this process is told to end.
+/// Waits until QEMU ends, and ends it when this process is told to end.
 fn wait(child: &mut Child, stop: &std::sync::atomic::AtomicBool) -> Result<ExitStatus> {
     let mut told: Option<Instant> = None;
     loop {
@@ -400,14 +402,14 @@ fn wait(child: &mut Child, stop: &std::sync::atomic::AtomicBool) -> Result<ExitS
     }
 }
 
-/// To a child that nobody has waited for, so that the number is still its own.
+/// QEMU was not reaped yet, so the number is still its own.
 fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// What QEMU's end means: a test guest with commands tells their status.
+/// Interprets QEMU's exit status: a test guest with commands reports their status.
 fn ended(status: ExitStatus, commands: bool) -> Result {
     match status.code().and_then(guest::status) {
         Some(0) => Ok(()),
@@ -418,13 +420,13 @@ fn ended(status: ExitStatus, commands: bool) -> Result {
     }
 }
 
-/// The process that cleans up. Dropped, it has done so.
+/// The process that cleans up. Dropping this waits until it has.
 struct Watcher {
     child: Child,
 }
 
 impl Watcher {
-    /// Starts it; it leaves a port that is to `stay`.
+    /// Starts the watcher; it leaves a port that is to `stay`.
     fn start(global: &Global, port: &PortName, stay: bool) -> Result<Self> {
         let program = std::env::current_exe().context("Cannot tell where this program is")?;
         let mut command = Command::new(program);
@@ -437,7 +439,7 @@ impl Watcher {
         Ok(Self { child })
     }
 
-    /// Tells it which QEMU to end.
+    /// Tells the watcher which QEMU to end.
     fn watch(&mut self, qemu: &Child) -> Result {
         let stdin = self.child.stdin.as_mut().context("It has a pipe")?;
         writeln!(stdin, "{}", qemu.id()).context("The process that cleans up is gone")
@@ -451,11 +453,11 @@ impl Drop for Watcher {
     }
 }
 
-/// The machine's way out, which ends when this is dropped, or when this process ends.
+/// The machine's uplink. It ends when this is dropped, or when this process ends.
 struct Uplink(Child);
 
 impl Uplink {
-    /// Starts it; `None` if there is one.
+    /// Starts the uplink; `None` if the switch has one.
     fn start(global: &Global, switch: &SwitchName) -> Result<Option<Self>> {
         let there: PortName = format!("{switch}:{}", uplink::PORT).parse()?;
         if Client::connect(global)?.get::<PortInfo>(&there.path()).is_ok() {
@@ -488,12 +490,12 @@ pub struct WatchArgs {
     stay: bool,
 }
 
-/// Waits until whoever started this is gone; then ends the QEMU that it was told of, and removes the port.
+/// Waits until its parent has ended, then ends the QEMU it was told of, and removes the port.
 fn watch(args: &WatchArgs, global: &Global) -> Result {
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stdin, &mut line)?;
-    // Taken while its parent lives, so that it is no other process.
+    // The pidfd is opened while the parent lives, so it is the right process.
     let qemu = line.trim().parse().ok().and_then(Pid::from_raw);
     let qemu = qemu.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
     stdin.read_to_end(&mut Vec::new())?;
