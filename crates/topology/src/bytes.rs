@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;
 
-/// Text that is no number of bytes.
+/// Text that is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no number of bytes; use one such as 4096, 256MiB or 4TiB")]
 pub struct NoBytes(String);
@@ -13,7 +13,7 @@ pub struct NoBytes(String);
 /// Reads a number of bytes, with a unit or without.
 ///
 /// # Errors
-/// It is none, or beyond what TOML's integers hold.
+/// It is not a number of bytes, or exceeds TOML's integers.
 pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("", 0)];
     let split = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));

@@ -7,9 +7,9 @@ use link::{Impairment, RateLimiter};
 
 use crate::{Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, Wrong, users};
 
-/// Bytes of a switch's name: its socket's path must fit a socket address.
+/// Longest switch name in bytes: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
-/// Bytes of a port's name: with its switch's it fits netmap's 64.
+/// Longest port name in bytes: with its switch's name it fits netmap's 64.
 pub const PORT_NAME: usize = 31;
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
@@ -38,7 +38,7 @@ pub fn check_name(name: &str, max: usize) -> Result<(), Wrong> {
 /// Checks a whole topology.
 ///
 /// # Errors
-/// Names the first setting that cannot be.
+/// Names the first invalid setting.
 pub fn check(topology: &Topology) -> Result<(), Wrong> {
     check_each(topology)?;
     check_claims(topology)
@@ -47,7 +47,7 @@ pub fn check(topology: &Topology) -> Result<(), Wrong> {
 /// Checks each setting by itself.
 ///
 /// # Errors
-/// Names the first that cannot be.
+/// Names the first invalid setting.
 pub fn check_each(topology: &Topology) -> Result<(), Wrong> {
     for (name, spec) in &topology.switch {
         check_name(name, SWITCH_NAME)?;
@@ -56,10 +56,10 @@ pub fn check_each(topology: &Topology) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that no two ports claim the same thing, and that those whose names are used are there.
+/// Checks that no two ports claim the same resource, and that ports referred to by name exist.
 ///
 /// # Errors
-/// Names both.
+/// Names both ports, or the missing one.
 pub fn check_claims(topology: &Topology) -> Result<(), Wrong> {
     let mut claims = BTreeMap::new();
     for (switch, spec) in &topology.switch {
@@ -87,9 +87,9 @@ pub fn check_claims(topology: &Topology) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What only one port may have, in words, and what to do if two want it.
+/// A resource that only one port may have, in words, and the remedy if two claim it.
 fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
-    // An address may be at another port in another VLAN: tables are looked up by both.
+    // The key includes the VLAN: another port may have the same address in another VLAN.
     let place = match &spec.policy.vlan {
         VlanMode::Unaware => Some(switch.to_owned()),
         VlanMode::Access(id) => Some(format!("{switch}, VLAN {id}")),
@@ -109,7 +109,7 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
 /// Checks a switch and its ports.
 ///
 /// # Errors
-/// Names the first setting that cannot be.
+/// Names the first invalid setting.
 pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
     check_config(name, &spec.config)?;
     check_owner(name, spec.owner, spec.user)?;
@@ -131,10 +131,10 @@ pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Checks that what a tenant's switch has is the tenant's; `name` is for the message.
+/// Checks that an object of a tenant's switch has no other owner; `name` is for the message.
 ///
 /// # Errors
-/// Its owner is another user.
+/// The owner is another user.
 pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<(), Wrong> {
     match (owner, user) {
         (Some(owner), Some(user)) if owner != user => {
@@ -186,7 +186,7 @@ pub(crate) fn check_range(
 /// Checks a port; `name` is for the message.
 ///
 /// # Errors
-/// Names the first setting that cannot be.
+/// Names the first invalid setting.
 pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Wrong> {
     let mtu = u64::from(spec.policy.mtu);
     check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;

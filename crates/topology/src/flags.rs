@@ -1,7 +1,7 @@
-//! The command line's flags for kinds of ports, drawn from the structs of their settings.
+//! The command line's flags for kinds of ports, derived from the structs of their settings.
 //!
-//! The flag that names a kind has the kind's word for its id; its help is what the struct and its field say. A flag that
-//! several kinds have is one flag, which is read as the kind has it that was named.
+//! The flag that names a kind has the kind's word as its id. Its help comes from the struct and its
+//! field. A flag that several kinds share is one flag, parsed as the chosen kind requires.
 
 use clap::builder::{StyledStr, ValueParser};
 use clap::error::{ContextKind, Error, ErrorKind};
@@ -12,7 +12,7 @@ use crate::{Dgram, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUs
 
 const HEADING: &str = "What it is attached to (without any: whoever opens it by its name)";
 
-/// What the command line says a port is attached to.
+/// The kind of a port, from the command line.
 #[derive(Clone, Debug, Default)]
 pub struct KindOptions {
     kind: PortKind,
@@ -30,7 +30,7 @@ impl KindOptions {
     }
 }
 
-/// A kind, its flags, and how it is read from them.
+/// A kind, its flags, and the function that parses them.
 struct Row {
     word: &'static str,
     command: Command,
@@ -65,7 +65,7 @@ macro_rules! define {
                 ),
                 read: |_| Ok(PortKind::$Plain),
             }),)*];
-            // A port is of the usual kind without a flag.
+            // Without a flag, the port is of the default kind.
             let plain = plain.into_iter().filter(|(kind, _)| *kind != PortKind::default());
             let set = [$(Row {
                 word: $set,
@@ -78,7 +78,7 @@ macro_rules! define {
 }
 crate::with_kinds!(define);
 
-/// A flag, and the kinds that have it.
+/// A flag, and the kinds that share it.
 struct Flag {
     arg: Arg,
     of: Vec<usize>,
@@ -106,7 +106,7 @@ fn text(styled: Option<&StyledStr>) -> String {
     styled.map(ToString::to_string).unwrap_or_default()
 }
 
-/// What a flag does: the kind's own sentence first, if it names one.
+/// A flag's help. The kind's own sentence comes first if the flag names a kind.
 fn help(rows: &[Row], flag: &Flag) -> String {
     let id = flag.arg.get_id();
     let of_row = |at: &usize| {
@@ -118,7 +118,7 @@ fn help(rows: &[Row], flag: &Flag) -> String {
         match (id == row.word, help.is_empty(), flag.of.len()) {
             (true, true, _) => text(row.command.get_about()),
             (true, false, _) => format!("{}. {help}", text(row.command.get_about())),
-            // One that one kind has shows its default by itself.
+            // For a flag of one kind, clap prints the default itself.
             (false, _, 1) => help,
             (false, ..) => help + &default.unwrap_or_default(),
         }
@@ -172,7 +172,7 @@ impl FromArgMatches for KindOptions {
         let words = given.flat_map(|arg| said(arg, matches));
         let read = row.command.clone().try_get_matches_from(words);
         let kind = read.and_then(|matches| (row.read)(&matches)).map_err(|mut error| {
-            // It is that of the kind's flags alone.
+            // The usage of the kind's command would show that kind's flags only.
             error.remove(ContextKind::Usage);
             error
         })?;
@@ -185,7 +185,7 @@ impl FromArgMatches for KindOptions {
     }
 }
 
-/// A flag as it was said, once for each time.
+/// A flag as it was given, once for each occurrence.
 fn said(arg: &Arg, matches: &ArgMatches) -> Vec<std::ffi::OsString> {
     let name = long(arg);
     if !arg.get_action().takes_values() {

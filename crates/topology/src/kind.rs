@@ -1,4 +1,4 @@
-//! The kinds of ports there are, and what each tells of itself.
+//! The kinds of ports, and what each provides.
 
 use std::fmt;
 
@@ -32,26 +32,26 @@ macro_rules! with_kinds {
     };
 }
 
-/// What each kind of port tells of its settings.
+/// What each kind of port provides for its settings.
 pub trait Kind: std::fmt::Debug {
-    /// Checks them; `port` and `policy` are the name and the rules of the port.
+    /// Checks the settings; `port` and `policy` are the port's name and rules.
     ///
     /// # Errors
-    /// Names the first that cannot be.
+    /// Names the first invalid setting.
     fn check(&self, port: &str, policy: &Policy) -> Result<(), Wrong> {
         let _ = (port, policy);
         Ok(())
     }
 
-    /// What no other port may have, too.
+    /// The resources that no other port may have.
     fn claim(&self) -> Option<Claim> {
         None
     }
 
-    /// In a few words, for tables.
+    /// A short description for tables.
     fn describe(&self) -> String;
 
-    /// A guest sees the port as its network card, whose cable may be unplugged.
+    /// Whether a guest sees the port as its network card, whose cable may be unplugged.
     fn is_guest(&self) -> bool {
         false
     }
@@ -59,19 +59,19 @@ pub trait Kind: std::fmt::Debug {
     /// Fills in what the command line leaves out. `port` is the port's name without its switch.
     ///
     /// # Errors
-    /// A path has no absolute form, or an address is none.
+    /// A path has no absolute form, or an address is invalid.
     fn complete(&mut self, port: &str) -> Result<(), Wrong> {
         let _ = port;
         Ok(())
     }
 }
 
-/// What only one port may have.
+/// A resource that only one port may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// In words, as the beginning of a sentence.
+    /// The resource in words, as the beginning of a sentence.
     pub what: String,
-    /// What to do if two want it.
+    /// The remedy if two ports claim it.
     pub remedy: &'static str,
 }
 

@@ -55,7 +55,7 @@ pub use self::vxlan::Vxlan;
 /// A port's number in its switch: its place in every table of it.
 pub type PortId = u16;
 
-/// A setting that cannot be, and what to do about it.
+/// An invalid setting, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; {remedy}")]
 pub struct Wrong {

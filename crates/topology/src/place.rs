@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Wrong;
 
-/// Bytes of the longest path of a socket: `sun_path`, and the zero byte after it.
+/// Longest socket path in bytes: `sun_path` without the terminating zero byte.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Where a socket is.
@@ -42,8 +42,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Checks a socket's path, or an address and port. An address is this machine's: frames come in
-/// without any check of who sends them, and go out in the clear.
+/// Checks a socket's path, or an address and port. An address must be on this machine, because
+/// frames have neither authentication nor encryption.
 pub(crate) fn check(port: &str, place: &str) -> Result<(), Wrong> {
     match Place::of(place) {
         Place::Path(_) => check_socket_path(port, place),
@@ -79,7 +79,7 @@ pub(crate) fn check_absolute(port: &str, path: &str) -> Result<(), Wrong> {
     Err(Wrong::new(reason, "the daemon runs elsewhere: give the whole path"))
 }
 
-/// Makes a path absolute: the daemon opens it, and runs elsewhere.
+/// Makes a path absolute, because the daemon has another working directory.
 pub(crate) fn make_absolute(path: &mut String) -> Result<(), Wrong> {
     let wrong = |why: String| Wrong::new(format!("{path:?} is no path: {why}"), "name a file");
     let absolute = std::path::absolute(&*path).map_err(|error| wrong(error.to_string()))?;
@@ -100,7 +100,7 @@ pub(crate) fn make_whole(place: &mut String) -> Result<(), Wrong> {
     make_absolute(place)
 }
 
-/// True for an IP address with something after it that is no port, which would be a strange name of a file.
+/// Returns true for an IP address followed by an invalid port, which would be a strange file name.
 fn is_meant_as_an_address(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
     host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() || host == "localhost"
@@ -111,7 +111,7 @@ pub(crate) fn in_namespace(netns: Option<&String>) -> String {
     netns.map_or_else(String::new, |netns| format!(" in {netns}"))
 }
 
-/// A socket in words: which end waits, and where.
+/// Describes a socket: which end listens, and where.
 pub(crate) fn describe(protocol: &str, path: Option<&String>, client: bool) -> String {
     let place = path.map_or("the default socket", String::as_str);
     format!("{protocol}{} {place}", if client { ", connects to" } else { " at" })

@@ -1,4 +1,4 @@
-//! JSON schemas, drawn from the types.
+//! JSON schemas, derived from the types.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use crate::{
     VhostUser, Vxlan,
 };
 
-/// The schemas of a topology and of all it is made of, by name. They refer to each other at `place`, as in
-/// `#/components/schemas`.
+/// The schemas of a topology and of all its parts, by name. They refer to each other at `place`, as
+/// in `#/components/schemas`.
 #[must_use]
 pub fn all(place: &str) -> Map<String, Value> {
     let reference = format!("{place}/Trunk");
@@ -28,7 +28,7 @@ pub fn all(place: &str) -> Map<String, Value> {
     name_trunk(&mut all, &reference);
     for schema in all.values_mut() {
         let Some(object) = schema.as_object_mut() else { continue };
-        // A struct within another has its fields there, and says of none that there are no more.
+        // Flattened fields are inlined, so `additionalProperties` below replaces this property.
         object.remove("unevaluatedProperties");
         if object.contains_key("properties") {
             object.insert("additionalProperties".into(), false.into());
@@ -37,7 +37,7 @@ pub fn all(place: &str) -> Map<String, Value> {
     all
 }
 
-/// Gives the settings of a trunk, which are a variant's, a name as all others have.
+/// Names the schema of a trunk's settings, which belongs to an enum variant.
 fn name_trunk(all: &mut Map<String, Value>, reference: &str) {
     let modes = all.get_mut("VlanMode").and_then(|schema| schema["oneOf"].as_array_mut());
     let mut places =
@@ -51,7 +51,7 @@ pub(crate) fn bytes(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "string"], "minimum": 0 })
 }
 
-/// A user, or nobody in particular.
+/// A user, or null.
 pub(crate) fn user(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "string", "null"], "minimum": 0 })
 }
@@ -108,7 +108,7 @@ macro_rules! define {
             }
         }
 
-        /// The kinds in the order of the manual: the word, and the schema of its settings if there are any.
+        /// The kinds in the manual's order: the word, and the schema of its settings if it has any.
         #[must_use]
         pub fn kinds() -> Vec<(&'static str, Schema)> {
             vec![
@@ -124,7 +124,7 @@ crate::with_kinds!(define);
 mod tests {
     use super::*;
 
-    /// A table of kinds and settings, as the manual page and the documents have it.
+    /// A table of kinds and settings, for the manual page and the documents.
     fn table() -> String {
         let mut text = String::from("| kind | what it is | settings |\n|---|---|---|\n");
         for (word, schema) in kinds() {
