@@ -21,7 +21,7 @@ Every hand-over has the same shape: *publish; full fence; look at the peer's wak
 `cargo xtask atomics` makes this page from the documentation of the fields; `cargo xtask check` compares them.
 ";
 
-/// Writes the page anew.
+/// Writes the page.
 pub fn write() -> Result<()> {
     let page = tool::root().join(PAGE);
     fs::write(&page, generate()?).with_context(|| format!("Cannot write {}", page.display()))

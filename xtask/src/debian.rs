@@ -34,7 +34,7 @@ impl Apt {
         Self { state, suites }
     }
 
-    /// Fetches the lists anew.
+    /// Fetches the lists again.
     pub fn update(&self) -> Result<()> {
         for dir in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(self.state.join(dir))?;

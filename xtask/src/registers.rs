@@ -8,7 +8,7 @@ use crate::tool::{self, cargo};
 
 const PAGE: &str = "docs/registers.md";
 
-/// Writes the page anew.
+/// Writes the page.
 pub fn write() -> Result<()> {
     let page = tool::root().join(PAGE);
     fs::write(&page, generate()?).with_context(|| format!("Cannot write {}", page.display()))

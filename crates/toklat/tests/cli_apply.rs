@@ -101,7 +101,7 @@ fn pruning_removes_what_the_file_made() {
     assert_eq!(objects(&daemon), left);
 }
 
-/// Objective: what somebody uses is removed only if a person, or `--yes`, says so.
+/// Objective: objects in use are removed only after a confirmation or with `--yes`.
 #[test]
 fn pruning_asks_before_it_takes_a_port_away() {
     let mut daemon = Daemon::start();

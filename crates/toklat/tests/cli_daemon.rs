@@ -55,7 +55,7 @@ fn refusals_end_with_1_and_say_reason_and_remedy() {
     }
 }
 
-/// Arguments of `vm run` for a machine that nobody boots.
+/// Arguments of `vm run` for a machine that is never booted.
 fn machine<'a>(port: &'a str, qemu: &'a str, kernel: &'a str) -> Vec<&'a str> {
     let at = ["vm", "run", "--switch", "vale0", "--port", port, "--qemu", qemu];
     [&at[..], &["--accel", "tcg", "--kernel", kernel]].concat()

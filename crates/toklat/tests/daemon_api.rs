@@ -311,7 +311,7 @@ fn over_tcp_only_the_token_opens() {
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef0123\r\n"), 200);
 }
 
-/// Objective: who connects by TCP and does not say what it wants is hung up on, and keeps nobody else waiting.
+/// Objective: a TCP client that sends no request is disconnected, and delays no other client.
 #[test]
 fn over_tcp_a_head_that_does_not_end_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -191,7 +191,7 @@ fn a_pipe_outlives_the_daemon_and_keeps_its_name() {
     assert!(send(&mut left, &frame(1, 2, 7)));
     daemon.wait_for("the frame", |_| receive(&mut right) == [7]);
     drop(right);
-    // A new right end would wait for ever for frames of the left one.
+    // A new right end would wait forever for frames of the left one.
     assert_eq!(errno(daemon.open("vale0:p}1")), Errno::BUSY);
     drop(left);
     let mut right = daemon.open("vale0:p}1").unwrap();
@@ -246,7 +246,7 @@ fn clients_that_say_nothing_or_hang_up_hold_up_nobody() {
     for _ in 0..50 {
         let socket = connect(daemon.dir());
         say(&socket, request("vale0:x").as_bytes(), &[region().as_fd()]);
-        // Gone before the reply: the daemon sends the token to nobody.
+        // The client is gone before the reply, so the daemon's token reaches no client.
     }
     let started = Instant::now();
     let port = daemon.open("vale0:p").unwrap();

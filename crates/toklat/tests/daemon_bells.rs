@@ -1,4 +1,4 @@
-//! Wake-ups that cost what the woken side wants: the user pays, and nobody else.
+//! Wake-ups that cost what the woken side wants: only that user pays.
 
 mod daemon;
 

@@ -38,7 +38,7 @@ fn status_and_counters_are_read_while_a_data_process_is_asked() {
             let stats = daemon.get("/v1/stats");
             assert_eq!(stats["switches"].as_array().unwrap().len(), 2, "{stats}");
             if changed.load(Ordering::SeqCst) {
-                // Before the failure, so that nothing waits for ever.
+                // Before the failure, so that nothing waits forever.
                 kill_process(process, Signal::CONT).unwrap();
                 panic!("what was read waited for the data process");
             }

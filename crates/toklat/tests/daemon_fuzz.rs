@@ -71,7 +71,7 @@ impl Stranger {
                 return Self { peer: Some(peer), fd };
             }
             1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
-            // One whose next write waits for ever.
+            // A descriptor whose next write blocks forever.
             2 => {
                 let full = rustix::event::eventfd(0, EventfdFlags::empty()).unwrap();
                 rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();

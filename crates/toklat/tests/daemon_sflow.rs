@@ -164,7 +164,7 @@ fn a_collector_that_does_not_answer_costs_no_frame() {
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
-    // Nobody listens there: the kernel says so, or says nothing.
+    // No collector listens there: the kernel says so, or says nothing.
     let (socket, address) = collector();
     drop(socket);
     daemon.done(&["switch", "set", "vale0", "--sflow", &address, "--sflow-rate", "1"]);

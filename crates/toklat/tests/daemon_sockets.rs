@@ -53,7 +53,7 @@ macro_rules! datagrams {
     ($socket:ty, $address:ty) => {
         impl Peer for Datagrams<$socket, $address> {
             fn send(&mut self, frame: &[u8]) {
-                // Refused while nobody is there, or the port is pointed at an earlier peer.
+                // Refused while no peer listens, or the port is pointed at an earlier peer.
                 let _ = self.0.send_to(frame, &self.1);
             }
 
@@ -168,7 +168,7 @@ fn streams_outlive_a_data_process() {
 fn peers_may_be_on_tcp_of_this_machine() {
     let mut daemon = Daemon::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Somebody else could take it meanwhile; nobody does.
+    // Another process could take it meanwhile, but none does.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     daemon.apply(&format!(
         "[switch.vale0.port.server]\nkind = {{ stream = {{ address = '{free}' }} }}\n\
@@ -211,7 +211,7 @@ fn a_port_that_cannot_connect_says_why_and_since_when() {
     assert_eq!(why(&daemon), "");
 }
 
-/// Objective: whoever comes by TCP has no user, so a port that has an owner is not his.
+/// Objective: a TCP peer has no user, so it may not open a port that has an owner.
 #[test]
 fn a_port_with_an_owner_refuses_tcp() {
     let mut daemon = Daemon::start();

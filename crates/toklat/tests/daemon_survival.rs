@@ -262,7 +262,7 @@ fn regression_a_data_process_that_dies_and_dies_is_never_given_up() {
         kills >= 12
     });
     daemon.wait_for("the next one", |d| d.get("/v1/switches/vale0")["state"] == "running");
-    // Nobody is to blame for what came from outside.
+    // No port is blamed for a death that came from outside.
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     until_traffic_flows(&mut a, &mut b, &mut 0);
 }

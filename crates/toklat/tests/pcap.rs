@@ -48,7 +48,7 @@ fn receive(port: &mut Port) -> Vec<u8> {
     }
 }
 
-/// Waits until somebody has a port open.
+/// Waits until a client has the port open.
 fn wait_for_port(daemon: &mut Daemon, port: &str) {
     daemon.wait_for("the program's port", |daemon| {
         daemon.ports("vale0").iter().any(|(name, state)| name == port && state == "attached")
@@ -290,7 +290,7 @@ fn what_a_program_sent_last_arrives() {
     let Some(program) = rules(&daemon) else {
         return skip("what_a_program_sent_last_arrives", "libpcap-dev is missing");
     };
-    // Nobody reads while the program sends: the ring has room for all.
+    // Nothing reads while the program sends: the ring has room for all.
     let open = netring::Open::new("vale0:peer").slots(1024).directory(daemon.dir());
     let mut port = open.open().unwrap();
     let end = daemon.output_of(&["--", program.to_str().unwrap(), "leaves"]);

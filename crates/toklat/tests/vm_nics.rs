@@ -242,7 +242,7 @@ fn a_port_waits_for_the_next_guest() {
     assert_eq!(daemon.ask("POST", "/v1/switches/vale0/ports", &port).0, 201);
     let mut before = None;
     for round in 0..3 {
-        // Its own port is one that nobody talks to: this is about the second NIC.
+        // No peer talks to its own port: this is about the second NIC.
         let device =
             json!({ "driver": "vfio-user-pci", "socket": { "path": socket, "type": "unix" } });
         let device = device.to_string();

@@ -86,7 +86,7 @@ fn tcp_between_guests_crosses_in_whole_segments() {
         assert_eq!(count(counters, "faults"), 0, "{counters}");
     }
     client.succeeds();
-    // Its commands go on for ever.
+    // Its commands run forever.
     kill_process(server.qemu());
     server.says("toklat-guest: ready");
     server.ends();

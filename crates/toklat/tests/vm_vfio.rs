@@ -169,7 +169,7 @@ fn drive(dir: &Path, nic: &Nic) {
         // Whatever happens here ends the server, too.
         let _over = Over(&over);
         let mut guest = Guest::boot_from(Some(dir), &daemon, "card", 1, &options, &commands);
-        // As long as the kernel has the card, nobody else has.
+        // While the kernel has the card, no other process can use it.
         let refusal = guest.says("said: ");
         assert!(refusal.contains(&format!("The driver {driver} has 0000:")), "{refusal}");
         for size in SIZES {

@@ -10,7 +10,7 @@ use nix::unistd::{Group, Uid, User};
 use serde::Serialize;
 use serde::de::{Deserializer, Error, Visitor};
 
-/// A name that names nobody.
+/// A name that no user or group has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("There is no {kind} {name:?}; give a name that `getent {database}` lists, or a number")]
 pub struct Unknown {

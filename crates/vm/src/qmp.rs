@@ -25,7 +25,7 @@ impl Qmp {
     /// Connects to a monitor (`-qmp unix:PATH,server=on,wait=off`).
     ///
     /// # Errors
-    /// Nobody listens, or it is no monitor.
+    /// Nothing listens at the path, or it is not a QMP monitor.
     pub fn connect(path: &Path) -> anyhow::Result<Self> {
         let socket = UnixStream::connect(path)
             .with_context(|| format!("QEMU has no monitor at {}", path.display()))?;

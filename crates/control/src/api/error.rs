@@ -20,7 +20,7 @@ pub enum ErrorCode {
     Busy,
     /// The topology has changed since the client read it.
     Stale,
-    /// Whoever asks may not.
+    /// The client is not permitted to do this.
     Forbidden,
     /// The daemon lacks a privilege.
     NeedsPrivilege,

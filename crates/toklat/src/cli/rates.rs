@@ -55,7 +55,7 @@ pub struct WorkerRates {
     pub batch: f64,
     /// Times it slept.
     pub sleeps: f64,
-    /// Times it woke somebody.
+    /// Times it woke a port's owner.
     pub kicks: f64,
     /// Ports it serves.
     pub ports: u64,

@@ -105,7 +105,7 @@ impl BoundFile {
 fn by_socket(socket: impl AsFd) -> Option<OwnedFd> {
     // SAFETY: the request takes no argument, and returns a new descriptor or -1.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
-    // SAFETY: it is open, and nobody else has it.
+    // SAFETY: it is open, and nothing else owns it.
     (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file) })
 }
 

@@ -19,7 +19,7 @@ pub async fn in_namespace<T: Send + 'static>(
     let (done, result) = tokio::sync::oneshot::channel();
     let run = move || {
         let entered = netns.as_deref().map_or(Ok(()), enter);
-        // Nobody waits any more only when the daemon stops.
+        // The receiver is gone only when the daemon stops.
         let _ = done.send(entered.and_then(|()| what()));
     };
     let thread = std::thread::Builder::new().name("network namespace".into()).spawn(run);

@@ -365,7 +365,7 @@ impl Supervisor {
         overview
     }
 
-    /// Sends samples for ever; sleeps while no switch is sampled.
+    /// Sends samples forever; sleeps while no switch is sampled.
     pub async fn export_samples(self: Arc<Self>) {
         let agents = Arc::clone(&self.environment.agents);
         loop {
@@ -386,7 +386,7 @@ impl Supervisor {
         self.stop.send_replace(Some(how));
     }
 
-    /// Waits until somebody asks the daemon to stop.
+    /// Waits until the daemon is told to stop.
     pub async fn asked_to_stop(&self) -> Stop {
         let mut asked = self.stop.subscribe();
         // The sender lives as long as self.

@@ -283,7 +283,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Tries until somebody answers.
+    /// Tries until the peer answers.
     fn greet(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut next = Duration::ZERO;

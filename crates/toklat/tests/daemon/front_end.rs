@@ -176,7 +176,7 @@ impl FrontEnd {
         (payload, file)
     }
 
-    /// Begins anew on another socket, with the same guest; both queues start where it does not know.
+    /// Starts over on another socket, with the same guest; both queues start where it does not know.
     pub fn reconnect(&mut self, path: &Path, (payload, file): &(Vec<u8>, OwnedFd)) {
         self.socket = UnixStream::connect(path).unwrap();
         self.negotiate();

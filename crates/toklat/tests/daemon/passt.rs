@@ -63,7 +63,7 @@ pub fn world() -> Result<Namespace, &'static str> {
     Ok(world)
 }
 
-/// Serves whoever connects in the world, until the tests end.
+/// Serves all connections in the outside world, until the tests end.
 pub fn serve(world: &Namespace, port: u16, with: impl Fn(TcpStream) + Send + 'static) {
     let listener = world.enter(|| TcpListener::bind((SERVER, port)).unwrap());
     std::thread::spawn(move || listener.incoming().flatten().for_each(with));

@@ -79,7 +79,7 @@ fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
     let mut uso = true;
     for queue in queues {
         let queue = queue.as_raw_fd();
-        // SAFETY: this request reads an int, which lives for ever.
+        // SAFETY: this request reads an int, which is static.
         if unsafe { libc::ioctl(queue, libc::TUNSETVNETHDRSZ, &raw const VNET_HEADER) } == -1 {
             return Err(io::Error::last_os_error());
         }
