@@ -68,7 +68,7 @@ fn regression_what_is_refused_without_end_is_one_line_a_second_with_a_count() {
 
 /// Objective: a log that is not read holds up neither the control API nor a front end's answers.
 ///
-/// Steps: standard error is a small pipe that is not read; have more said than it takes, by the supervisor
+/// Steps: standard error is a small unread pipe; have more said than it takes, by the supervisor
 /// and by a data process; each still answers. Then read it: the first lines are there.
 #[test]
 fn regression_a_log_that_nobody_reads_holds_nobody_up() {

@@ -173,7 +173,7 @@ fn drive(dir: &Path, card: &str) {
     testpmd.write_all(b"stop\nquit\n").unwrap();
     let each = (ROUNDS + 1) * frames.len();
     assert_eq!(number(&guest.says("RX-packets: "), "RX-packets: "), each, "{card}");
-    // The card calls no checksum bad: it reports nothing for checksums that were not verified (IXSM).
+    // The card calls no checksum bad: of unverified checksums it reports nothing (IXSM).
     let bad = guest.says("Bad-ipcsum: ");
     assert_eq!((number(&bad, "Bad-ipcsum: "), number(&bad, "Bad-l4csum: ")), (0, 0), "{card}");
     assert_eq!(number(&guest.says("TX-packets: "), "TX-packets: "), each, "{card}");

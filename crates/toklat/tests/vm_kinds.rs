@@ -97,7 +97,7 @@ fn the_host_and_a_guest_share_a_segment() {
     server.wait().unwrap();
 }
 
-/// Objective: a QEMU that is killed under traffic takes its own port along, and no other port's frames.
+/// Objective: a QEMU that is killed under traffic takes its own port along, and no other's frames.
 ///
 /// Steps: two programs talk, one of them to a guest as well, which echoes; QEMU is killed; each frame of the two
 /// arrives, in order, before, meanwhile and afterwards; the port that `vm run` made is gone. With virtio and with an emulated NIC.

@@ -176,7 +176,7 @@ impl FrontEnd {
         (payload, file)
     }
 
-    /// Starts over on another socket, with the same guest; both queues start where it does not know.
+    /// Starts over on another socket, with the same guest. It does not know where queues start.
     pub fn reconnect(&mut self, path: &Path, (payload, file): &(Vec<u8>, OwnedFd)) {
         self.socket = UnixStream::connect(path).unwrap();
         self.negotiate();
