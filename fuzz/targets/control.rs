@@ -42,7 +42,8 @@ fn socket() -> OwnedFd {
 
 fn connect(address: &SocketAddrUnix) -> OwnedFd {
     let connection = socket();
-    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(PATIENCE)).expect("it has one");
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(PATIENCE))
+        .expect("it has one");
     rustix::net::connect(&connection, address).expect("it listens");
     connection
 }
@@ -116,7 +117,9 @@ impl Switch {
             return;
         }
         match self.answer() {
-            Err(ChannelError::Closed | ChannelError::Io(rustix::io::Errno::CONNRESET)) => self.greet(),
+            Err(ChannelError::Closed | ChannelError::Io(rustix::io::Errno::CONNRESET)) => {
+                self.greet()
+            }
             other => panic!("{other:?} to what is no message"),
         }
     }

@@ -11,9 +11,9 @@ use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
 use frame::{Mac, OffloadSet};
 use libfuzzer_sys::fuzz_target;
-use port::Nanos;
 use netring::layout::RING_HEADER;
 use netring::{Open, Port, Region, RegionConfig};
+use port::Nanos;
 use toklat_fuzz::steps;
 
 const HOSTILE: Mac = Mac::local(66);

@@ -36,7 +36,8 @@ fn accepted(mut net: Topology, saved: &str) {
     let value: serde_json::Value = serde_json::from_str(saved).expect("it was written");
     let mut paths = BTreeSet::new();
     let switches = value["switch"].as_object().into_iter().flat_map(|all| all.values());
-    let ports = switches.filter_map(|switch| switch["port"].as_object()).flat_map(|all| all.values());
+    let ports =
+        switches.filter_map(|switch| switch["port"].as_object()).flat_map(|all| all.values());
     for kind in ports.filter_map(|port| port["kind"].as_object()).flat_map(|kind| kind.values()) {
         if let Some(socket) = kind["socket"].as_str() {
             assert!(paths.insert(socket.to_owned()), "{socket} is used twice");

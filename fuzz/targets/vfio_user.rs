@@ -102,8 +102,13 @@ impl Port {
             Descriptor::ours(ours.try_clone().ok()?),
             registers.try_clone().ok().map(Descriptor::ours),
         );
-        let server =
-            VfioUser::new(fds, plug, (0, &state, &Account::unlimited()), None, Arc::clone(&summons));
+        let server = VfioUser::new(
+            fds,
+            plug,
+            (0, &state, &Account::unlimited()),
+            None,
+            Arc::clone(&summons),
+        );
         let (server, now) = (server.expect("a port"), Nanos(1));
         let mut port = Self {
             theirs,

@@ -20,7 +20,9 @@ use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use shmem::budget::Account;
-use toklat_fuzz::{Costs, Memory, Scribbler, assert_same, connection, drain, port_state, serve, take};
+use toklat_fuzz::{
+    Costs, Memory, Scribbler, assert_same, connection, drain, port_state, serve, take,
+};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
 /// A step's flags: the front end wants to hear of it,
@@ -58,7 +60,16 @@ impl Port {
             None,
         );
         let front_end = front_end.expect("a socket");
-        Some(Self { theirs, memory, ours, state, front_end, attached: None, scribbler: None, now: Nanos(1) })
+        Some(Self {
+            theirs,
+            memory,
+            ours,
+            state,
+            front_end,
+            attached: None,
+            scribbler: None,
+            now: Nanos(1),
+        })
     }
 
     /// Carries the next step of `bytes` out.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use dataplane::attach::{AttachError, Attached, Bells, Source};
 use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
+use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use nic::most_descriptors;
-use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
 use port::{
     Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,

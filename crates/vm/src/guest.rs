@@ -60,8 +60,8 @@ pub fn with_dpdk(dir: &Path) -> Option<PathBuf> {
     Some(dir.join("dpdk")).filter(|dir| is_guest(dir))
 }
 
-/// The directory of the same guest with the kernel of Debian's next release, 6.12 or newer, if `cargo xtask setup` could make
-/// it beside the one in `dir`.
+/// The directory of the same guest with the kernel of Debian's next release, 6.12 or newer, if
+/// `cargo xtask setup` could make it beside the one in `dir`.
 #[must_use]
 pub fn with_newer_kernel(dir: &Path) -> Option<PathBuf> {
     Some(dir.join("newer")).filter(|dir| is_guest(dir))

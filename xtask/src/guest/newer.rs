@@ -1,5 +1,5 @@
-//! The test guest with a kernel of the next release, in `target/guest/newer`: its kernel, and the same initramfs, behind
-//! which there is a second archive with that kernel's drivers.
+//! The test guest with a kernel of the next release, in `target/guest/newer`: its kernel, and the
+//! same initramfs. A second archive behind the initramfs has that kernel's drivers.
 
 use std::fs;
 use std::path::{Path, PathBuf};

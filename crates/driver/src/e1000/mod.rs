@@ -234,7 +234,8 @@ impl<R: Regs> E1000Driver<R> {
         &mut self.regs
     }
 
-    /// The status block's fault; 0 if there is no fault or no block. See [`csb::Fault`].
+    /// The status block's fault; 0 if there is no fault or no block. See
+    /// [`abi::csb::Fault`].
     #[must_use]
     pub fn block_fault(&self) -> u32 {
         self.shared.as_ref().map_or(0, |shared| shared.block.fault())

@@ -137,7 +137,7 @@ unsafe fn write_message(to: *mut c_char, message: &str) {
     let mut at = 0;
     for byte in bytes {
         // SAFETY: `at` stays below the size that the caller promises.
-        unsafe { to.add(at).write(byte.cast_signed()) };
+        unsafe { to.cast::<u8>().add(at).write(byte) };
         at += 1;
     }
     // SAFETY: as above.
