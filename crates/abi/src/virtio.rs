@@ -10,7 +10,7 @@ use shmem::Shareable;
 pub use features::Features;
 
 /// Where a queue lies: guest-physical addresses (virtio 1.2, 4.1.4.3; translate vhost-user's
-/// first: [`GuestMemory::guest_address`]).
+/// first: [`shmem::GuestMemory::guest_address`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLayout {
     /// Entries: a power of two in split queues, at most 32,768.
