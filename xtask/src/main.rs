@@ -26,7 +26,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask COMMAND
 
-  setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
+  setup [--ci]     installs Debian packages for tests and benchmarks (as root or by sudo; else names them)
                    and makes, as any user, the test guest and, where the installed QEMU does not speak vfio-user, one that
                    does; --ci: only what the tests use
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest, and in
@@ -71,6 +71,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Makes what the tests use. Tests that miss something skip themselves and say so.
+fn prepare_tests() {
+    if let Err(error) = setup::run(true) {
+        println!("going on without some packages: {error:#}");
+    }
+}
+
 /// Why a command failed.
 enum Failed {
     /// There is no such command.
@@ -89,10 +96,15 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["qemu"] => qemu::make(),
         ["check"] => check::run(),
         ["house"] => size::check().and_then(|()| house::check()),
-        ["test", rest @ ..] => match test::run(rest) {
-            Ok(false) => return Err(Failed::Tests),
-            done => done.map(|_| ()),
-        },
+        ["test", rest @ ..] => {
+            if rest.is_empty() {
+                prepare_tests();
+            }
+            match test::run(rest) {
+                Ok(false) => return Err(Failed::Tests),
+                done => done.map(|_| ()),
+            }
+        }
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

@@ -152,12 +152,24 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// Runs apt-get, which asks nothing: as root as it is, else by sudo, which asks nothing either.
+fn apt_get(args: &[&str]) -> Result<()> {
+    let quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+    match is_root() {
+        true => tool::run(&mut command(quiet[0], &[&quiet[1..], args].concat())),
+        false => tool::run(&mut command("sudo", &[&["-n"], &quiet[..], args].concat())),
+    }
+}
+
+/// Returns true if root's rights are at hand: this is root, or sudo asks for no password.
+fn may_install() -> bool {
+    is_root() || tool::succeeds(&mut command("sudo", &["-n", "true"]))
+}
+
 fn install(packages: &[&Package]) -> Result<()> {
-    tool::run(command("apt-get", &["update", "-q"]).env("DEBIAN_FRONTEND", "noninteractive"))?;
-    let apt = |names: &[&str]| {
-        let args = [&["install", "-y", "--no-install-recommends"], names].concat();
-        tool::run(command("apt-get", &args).env("DEBIAN_FRONTEND", "noninteractive"))
-    };
+    apt_get(&["update", "-q"])?;
+    let apt =
+        |names: &[&str]| apt_get(&[&["install", "-y", "--no-install-recommends"], names].concat());
     let names: Vec<&str> = packages.iter().map(|p| p.name).collect();
     if apt(&names).is_ok() {
         return Ok(());
@@ -198,12 +210,13 @@ fn packages(ci: bool) -> Result<()> {
     }
     let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
     let names = names.join(" ");
-    if !is_root() {
-        bail!("run as root: apt-get install --no-install-recommends {names}");
-    }
     if !installed("apt-get") {
         bail!("this is not Debian: install with your package manager what {names} contain");
     }
+    if !may_install() {
+        bail!("run as root: apt-get install --no-install-recommends {names}");
+    }
+    println!("installing these, {}", if is_root() { "as root" } else { "by sudo" });
     install(&missing)
 }
 
