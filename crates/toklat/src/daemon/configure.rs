@@ -15,6 +15,7 @@ use topology::{
 use super::change::check_cpus;
 use super::open::Written;
 use super::sflow;
+use super::shape;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::switch::Access;
 use crate::api::{
@@ -365,7 +366,9 @@ fn merged<T: Serialize + DeserializeOwned>(old: &T, patch: &Value) -> Result<T, 
     if let Value::Object(settings) = &mut value {
         settings.extend(patch.clone());
     }
-    serde_json::from_value(value).map_err(|e| bad(e.to_string()))
+    let understood = serde_json::from_value(value.clone()).map_err(|e| bad(e.to_string()))?;
+    shape::check(&value, &understood)?;
+    Ok(understood)
 }
 
 #[cfg(test)]
@@ -385,5 +388,9 @@ mod tests {
         assert!(matches!(new.unwrap().policy.vlan, VlanMode::Trunk { native: None, .. }));
         assert!(merged(&old, &json!({"lossles": true})).is_err());
         assert!(merged(&old, &json!([1])).is_err());
+        for list in ["tx_rate_limiter", "rx_impairment", "interrupts"] {
+            let error = merged(&old, &json!({list: []})).unwrap_err();
+            assert!(error.reason.starts_with(list), "{error}");
+        }
     }
 }

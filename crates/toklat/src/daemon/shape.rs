@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::api::{ApiError, ErrorCode};
 
+/// Tables that are not written when they hold what they hold by default.
+const OMITTED: [&str; 2] = ["interrupts", "quota"];
+
 /// Compares the input with what was parsed from it.
 ///
 /// # Errors
@@ -30,7 +33,11 @@ fn list_for_table(given: &Value, understood: &Value, place: String) -> Option<St
         (Value::Object(given), Value::Object(understood)) => {
             given.iter().find_map(|(key, given)| {
                 let dot = if place.is_empty() { "" } else { "." };
-                list_for_table(given, understood.get(key)?, format!("{place}{dot}{key}"))
+                let place = format!("{place}{dot}{key}");
+                match understood.get(key) {
+                    Some(understood) => list_for_table(given, understood, place),
+                    None => (given.is_array() && OMITTED.contains(&&**key)).then_some(place),
+                }
             })
         }
         (Value::Array(given), Value::Array(understood)) => {
