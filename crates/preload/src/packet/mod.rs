@@ -68,11 +68,18 @@ pub fn find(fd: RawFd) -> Option<Arc<Packet>> {
     TABLE.lock().get(&fd).cloned()
 }
 
-/// Forgets a descriptor that is about to be closed.
+/// Forgets a descriptor that is about to be closed. Waits until the switch has taken what the
+/// socket sent: the pump thread may drop the port last, and a program that ends does not wait for
+/// that thread.
 pub fn forget(fd: RawFd) {
     if PACKET.clear(fd) {
         let before = TABLE.lock().remove(&fd);
-        drop(before);
+        if let Some(packet) = before {
+            let ports: Vec<_> =
+                packet.opened.lock().iter().map(|(_, port)| Arc::clone(port)).collect();
+            drop(packet);
+            ports.iter().for_each(|port| port.finish());
+        }
     }
 }
 
