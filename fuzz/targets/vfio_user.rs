@@ -20,7 +20,7 @@ use dataplane::attach::card::message::{
     Fields, HEADER, ProtocolError, command, words, write_header,
 };
 use dataplane::attach::card::migration::{DeviceState, MAX_TRANSFER};
-use dataplane::attach::card::{Plug, Summons, VfioUser};
+use dataplane::attach::card::{Plug, ServeRequests, VfioUser};
 use dataplane::attach::guest::FrontEnd as _;
 use dataplane::config::{Combine, Doorbell, Interrupts, NicConfig, NicModel};
 use dataplane::state::PortState;
@@ -64,7 +64,7 @@ struct Port {
     registers: OwnedFd,
     plug: Plug,
     state: PortState,
-    summons: Arc<Summons>,
+    summons: Arc<ServeRequests>,
     server: VfioUser,
     attached: Option<Attached>,
     now: Nanos,
@@ -97,7 +97,7 @@ impl Port {
         let (memory, state, plug) = (Memory::new().ok()?, port_state(), plug(choice));
         let registers = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
         rustix::fs::ftruncate(&registers, REGISTERS).ok()?;
-        let summons = Arc::new(Summons::new().expect("an eventfd"));
+        let summons = Arc::new(ServeRequests::new().expect("an eventfd"));
         let fds = (
             Descriptor::ours(ours.try_clone().ok()?),
             registers.try_clone().ok().map(Descriptor::ours),

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_keeps_the_output_open_holds_up_nobody() {
+    fn a_process_that_keeps_the_output_open_delays_no_one() {
         let mut lines = Vec::new();
         let since = std::time::Instant::now();
         let mut shell = Command::new("sh");

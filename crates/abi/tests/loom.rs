@@ -3,7 +3,7 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
-use abi::csb::{Lane, NONE, QueueLines, V1, Way};
+use abi::csb::{Direction, Lane, NONE, QueueLines, V1};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -53,7 +53,7 @@ impl Block {
         ]
     }
 
-    fn lane(&self, way: Way) -> Lane<'_> {
+    fn lane(&self, way: Direction) -> Lane<'_> {
         match self {
             Self::One(block) => Lane::one(block, way),
             Self::Two(block) => Lane::two(block),
@@ -90,16 +90,16 @@ fn publish_tails(lane: Lane<'_>, bell: &Bell) {
 #[test]
 fn no_doorbell_is_left_out_that_is_needed() {
     let device = |block: &Block, bell: &Bell| {
-        let (lane, mut seen, mut asked) = (block.lane(Way::Send), 0, 0);
+        let (lane, mut seen, mut asked) = (block.lane(Direction::Send), 0, 0);
         while seen < 2 {
-            if lane.ask(&mut asked, NONE, SIZE).unwrap() == seen {
+            if lane.request_doorbell(&mut asked, NONE, SIZE).unwrap() == seen {
                 bell.wait();
             }
-            lane.unask(&mut asked);
+            lane.withdraw_doorbell(&mut asked);
             seen = lane.tail(SIZE).unwrap();
         }
     };
-    race(device, |block, bell| publish_tails(block.lane(Way::Send), bell));
+    race(device, |block, bell| publish_tails(block.lane(Direction::Send), bell));
 }
 
 /// A device without buffers asks for a doorbell when two are back. The driver gives them back one
@@ -107,15 +107,15 @@ fn no_doorbell_is_left_out_that_is_needed() {
 #[test]
 fn a_doorbell_at_an_index_is_not_left_out_either() {
     let device = |block: &Block, bell: &Bell| {
-        let (lane, mut asked) = (block.lane(Way::Receive), 0);
+        let (lane, mut asked) = (block.lane(Direction::Receive), 0);
         // Either more buffers than before, or the doorbell, which comes at index 2.
-        if lane.ask(&mut asked, 2, SIZE).unwrap() == 0 {
+        if lane.request_doorbell(&mut asked, 2, SIZE).unwrap() == 0 {
             bell.wait();
             assert!(lane.tail(SIZE).unwrap() >= 2);
         }
-        lane.unask(&mut asked);
+        lane.withdraw_doorbell(&mut asked);
     };
-    race(device, |block, bell| publish_tails(block.lane(Way::Receive), bell));
+    race(device, |block, bell| publish_tails(block.lane(Direction::Receive), bell));
 }
 
 /// A driver sleeps whenever it sees nothing new. It gets all that a device completes in two parts,
@@ -123,18 +123,18 @@ fn a_doorbell_at_an_index_is_not_left_out_either() {
 #[test]
 fn no_interrupt_is_left_out_that_is_needed() {
     let driver = |block: &Block, bell: &Bell| {
-        let (lane, mut seen, mut wanted) = (block.lane(Way::Receive), 0, 0);
+        let (lane, mut seen, mut wanted) = (block.lane(Direction::Receive), 0, 0);
         while seen < 2 {
-            lane.want(&mut wanted, NONE);
+            lane.request_interrupt(&mut wanted, NONE);
             if lane.head() == seen {
                 bell.wait();
             }
-            lane.unwant(&mut wanted);
+            lane.withdraw_interrupt(&mut wanted);
             seen = lane.head();
         }
     };
     race(driver, |block, bell| {
-        let (lane, mut answered, mut told) = (block.lane(Way::Receive), 0, None);
+        let (lane, mut answered, mut told) = (block.lane(Direction::Receive), 0, None);
         for head in 1..=2 {
             lane.publish_head(head);
             loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
@@ -154,7 +154,9 @@ fn without_the_drivers_fence_a_wake_up_is_lost() {
         let block = Arc::new(V1::new());
         let device = {
             let block = Arc::clone(&block);
-            thread::spawn(move || Lane::one(&block, Way::Send).ask(&mut 0, NONE, SIZE) == Ok(0))
+            thread::spawn(move || {
+                Lane::one(&block, Direction::Send).request_doorbell(&mut 0, NONE, SIZE) == Ok(0)
+            })
         };
         block.guest_tdt.publish(1);
         let kicks = block.host_need_txkick.get() != 0;

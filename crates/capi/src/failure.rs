@@ -26,7 +26,7 @@ impl Failure {
         Self::new(libc::EINVAL, message)
     }
 
-    fn told(errno: c_int, message: &str) -> Self {
+    fn with_message(errno: c_int, message: &str) -> Self {
         // Our messages contain no zero byte, but a name in one may.
         let message = CString::new(message.replace('\0', "?")).unwrap_or_default();
         Self { errno, message: Cow::Owned(message) }
@@ -40,18 +40,18 @@ impl Failure {
             message = format!("{message}: {error}");
             source = error.source();
         }
-        Self::told(errno, &message)
+        Self::with_message(errno, &message)
     }
 }
 
 impl From<PortError> for Failure {
     fn from(error: PortError) -> Self {
         match error {
-            PortError::Fault(fault) => Self::told(
+            PortError::Fault(fault) => Self::with_message(
                 libc::EBADMSG,
                 &format!("The switch put the port into its error state ({fault:?}); call toklat_reset"),
             ),
-            PortError::Peer(fault) => Self::told(
+            PortError::Peer(fault) => Self::with_message(
                 libc::EPROTO,
                 &format!(
                     "The other side of the port broke its rings ({fault:?}); close the port and open it again"

@@ -125,7 +125,7 @@ impl Options {
     ///
     /// # Safety
     /// `message` is null, or has `message_size` writable bytes.
-    unsafe fn tell(&self, failure: &Failure) {
+    unsafe fn write_message(&self, failure: &Failure) {
         let Some(room) = (self.message_size as usize).checked_sub(1) else { return };
         if self.message.is_null() {
             return;
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn toklat_open(
         }
         Err(failure) => {
             // SAFETY: the caller keeps this function's contract.
-            unsafe { options.tell(&failure) };
+            unsafe { options.write_message(&failure) };
             -failure.errno
         }
     }

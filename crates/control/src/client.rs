@@ -115,7 +115,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
-    pub fn tell(
+    pub fn send(
         &mut self,
         method: Method,
         path: &str,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_says_how_to_start_it() {
+    fn without_a_daemon_the_error_says_how_to_start_it() {
         let dir = tempfile::tempdir().unwrap();
         let error = Client::connect(&at(dir.path())).unwrap_err();
         assert!(matches!(error, ClientError::NotRunning { .. }));

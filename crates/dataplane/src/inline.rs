@@ -17,7 +17,7 @@ use std::ops::Range;
 use fabric::{Fdb, Filter, Monitor, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use netring::Rings;
-use port::{MapGuard, Nanos, Sole};
+use port::{MapGuard, Nanos, SoleWorker};
 
 use crate::attach::{self, AttachError, Attached, Exit};
 use crate::config::{Policy, PortId, SwitchConfig};
@@ -66,7 +66,7 @@ impl Inline {
         let timeout = u64::from(config.stall_timeout_ms) * Nanos::MILLI;
         let recorder = state.recorder().clone();
         // SAFETY: this switch's egresses are reached through it alone, by a turn, which borrows it.
-        let sole = unsafe { Sole::new() };
+        let sole = unsafe { SoleWorker::new() };
         Ok(Self {
             state,
             fdb,

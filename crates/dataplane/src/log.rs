@@ -26,10 +26,10 @@ const LONGEST: usize = 2048;
 /// How often repeated lines are summarized.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for its last lines.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
-static SAID: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
+static LIMITER: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
 
 /// What is to be written.
 enum Entry {
@@ -81,7 +81,7 @@ pub fn flush() {
     let Some(writer) = WRITER.get() else { return };
     repeat_said();
     let (mark, reached) = sync_channel(1);
-    let end = Instant::now() + LAST_WORDS;
+    let end = Instant::now() + FLUSH_TIMEOUT;
     let mut entry = Entry::Mark(mark);
     while let Err(TrySendError::Full(back)) = writer.queue.try_send(entry) {
         if Instant::now() >= end {
@@ -109,7 +109,7 @@ pub fn catch_panics() {
 }
 
 fn said() -> MutexGuard<'static, Limiter<&'static str>> {
-    SAID.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    LIMITER.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says what was repeated.
@@ -224,7 +224,7 @@ mod tests {
     /// Steps: push twice as many lines as the queue holds while the first cannot be written; then
     /// unblock the writer.
     #[test]
-    fn lines_that_nobody_reads_are_dropped_and_counted() {
+    fn unread_lines_are_dropped_and_counted() {
         let (writer, lines) = Writer::new();
         let writer: &Writer = Box::leak(Box::new(writer));
         let ((stuck, is_stuck), (go, may_go), (written, all)) =

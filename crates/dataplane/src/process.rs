@@ -36,13 +36,13 @@ use self::kept::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
 use self::watch::Told;
-use crate::attach::card::Summons;
+use crate::attach::card::ServeRequests;
 use crate::attach::vxlan::Membership;
 use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
-use crate::state::{self, Doing, State};
+use crate::state::{self, Activity, State};
 use crate::suspicion::Suspicion;
 use crate::user::Users;
 use crate::worker::{Common, Job, Worker, clock};
@@ -77,7 +77,7 @@ pub fn run(
     let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
     process.inside = inside;
     process.state.note_deaths();
-    process.state.switch().control.begin_here();
+    process.state.switch().control.set_writer();
     let walls = &mut process.inside.walls;
     if sandbox::is_wanted() {
         sandbox::enter()?;
@@ -134,7 +134,7 @@ struct Process {
     behind: bool,
     restored: Restored,
     /// How workers ask this thread to serve ports.
-    summons: Arc<Summons>,
+    summons: Arc<ServeRequests>,
     /// Ports whose front ends have sent messages and must wait.
     resting: Vec<PortId>,
     /// The users of ports, and the kernel's work for them on our threads.
@@ -187,7 +187,7 @@ impl Process {
             supervisor: None,
             behind: false,
             restored: Restored::new(),
-            summons: Arc::new(Summons::new().map_err(system("make an eventfd"))?),
+            summons: Arc::new(ServeRequests::new().map_err(system("make an eventfd"))?),
             resting: Vec::new(),
             users: Arc::new(
                 Users::new(config.workers.iter().filter_map(|worker| worker.cpu))
@@ -267,12 +267,12 @@ impl Process {
             self.wake_rested();
             let talking = guests.into_iter().zip(&ready[others..]).filter(|(_, ready)| **ready);
             for (id, _) in talking {
-                self.state.switch().control.serve(id, Doing::Message);
+                self.state.switch().control.serve(id, Activity::Message);
                 self.serve_guest(id);
             }
             let [.., news, summoned] = ready[..] else { unreachable!("two doorbells are polled") };
             if news {
-                self.users.heard_doorbell();
+                self.users.reset_doorbell();
                 self.look_after_users();
             }
             if summoned {
@@ -358,7 +358,7 @@ impl Process {
             }
             match next? {
                 (Command::AddPort { id, config, resume }, descriptors) => {
-                    self.state.switch().control.serve(id, Doing::Message);
+                    self.state.switch().control.serve(id, Activity::Message);
                     let resume = resume && !self.state.is_fresh();
                     added.push(self.add_port(id, config, descriptors, resume));
                 }

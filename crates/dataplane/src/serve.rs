@@ -5,10 +5,10 @@ use std::sync::atomic::{Ordering, fence};
 
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Recorder, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, Limiter, Tally};
-use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, Sole};
+use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, SoleWorker};
 use shmem::Shared;
 
-use crate::attach::{Attended, Exit, Heard, Source};
+use crate::attach::{Access, Attended, Exit, Source};
 use crate::config::Policy;
 use crate::port_link::{self, Change, FarQueue};
 use crate::user::{Payer, excused};
@@ -91,7 +91,7 @@ impl Tools {
     pub fn new(
         batch: u16,
         stall_timeout: u64,
-        sole: Option<Sole>,
+        sole: Option<SoleWorker>,
         recorder: Shared<Recorder>,
     ) -> Self {
         let batch = usize::from(batch.clamp(1, 1024));
@@ -191,7 +191,7 @@ impl Served {
             }
             Change::Watch(watch) => self.set_watch(watch),
             Change::Receiving(far) => {
-                self.far.iter().for_each(|(_, far)| far.hurry());
+                self.far.iter().for_each(|(_, far)| far.make_all_due());
                 self.far.extend(far.into_iter().enumerate().map(|(n, far)| (n as u16, far)));
             }
         }
@@ -308,9 +308,12 @@ impl Served {
     }
 
     /// Makes all frames in flight on a bad link due, because the port or the process ends.
-    pub fn hurry(&mut self) {
-        self.queues.iter_mut().filter_map(|q| q.channel.as_deref_mut()).for_each(Channel::hurry);
-        self.far.iter().for_each(|(_, far)| far.hurry());
+    pub fn make_all_due(&mut self) {
+        self.queues
+            .iter_mut()
+            .filter_map(|q| q.channel.as_deref_mut())
+            .for_each(Channel::make_all_due);
+        self.far.iter().for_each(|(_, far)| far.make_all_due());
     }
 
     /// True if frames are in flight on a bad link.
@@ -326,7 +329,7 @@ impl Served {
     /// Before a turn: does the work of sockets, registers and timers, if it is due. Returns what
     /// the owner said besides frames.
     #[inline]
-    pub fn attend(&mut self, switch: Switch<'_>) -> Option<Heard> {
+    pub fn attend(&mut self, switch: Switch<'_>) -> Option<Access> {
         let at = self.attend_at?;
         if at > switch.now || switch.draining && !self.impeded {
             return None;
@@ -335,7 +338,7 @@ impl Served {
     }
 
     #[inline(never)]
-    fn attend_now(&mut self, now: Nanos) -> Option<Heard> {
+    fn attend_now(&mut self, now: Nanos) -> Option<Access> {
         let Attended { again, heard } = self.touch(|source| source.attend(now));
         self.attend_at = Some(again);
         if heard.is_some() {

@@ -35,7 +35,7 @@ pub use self::lent::{LimitOf, MappedMemory};
 pub use self::of_port::PortState;
 pub use self::stats::{Drops, PortStats, SwitchStats, WorkerStats};
 pub use self::turns::{TurnTime, Turns, percentile};
-pub use self::work::{Doing, Work};
+pub use self::work::{Activity, Work};
 use crate::config::{PortId, SwitchConfig};
 use crate::user::Payer;
 
@@ -369,7 +369,7 @@ impl State {
     /// not killed by a signal of its own, or served no port. The note is cleared, because the next
     /// death is another one.
     #[must_use]
-    pub fn take_last_deed(&self, workers: usize) -> Option<(PortId, Doing)> {
+    pub fn take_last_deed(&self, workers: usize) -> Option<(PortId, Activity)> {
         let thread = self.switch.died_in.get();
         self.switch.died_in.set(0);
         let workers = self.workers.iter().take(workers).map(|worker| &worker.work);

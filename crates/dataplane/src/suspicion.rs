@@ -145,8 +145,8 @@ impl Egress for Timed {
         self.exit.count_software(done);
     }
 
-    fn is_held_back(&self, now: Nanos) -> bool {
-        self.exit.is_held_back(now)
+    fn is_throttled(&self, now: Nanos) -> bool {
+        self.exit.is_throttled(now)
     }
 }
 

@@ -75,11 +75,11 @@ enum By {
 
 /// What all users of a process share.
 #[derive(Debug)]
-struct Office {
+struct SharedState {
     helpers: AtomicUsize,
     /// The CPUs for helper threads: those without a worker.
     cpus: Option<CpuSet>,
-    news: Mutex<Vec<News>>,
+    news: Mutex<Vec<StandingChange>>,
     /// The number of touches of users' memory that were held up.
     touches: AtomicU64,
     doorbell: OwnedFd,
@@ -97,7 +97,7 @@ pub enum Trouble {
 
 /// A change of a user's standing.
 #[derive(Clone, Debug)]
-pub struct News {
+pub struct StandingChange {
     /// Which one.
     pub user: Arc<User>,
     /// How.
@@ -111,7 +111,7 @@ pub struct News {
 /// The users of a process.
 #[derive(Debug)]
 pub struct Users {
-    office: Arc<Office>,
+    office: Arc<SharedState>,
     by_uid: Mutex<HashMap<u32, Arc<User>>>,
 }
 
@@ -123,7 +123,7 @@ impl Users {
     /// The kernel has no eventfd left.
     pub fn new(taken: impl IntoIterator<Item = u16>) -> rustix::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let office = Office {
+        let office = SharedState {
             helpers: AtomicUsize::new(0),
             cpus: free_cpus(taken),
             news: Mutex::default(),
@@ -153,16 +153,16 @@ impl Users {
         self.office.touches.load(Ordering::Relaxed)
     }
 
-    /// Resets the doorbell. [`look_after`](Self::look_after) returns the news.
-    pub fn heard_doorbell(&self) {
+    /// Resets the doorbell. [`expire`](Self::expire) returns the news.
+    pub fn reset_doorbell(&self) {
         let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
     }
 
     /// Ends terms that are over, forgets users without ports, and returns the news.
     #[must_use]
-    pub fn look_after(&self, now: Nanos) -> Vec<News> {
+    pub fn expire(&self, now: Nanos) -> Vec<StandingChange> {
         let mut users = self.lock();
-        users.values().for_each(|user| user.look_after(now));
+        users.values().for_each(|user| user.expire(now));
         let remembered = users.len().saturating_sub(REMEMBERED);
         let mut idle: Vec<_> = users.values().filter(|user| Arc::strong_count(user) == 1).collect();
         idle.sort_by_key(|user| user.remembered_until());
@@ -172,7 +172,7 @@ impl Users {
             idle.into_iter().enumerate().take_while(gone).map(|(_, u)| u.uid).collect();
         gone.iter().for_each(|uid| drop(users.remove(uid)));
         drop(users);
-        std::mem::take(&mut *self.office.news())
+        std::mem::take(&mut *self.office.changes())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<User>>> {
@@ -198,13 +198,13 @@ fn free_cpus(taken: impl IntoIterator<Item = u16>) -> Option<CpuSet> {
     Some(if cpus.count() > 0 { cpus } else { all })
 }
 
-impl Office {
-    fn news(&self) -> MutexGuard<'_, Vec<News>> {
+impl SharedState {
+    fn changes(&self) -> MutexGuard<'_, Vec<StandingChange>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, news: News) {
-        self.news().push(news);
+    fn report(&self, news: StandingChange) {
+        self.changes().push(news);
         crate::signal(self.doorbell.as_fd());
     }
 }
@@ -220,7 +220,7 @@ pub struct User {
     closely: AtomicU64,
     record: Mutex<Record>,
     helper: Arc<Helper>,
-    office: Arc<Office>,
+    office: Arc<SharedState>,
 }
 
 /// The charges and the standing of a user.
@@ -257,7 +257,7 @@ impl Spent {
 }
 
 impl User {
-    fn new(uid: u32, office: &Arc<Office>) -> Self {
+    fn new(uid: u32, office: &Arc<SharedState>) -> Self {
         Self {
             uid,
             standing: AtomicU8::new(Standing::Good as u8),
@@ -330,7 +330,7 @@ impl User {
         if over && self.standing() != Standing::AtFault {
             let helped = self.standing() == Standing::Good && self.helper.start(self);
             let standing = if helped { Standing::Helped } else { Standing::AtFault };
-            self.worsen(&mut record, standing, Trouble::Calls, (slow.took, slow.at));
+            self.demote(&mut record, standing, Trouble::Calls, (slow.took, slow.at));
         }
     }
 
@@ -359,11 +359,11 @@ impl User {
         record.touches = record.touches.saturating_add(1);
         let over = record.held_up.add(ns, now) >= MOST_HELD_UP_NS;
         if over && record.touches >= HELD_UP_TIMES && self.standing() != Standing::AtFault {
-            self.worsen(&mut record, Standing::AtFault, Trouble::Memory, (ns, now));
+            self.demote(&mut record, Standing::AtFault, Trouble::Memory, (ns, now));
         }
     }
 
-    fn worsen(
+    fn demote(
         self: &Arc<Self>,
         record: &mut Record,
         standing: Standing,
@@ -374,7 +374,7 @@ impl User {
         let times = record.times + 1;
         *record = Record { times, why, ..Record::default() };
         self.enter(record, standing, at + term);
-        self.office.tell(News { user: Arc::clone(self), standing, why, took });
+        self.office.report(StandingChange { user: Arc::clone(self), standing, why, took });
     }
 
     /// The cause of its standing.
@@ -389,7 +389,7 @@ impl User {
     }
 
     /// Ends a term that is over: its standing improves by one.
-    fn look_after(self: &Arc<Self>, now: Nanos) {
+    fn expire(self: &Arc<Self>, now: Nanos) {
         let mut record = self.record();
         let was = self.standing();
         if was == Standing::Good || now < record.until {
@@ -404,7 +404,7 @@ impl User {
         self.enter(&mut record, standing, now + term);
         self.helper.nudge();
         let why = record.why;
-        self.office.tell(News { user: Arc::clone(self), standing, why, took: 0 });
+        self.office.report(StandingChange { user: Arc::clone(self), standing, why, took: 0 });
     }
 
     /// Until when a user without ports is remembered: as long again as its last term.

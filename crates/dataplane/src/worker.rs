@@ -33,7 +33,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use fabric::Recorder;
-use port::{Effects, MapGuard, Nanos, Sole};
+use port::{Effects, MapGuard, Nanos, SoleWorker};
 use rustix::event::{Timespec, epoll};
 use shmem::Shared;
 
@@ -41,10 +41,10 @@ use self::common::ASLEEP;
 pub(crate) use self::common::{Common, Job, Mailbox, Table};
 use self::measure::Measure;
 use self::patience::Patience;
-use crate::attach::{Bells, Rung};
+use crate::attach::{Bells, WakeOutcome};
 use crate::config::{Idle, PortId};
 use crate::serve::{Served, Side, Switch, Tools};
-use crate::state::{Doing, WorkerState};
+use crate::state::{Activity, WorkerState};
 
 /// For how long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
@@ -127,7 +127,7 @@ impl Worker {
         epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let now = clock();
         // SAFETY: workers alone deliver to the ports of their switch, and this is the only one.
-        let sole = (common.workers.len() == 1).then(|| unsafe { Sole::new() });
+        let sole = (common.workers.len() == 1).then(|| unsafe { SoleWorker::new() });
         Ok(Self {
             common,
             number,
@@ -157,7 +157,7 @@ impl Worker {
         let common = Arc::clone(&self.common);
         let mailbox = &common.workers[self.number];
         let mut now = clock();
-        self.state.work.begin_here();
+        self.state.work.set_writer();
         self.wake_up(mailbox);
         loop {
             mailbox.passed.store(common.epoch.load(Ordering::Acquire), Ordering::Release);
@@ -216,7 +216,7 @@ impl Worker {
         }
         for at in 0..self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
-            self.state.work.serve(port.id, Doing::Turn);
+            self.state.work.serve(port.id, Activity::Turn);
             let (tools, state, late) = (&mut self.tools, &self.state, &mut self.late);
             let wake = |id, side, effects: Effects| {
                 if effects.kick {
@@ -242,7 +242,7 @@ impl Worker {
             }
         }
         self.state.work.rest();
-        self.hold_back();
+        self.postpone_arming();
         frames
     }
 
@@ -255,7 +255,7 @@ impl Worker {
         self.far.retain(|id| {
             let Some(port) = port_at(ports, *id) else { return false };
             if draining {
-                port.hurry();
+                port.make_all_due();
             }
             frames += port.flush(map, now, |id, side, effects| {
                 if effects.kick {
@@ -269,7 +269,7 @@ impl Worker {
 
     /// Keeps ports with heavy traffic from being armed until their owners are to be woken.
     #[inline]
-    fn hold_back(&mut self) {
+    fn postpone_arming(&mut self) {
         for late in self.late.iter().filter(|late| late.heavy) {
             if let Some(port) = port_at(&mut self.ports, late.port) {
                 port.held_back_until = late.due;
@@ -293,12 +293,12 @@ impl Worker {
                 return false;
             }
             match bells.ring_late(*side, now) {
-                Rung::Yes { rests_until } => {
+                WakeOutcome::Yes { rests_until } => {
                     state.kicks.add(1);
                     (*due, *heavy) = (rests_until.unwrap_or(now), true);
                 }
-                Rung::Later { due: later, heavy: is } => (*due, *heavy) = (later, is),
-                Rung::No => {}
+                WakeOutcome::Later { due: later, heavy: is } => (*due, *heavy) = (later, is),
+                WakeOutcome::No => {}
             }
             *due > now
         });
@@ -326,7 +326,7 @@ impl Worker {
     fn look_around(&mut self, mailbox: &Mailbox, busy: bool, mut now: Nanos) -> Nanos {
         let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
         if now - self.asked_at < interval && (busy || self.idle != Idle::Sleep) {
-            return if busy { now } else { self.give_way(now) };
+            return if busy { now } else { self.spin_or_yield(now) };
         }
         self.asked_at = now;
         self.cool_down(now);
@@ -342,7 +342,7 @@ impl Worker {
             now = clock();
         }
         let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
-        if sleep && self.idle == Idle::Auto && self.patience.begin_nap() {
+        if sleep && self.idle == Idle::Auto && self.patience.start_nap() {
             return self.sleep(mailbox, Some(patience::NAP_NS), now);
         }
         if sleep && self.arm_all(now) {
@@ -355,7 +355,7 @@ impl Worker {
     }
 
     /// Spins, and yields the processor where that pays. Returns the time.
-    fn give_way(&self, now: Nanos) -> Nanos {
+    fn spin_or_yield(&self, now: Nanos) -> Nanos {
         let gives_way = self.idle == Idle::Auto && self.patience.gives_way();
         if gives_way && now - self.busy_at >= UNSHARED_NS {
             std::thread::yield_now();
@@ -376,7 +376,7 @@ impl Worker {
     fn any_under_way(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for port in self.ports.iter_mut().flatten().filter(|port| port.has_under_way()) {
-            port.hurry();
+            port.make_all_due();
             any = true;
             if !port.hot {
                 port.hot = true;
@@ -475,7 +475,7 @@ impl Worker {
         let then = std::mem::replace(&mut self.busy_at, clock());
         let slept = self.busy_at - now;
         match most {
-            Some(_) if self.any_full(now) => self.patience.overslept(),
+            Some(_) if self.any_full(now) => self.patience.nap_was_too_long(),
             Some(most) if slept < most => self.patience.cut_short(by_owner),
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
@@ -521,7 +521,7 @@ impl Worker {
 
     fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {
         let Some(port) = port_at(&mut self.ports, id) else { return };
-        self.state.work.serve(id, Doing::Wake);
+        self.state.work.serve(id, Activity::Wake);
         port.disarm();
         self.state.work.rest();
         port.busy_at = now;
@@ -549,11 +549,11 @@ fn wake_owner(
 ) {
     let Some(bells) = table.bells.get(usize::from(port)) else { return };
     match bells.ring(side, now) {
-        Rung::Yes { rests_until } => {
+        WakeOutcome::Yes { rests_until } => {
             state.kicks.add(1);
             late.extend(rests_until.map(|due| Late { due, port, side, heavy: true }));
         }
-        Rung::Later { due, heavy } => late.push(Late { due, port, side, heavy }),
-        Rung::No => {}
+        WakeOutcome::Later { due, heavy } => late.push(Late { due, port, side, heavy }),
+        WakeOutcome::No => {}
     }
 }

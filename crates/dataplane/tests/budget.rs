@@ -118,8 +118,8 @@ fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
 /// Half of them use offsets, half want windows of the greatest size. Ring clients bring files of 60
 /// TiB.
 #[test]
-fn regression_sixty_four_greedy_front_ends_harm_nobody() {
-    let name = "regression_sixty_four_greedy_front_ends_harm_nobody";
+fn regression_sixty_four_greedy_front_ends_do_no_harm() {
+    let name = "regression_sixty_four_greedy_front_ends_do_no_harm";
     if let Some(status) = in_child(name) {
         return assert!(status.success(), "{status}");
     }

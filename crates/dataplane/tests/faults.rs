@@ -80,8 +80,8 @@ fn broken_rings_fail_their_port_alone_until_it_is_reset() {
 }
 
 #[test]
-fn slots_that_change_while_they_are_read_harm_nobody_else() {
-    if let Some(status) = in_child("slots_that_change_while_they_are_read_harm_nobody_else") {
+fn slots_that_change_while_they_are_read_do_no_harm_to_others() {
+    if let Some(status) = in_child("slots_that_change_while_they_are_read_do_no_harm_to_others") {
         return assert!(status.success(), "{status}");
     }
     let [mut a, mut b, mut bad] = [0, 1, 2].map(|id| Client::new(id, Policy::default()));

@@ -125,7 +125,7 @@ fn many_frames_move_with_few_calls_and_keep_their_order() {
 }
 
 #[test]
-fn a_peer_that_lost_its_place_is_disconnected_and_harms_nobody() {
+fn a_peer_that_lost_its_place_is_disconnected_and_does_no_harm() {
     let mut bench = Bench::new();
     let mut peers = ["a", "b", "c"].map(|name| bench.stream(name, Policy::default()));
     peers[0].send(&frame(1, 2, 60, 1));

@@ -1,6 +1,6 @@
 //! The driver's end of a block.
 
-use abi::csb::{Lane, MAGIC, NONE, Page, QUEUES, V1, V2, Way};
+use abi::csb::{Direction, Lane, MAGIC, NONE, Page, QUEUES, V1, V2};
 use shmem::SharedSlice;
 
 /// A block, as its driver uses it. The driver announces it through its own registers.
@@ -65,7 +65,7 @@ impl Block {
 
     /// A queue with a ring of `size` descriptors, and its tail at 0.
     #[must_use]
-    pub fn queue(&self, way: Way, queue: usize, size: u32) -> Option<BlockQueue> {
+    pub fn queue(&self, way: Direction, queue: usize, size: u32) -> Option<BlockQueue> {
         let lane = self.0.lane(way, queue)?;
         let wanted = lane.wanted();
         Some(BlockQueue { page: self.0.clone(), way, queue, size, tail: 0, wanted, answered: 0 })
@@ -76,7 +76,7 @@ impl Block {
 #[derive(Debug)]
 pub struct BlockQueue {
     page: Page,
-    way: Way,
+    way: Direction,
     queue: usize,
     size: u32,
     /// The last published tail.
@@ -117,7 +117,7 @@ impl BlockQueue {
     pub fn sleep(&mut self, at: u32) {
         let mut wanted = self.wanted;
         if let Some(lane) = self.lane() {
-            lane.want(&mut wanted, at);
+            lane.request_interrupt(&mut wanted, at);
         }
         self.wanted = wanted;
     }
@@ -126,7 +126,7 @@ impl BlockQueue {
     pub fn wake(&mut self) {
         let mut wanted = self.wanted;
         if let Some(lane) = self.lane() {
-            lane.unwant(&mut wanted);
+            lane.withdraw_interrupt(&mut wanted);
         }
         self.wanted = wanted;
     }

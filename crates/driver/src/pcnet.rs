@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use abi::csb::{NONE, PAGE, Version, Way};
+use abi::csb::{Direction, NONE, PAGE, Version};
 use frame::Mac;
 use shmem::{Bytes, SharedSlice};
 
@@ -182,8 +182,8 @@ impl Block {
             Version::One => csb::Block::one(page.words(1)?, 1, false),
             Version::Two => csb::Block::two(page.words(1)?, 1, 1, 0),
         };
-        let send = block.queue(Way::Send, 0, 1 << sizes.transmit)?;
-        let receive = block.queue(Way::Receive, 0, 1 << sizes.receive)?;
+        let send = block.queue(Direction::Send, 0, 1 << sizes.transmit)?;
+        let receive = block.queue(Direction::Receive, 0, 1 << sizes.receive)?;
         Some(Self { page: page.device(), block, send, receive })
     }
 }

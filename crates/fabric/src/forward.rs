@@ -10,9 +10,11 @@
 //! of frames to several receivers (flooded, mirrored) is lossy. A unicast frame that a lossless
 //! receiver refuses stays with its sender as *stalled* and is retried.
 
-use port::{Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, Sole, histogram_bucket};
+use port::{
+    Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, SoleWorker, histogram_bucket,
+};
 
-use crate::ports::{Manner, PortEntry, QueueIdx};
+use crate::ports::{Inspection, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
 use classify::{PLAIN, POLICED, TUNNEL};
@@ -112,13 +114,13 @@ impl Forwarder {
 
     /// With the token of a switch's only worker, delivers without locks where possible.
     #[must_use]
-    pub fn with_sole(mut self, sole: Option<Sole>) -> Self {
+    pub fn with_sole(mut self, sole: Option<SoleWorker>) -> Self {
         self.touched.sole = sole;
         self
     }
 
     /// Returns the token, for the forwarder that replaces this one.
-    pub fn take_sole(&mut self) -> Option<Sole> {
+    pub fn take_sole(&mut self) -> Option<SoleWorker> {
         self.touched.sole.take()
     }
 
@@ -164,7 +166,7 @@ impl Forwarder {
         from.gathered = frames;
         from.gathered_at = now;
         from.completed = 0;
-        let mut way = Way { ports, port, from, map, now, deliveries: 0, via: 0 };
+        let mut way = PassState { ports, port, from, map, now, deliveries: 0, via: 0 };
         self.touched.recording.begin(now);
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
@@ -172,11 +174,15 @@ impl Forwarder {
             self.classify_scattered(&mut way, memory, fdb, scratch)
         } else {
             match port.manner {
-                Manner::Plain => self.classify::<_, PLAIN, false>(&mut way, memory, fdb, scratch),
-                Manner::Policed => {
+                Inspection::Plain => {
+                    self.classify::<_, PLAIN, false>(&mut way, memory, fdb, scratch)
+                }
+                Inspection::Policed => {
                     self.classify::<_, POLICED, false>(&mut way, memory, fdb, scratch)
                 }
-                Manner::Tunnel => self.classify::<_, TUNNEL, false>(&mut way, memory, fdb, scratch),
+                Inspection::Tunnel => {
+                    self.classify::<_, TUNNEL, false>(&mut way, memory, fdb, scratch)
+                }
             }
         };
         if self.touched.recording.wanted {
@@ -223,7 +229,7 @@ impl Forwarder {
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
         self.touched.recording.begin(now);
-        let mut way = Way { ports, port, from, map, now, deliveries: 0, via: 0 };
+        let mut way = PassState { ports, port, from, map, now, deliveries: 0, via: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
             let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.reach.queues) else {
@@ -285,7 +291,7 @@ pub struct StallTime {
 #[derive(Debug, Default)]
 struct Touched {
     /// Set if no other forwarder delivers to the same ports.
-    sole: Option<Sole>,
+    sole: Option<SoleWorker>,
     /// Queues to settle.
     queues: Vec<QueueIdx>,
     /// For receivers that do not accept offload requests; made when the first appears.
@@ -294,7 +300,7 @@ struct Touched {
 }
 
 /// A batch on its way: the state that both passes read.
-struct Way<'a, E> {
+struct PassState<'a, E> {
     ports: &'a Ports<E>,
     port: &'a PortEntry,
     from: &'a mut Sender,
@@ -305,7 +311,7 @@ struct Way<'a, E> {
     via: u16,
 }
 
-impl<E: Egress> Way<'_, E> {
+impl<E: Egress> PassState<'_, E> {
     /// Drops the frames for receivers that freed nothing during the stall time, and marks those
     /// receivers. Returns how many frames it dropped.
     fn give_up_waiting(&mut self, stall: StallTime, batch: &Batch<'_>, touched: &Touched) -> usize {
@@ -319,7 +325,7 @@ impl<E: Egress> Way<'_, E> {
             let received = to.and_then(|to| to.received.get(usize::from(queue)));
             let held_back = to.is_some_and(|to| {
                 let queue = ports.queue(to.reach.first_queue + u32::from(queue));
-                queue.egress.is_held_back(*now)
+                queue.egress.is_throttled(*now)
             });
             let frames = received.map_or(0, |received| received.counters.frames.get());
             let known = waits.iter().position(|wait| (wait.port, wait.queue) == (port, queue));

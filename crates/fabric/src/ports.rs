@@ -97,7 +97,7 @@ pub(crate) struct PortEntry {
     pub counters: Shared<IngressCounters>,
     pub reach: Reach,
     pub send_queues: u16,
-    pub manner: Manner,
+    pub manner: Inspection,
     pub vlan: Vlan,
     /// The only allowed source addresses, if it is locked to some.
     pub allowed: Option<Vec<u64>>,
@@ -123,7 +123,7 @@ pub(crate) struct Received {
 
 /// How to inspect the frames of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Inspection {
     /// Frames need no check of tags or source.
     Plain,
     /// Frames need both checks.
@@ -136,7 +136,7 @@ impl PortEntry {
     /// True if frames need no check of tags or source.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        self.manner == Manner::Plain
+        self.manner == Inspection::Plain
     }
 }
 
@@ -300,9 +300,9 @@ impl<E: Egress + Clone> Ports<E> {
         let reach = Reach { first_queue, queues, apart, aware, simple };
         let locked = rules.locked || rules.guard;
         let manner = match (spec.tunnel, aware || locked) {
-            (true, _) => Manner::Tunnel,
-            (false, true) => Manner::Policed,
-            (false, false) => Manner::Plain,
+            (true, _) => Inspection::Tunnel,
+            (false, true) => Inspection::Policed,
+            (false, false) => Inspection::Plain,
         };
         self.reach[usize::from(spec.id)] = reach;
         self.slots[usize::from(spec.id)] = Some(PortEntry {

@@ -6,7 +6,7 @@ use port::{FrameIdx, Nanos};
 use crate::Fdb;
 
 /// The value of the last source before there is any.
-const NOBODY: u64 = u64::MAX;
+const NO_SOURCE: u64 = u64::MAX;
 
 /// Usual number of receivers that a batch waits for at once. More of them need an allocation.
 const WAITS: usize = 16;
@@ -89,7 +89,7 @@ impl Sender {
         Self {
             port,
             queue,
-            last_source: NOBODY,
+            last_source: NO_SOURCE,
             fdb_generation: 0,
             second: 0,
             stalled: Vec::new(),
@@ -116,7 +116,7 @@ impl Sender {
 
     /// Forgets the last source: it may be elsewhere.
     pub(crate) fn forget_source(&mut self) {
-        self.last_source = NOBODY;
+        self.last_source = NO_SOURCE;
     }
 
     /// Forgets the last source when the table dropped entries, and once a second, so that the table
@@ -127,7 +127,7 @@ impl Sender {
         if generation != self.fdb_generation || second != self.second {
             self.fdb_generation = generation;
             self.second = second;
-            self.last_source = NOBODY;
+            self.last_source = NO_SOURCE;
         }
     }
 }

@@ -230,11 +230,11 @@ impl<A: App> Connections<A> {
                 break;
             }
         }
-        self.tell_end(machine, id);
+        self.report_end(machine, id);
     }
 
     /// Tells the application that the peer's stream has ended. An incomplete message is dropped.
-    fn tell_end(&mut self, machine: &Machine, id: ConnId) {
+    fn report_end(&mut self, machine: &Machine, id: ConnId) {
         let early = self.is_stuck(id) && machine.readable(id) > 0;
         let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
         if early || entry.id != id || entry.line.told_end || !machine.is_at_end(id) {

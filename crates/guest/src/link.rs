@@ -98,13 +98,13 @@ impl Link {
             match self.neighbours.find(hop, now) {
                 Hop::Known { mac, ask } => {
                     if ask {
-                        self.ask(hop);
+                        self.request_arp(hop);
                     }
                     mac
                 }
                 Hop::Unknown { ask } => {
                     if ask {
-                        self.ask(hop);
+                        self.request_arp(hop);
                     }
                     self.keep(hop, (head, offload), payload.pieces);
                     return Ok(());
@@ -130,13 +130,13 @@ impl Link {
         }
     }
 
-    fn ask(&mut self, hop: Ipv4Addr) {
+    fn request_arp(&mut self, hop: Ipv4Addr) {
         self.counters.arp_requests += 1;
         self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), hop));
     }
 
     /// Answers an ARP request.
-    pub fn tell(&mut self, to: Mac, address: Ipv4Addr) {
+    pub fn reply_arp(&mut self, to: Mac, address: Ipv4Addr) {
         self.push_arp(ArpOperation::REPLY, to, (to, address));
     }
 
@@ -193,7 +193,7 @@ impl Link {
     pub fn transmit<N: Nic>(&mut self, nic: &mut N, now: Nanos) -> Result<(), Full> {
         while let Some(due) = self.neighbours.due(now) {
             match due {
-                Due::Ask(hop) => self.ask(hop),
+                Due::Ask(hop) => self.request_arp(hop),
                 Due::Gone(waiting) => self.counters.count_many(Drop::NoNeighbour, waiting),
             }
         }

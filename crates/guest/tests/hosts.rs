@@ -109,7 +109,7 @@ fn an_echo_comes_back_after_the_host_has_asked_where_to() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_counted_and_not_answered() {
+fn a_reply_without_a_request_is_counted_and_not_answered() {
     let other = Ipv4Addr::new(10, 0, 0, 200);
     let broadcast = Ipv4Addr::new(10, 0, 0, 255);
     let mut bad_sum = echo(b"x");

@@ -22,7 +22,7 @@ const MOST_GIVEN: usize = 8;
 /// says, and the descriptors that are handed over, under the same numbers. No program that it runs
 /// gains privileges (`PR_SET_NO_NEW_PRIVS`), and it leaves no core file.
 #[derive(Clone, Debug, Default)]
-pub struct Outfit {
+pub struct ChildSetup {
     given: [RawFd; MOST_GIVEN],
     count: usize,
     /// The signal that ends it when the thread that starts it ends, if any.
@@ -31,7 +31,7 @@ pub struct Outfit {
     descriptors: Option<u64>,
 }
 
-impl Outfit {
+impl ChildSetup {
     /// A child with the standard streams only, which outlives this process.
     #[must_use]
     pub fn new() -> Self {
@@ -119,7 +119,7 @@ impl Child {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn start(command: &mut Command, outfit: &Outfit) -> io::Result<Self> {
+    pub fn start(command: &mut Command, outfit: &ChildSetup) -> io::Result<Self> {
         outfit.equip(command).spawn().map(Self)
     }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     /// The output of a child with this outfit.
-    fn said(outfit: &Outfit, script: &str) -> String {
+    fn said(outfit: &ChildSetup, script: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::null());
         let output = outfit.equip(&mut command).output().unwrap();
@@ -180,23 +180,23 @@ mod tests {
             };
             (has(&stranger), has(&given))
         };
-        assert_eq!(has(said(&Outfit::new().with(given.as_fd()), script)), (false, true));
-        assert_eq!(has(said(&Outfit::new(), script)), (false, false));
+        assert_eq!(has(said(&ChildSetup::new().with(given.as_fd()), script)), (false, true));
+        assert_eq!(has(said(&ChildSetup::new(), script)), (false, false));
     }
 
     #[test]
     fn a_child_gains_no_privilege_and_leaves_no_core_and_has_few_descriptors() {
         let status =
-            said(&Outfit::new(), "grep NoNewPrivs /proc/self/status; ulimit -c; ulimit -Hc");
+            said(&ChildSetup::new(), "grep NoNewPrivs /proc/self/status; ulimit -c; ulimit -Hc");
         let words: Vec<_> = status.split_whitespace().collect();
         assert_eq!(words, ["NoNewPrivs:", "1", "0", "0"]);
-        let outfit = Outfit::new().with_descriptors(64);
+        let outfit = ChildSetup::new().with_descriptors(64);
         assert_eq!(said(&outfit, "ulimit -n; ulimit -Hn"), "64\n64");
     }
 
     #[test]
     fn a_child_ends_with_the_thread_that_started_it_and_when_it_is_dropped() {
-        let outfit = Outfit::new().ending_by(Signal::KILL);
+        let outfit = ChildSetup::new().ending_by(Signal::KILL);
         let sleep = move || {
             let mut command = Command::new("sleep");
             command.arg("1000").stdin(Stdio::null());

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regression_who_cleans_up_has_left_the_terminal_before_it_runs() {
+    fn regression_the_cleaner_has_left_the_terminal_before_it_runs() {
         let mut command = Command::new("sleep");
         command.arg("100");
         let mut child = in_its_own_session(&mut command).spawn().unwrap();

@@ -108,16 +108,16 @@ impl Descriptor {
 
     /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last. The peer then
     /// sees the end of the connection and no reset: QEMU 11.1 aborts on a reset.
-    pub fn take_leave(&self) {
+    pub fn drain_and_hang_up(&self) {
         match self.uid.map(|uid| (uid, self.fd.try_clone())) {
-            Some((uid, Ok(twin))) => closer().take_leave(uid, twin),
-            Some((_, Err(_))) | None => take_leave(&self.fd),
+            Some((uid, Ok(twin))) => closer().drain_and_hang_up(uid, twin),
+            Some((_, Err(_))) | None => drain_and_hang_up(&self.fd),
         }
     }
 }
 
 /// Ends our side, then discards what is there to read.
-fn take_leave(socket: &OwnedFd) {
+fn drain_and_hang_up(socket: &OwnedFd) {
     // Each call fails only if the socket is shut down already.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     shut_down(socket);

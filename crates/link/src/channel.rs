@@ -211,13 +211,13 @@ impl Channel {
             }
             None => {
                 self.config = Impairment { limit: self.config.limit, ..Impairment::default() };
-                self.hurry();
+                self.make_all_due();
             }
         }
     }
 
     /// Makes all frames due at once.
-    pub fn hurry(&mut self) {
+    pub fn make_all_due(&mut self) {
         self.latest = Nanos(0);
         self.under_way.iter_mut().for_each(|frame| frame.due = Nanos(0));
     }

@@ -71,8 +71,8 @@ impl<E: Egress> Impaired<E> {
     }
 
     /// Makes all frames due at once.
-    pub fn hurry(&self) {
-        self.inner().channel.hurry();
+    pub fn make_all_due(&self) {
+        self.inner().channel.make_all_due();
     }
 
     /// Drops the frames in flight. Returns how many, and the counts of the others.
@@ -141,7 +141,7 @@ impl<E: Egress> Egress for Impaired<E> {
         self.queue.count_software(done);
     }
 
-    fn is_held_back(&self, now: Nanos) -> bool {
-        self.due().is_some_and(|due| due > now) || self.queue.is_held_back(now)
+    fn is_throttled(&self, now: Nanos) -> bool {
+        self.due().is_some_and(|due| due > now) || self.queue.is_throttled(now)
     }
 }

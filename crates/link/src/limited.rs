@@ -63,7 +63,7 @@ impl<E: Egress> Egress for Limited<E> {
         self.queue.count_software(done);
     }
 
-    fn is_held_back(&self, now: Nanos) -> bool {
+    fn is_throttled(&self, now: Nanos) -> bool {
         self.limiter().opens_at(now) > now
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use driver::csb as driver;
-use nic::csb::{Block, Fault, MAGIC, MapError, NONE, PAGE, QueueHost, Version, Way};
+use nic::csb::{Block, Direction, Fault, MAGIC, MapError, NONE, PAGE, QueueHost, Version};
 use port::Nanos;
 use shmem::{GuestMemory, GuestRange, Mapping};
 
@@ -45,7 +45,7 @@ impl Guest {
     }
 
     /// Both ends of the first queue in a direction, turned on.
-    fn queue(&self, version: Version, way: Way) -> (driver::BlockQueue, QueueHost) {
+    fn queue(&self, version: Version, way: Direction) -> (driver::BlockQueue, QueueHost) {
         let driver = self.announce(version).queue(way, 0, SIZE).unwrap();
         let device = self.map().queue(way, 0).unwrap();
         driver.turn(true);
@@ -68,7 +68,7 @@ fn every_word_lies_where_the_layout_says() {
     assert_eq!([0x44, 0x08, 0x48].map(|at| guest.word(at)), [1, 1, 1]);
     assert_eq!([0x14, 0x5c].map(|at| guest.word(at)), [NONE, NONE]);
     assert_eq!(guest.word(0x18), 1, "MSI-X");
-    for (way, tail, head) in [(Way::Send, 0x00, 0x40), (Way::Receive, 0x10, 0x50)] {
+    for (way, tail, head) in [(Direction::Send, 0x00, 0x40), (Direction::Receive, 0x10, 0x50)] {
         let (mut driver, device) = guest.queue(Version::One, way);
         let _ = driver.publish(7);
         device.publish_head(5);
@@ -83,26 +83,30 @@ fn every_word_lies_where_the_layout_says() {
     assert_eq!([0x1c, 0x80].map(|at| guest.word(at)), [MAGIC, MAGIC]);
     assert_eq!([0x20, 0x28, 0x2c].map(|at| guest.word(at)), [2, 2 | 3 << 16, 20]);
     assert_eq!([0x84, 0x8c, 0x90].map(|at| guest.word(at)), [2, 1 | 2 << 16, 20]);
-    for (way, queue, line) in
-        [(Way::Send, 0, 0x400), (Way::Receive, 0, 0x800), (Way::Receive, 1, 0x900)]
-    {
+    for (way, queue, line) in [
+        (Direction::Send, 0, 0x400),
+        (Direction::Receive, 0, 0x800),
+        (Direction::Receive, 1, 0x900),
+    ] {
         let mut ends = (block.queue(way, queue, SIZE).unwrap(), device.queue(way, queue).unwrap());
         let _ = ends.0.publish(9);
         ends.0.sleep(33);
         ends.0.turn(true);
         assert_eq!([0, 4, 8, 12].map(|at| guest.word(line + at)), [9, 1, 33, 1], "{way:?}");
         ends.1.publish_head(8);
-        assert_eq!(ends.1.starve(8, 9, SIZE), Ok(9));
+        assert_eq!(ends.1.sleep_until_refilled(8, 9, SIZE), Ok(9));
         let at = 9 + 1 + 62 * 3 / 4;
         assert_eq!([0x80, 0x84, 0x88].map(|at| guest.word(line + at)), [8, 3, at]);
     }
-    assert!(device.queue(Way::Send, 1).is_none() && device.queue(Way::Receive, 2).is_none());
+    assert!(
+        device.queue(Direction::Send, 1).is_none() && device.queue(Direction::Receive, 2).is_none()
+    );
 }
 
 #[test]
 fn the_doorbell_is_left_out_while_the_device_is_awake() {
     for version in VERSIONS {
-        let (mut driver, mut device) = Guest::new().queue(version, Way::Send);
+        let (mut driver, mut device) = Guest::new().queue(version, Direction::Send);
         assert!(driver.publish(1), "{version:?}: a new device is asked for");
         device.wake();
         assert!(!driver.publish(2) && !driver.publish(3));
@@ -122,7 +126,7 @@ fn the_doorbell_is_left_out_while_the_device_is_awake() {
 #[test]
 fn the_interrupt_is_left_out_while_the_driver_is_awake() {
     for version in VERSIONS {
-        let (mut driver, mut device) = Guest::new().queue(version, Way::Receive);
+        let (mut driver, mut device) = Guest::new().queue(version, Direction::Receive);
         driver.wake();
         assert!(!wants(&mut device, 1) && !wants(&mut device, 2), "{version:?}");
         driver.sleep(NONE);
@@ -140,7 +144,7 @@ fn the_interrupt_is_left_out_while_the_driver_is_awake() {
 fn a_threshold_is_answered_when_it_is_passed() {
     for version in VERSIONS {
         let guest = Guest::new();
-        let (mut driver, mut device) = guest.queue(version, Way::Send);
+        let (mut driver, mut device) = guest.queue(version, Direction::Send);
         driver.wake();
         assert!(!wants(&mut device, 60));
         match version {
@@ -156,14 +160,14 @@ fn a_threshold_is_answered_when_it_is_passed() {
 #[test]
 fn a_starving_receive_queue_asks_for_three_quarters_of_what_is_missing() {
     for version in VERSIONS {
-        let (mut driver, mut device) = Guest::new().queue(version, Way::Receive);
+        let (mut driver, mut device) = Guest::new().queue(version, Direction::Receive);
         let _ = driver.publish(10);
-        assert_eq!(device.starve(10, 10, SIZE), Ok(10));
+        assert_eq!(device.sleep_until_refilled(10, 10, SIZE), Ok(10));
         let at = (10 + 1 + 63 * 3 / 4) % SIZE;
         let rings: Vec<u32> =
             (1..SIZE).map(|step| (10 + step) % SIZE).filter(|tail| driver.publish(*tail)).collect();
         assert_eq!(rings, [at], "{version:?}");
-        assert_eq!(device.starve(10, 8, SIZE), Ok(9), "buffers that came are seen");
+        assert_eq!(device.sleep_until_refilled(10, 8, SIZE), Ok(9), "buffers that came are seen");
         assert!(!driver.publish(9));
     }
 }
@@ -171,14 +175,14 @@ fn a_starving_receive_queue_asks_for_three_quarters_of_what_is_missing() {
 /// Every size and every state of a ring: the requested index can be reached, and lies ahead.
 #[test]
 fn what_a_starving_queue_asks_for_can_be_reached() {
-    let (mut driver, mut device) = Guest::new().queue(Version::Two, Way::Receive);
+    let (mut driver, mut device) = Guest::new().queue(Version::Two, Direction::Receive);
     for size in [8, 16, 24, 64, 4096] {
         driver.restart(size);
         for head in [0, 1, size / 2, size - 1] {
             for left in [0, 1, size / 3, size - 2] {
                 let tail = (head + left) % size;
                 let _ = driver.publish(tail);
-                assert_eq!(device.starve(head, tail, size), Ok(tail));
+                assert_eq!(device.sleep_until_refilled(head, tail, size), Ok(tail));
                 let full = (head + size - 1) % size;
                 assert!(driver.publish(full), "size {size}, {left} left from {head}");
             }
@@ -191,15 +195,15 @@ fn what_a_starving_queue_asks_for_can_be_reached() {
 fn an_index_beyond_the_ring_stops_the_device() {
     for version in VERSIONS {
         let guest = Guest::new();
-        for (way, word) in [(Way::Send, [0x00, 0x400]), (Way::Receive, [0x10, 0x800])] {
+        for (way, word) in [(Direction::Send, [0x00, 0x400]), (Direction::Receive, [0x10, 0x800])] {
             let (_, mut device) = guest.queue(version, way);
             for bad in [SIZE, SIZE + 1, 0x8000_0000, u32::MAX] {
                 guest.poke(word[usize::from(version == Version::Two)], bad);
                 assert_eq!(device.tail(SIZE), Err(Fault::Index), "{version:?} {way:?} {bad}");
                 assert_eq!(device.sleep(0, SIZE, Nanos(0)), Err(Fault::Index));
-                assert_eq!(device.starve(0, 0, SIZE), Err(Fault::Index));
+                assert_eq!(device.sleep_until_refilled(0, 0, SIZE), Err(Fault::Index));
             }
-            assert_eq!(device.starve(SIZE, 0, SIZE), Err(Fault::Index));
+            assert_eq!(device.sleep_until_refilled(SIZE, 0, SIZE), Err(Fault::Index));
             assert_eq!(device.tail(0), Err(Fault::Index), "a ring of no descriptors");
         }
     }
@@ -259,7 +263,7 @@ fn a_block_in_read_only_memory_is_no_block() {
 #[test]
 fn what_a_driver_writes_to_the_devices_words_changes_nothing_for_the_device() {
     let guest = Guest::new();
-    let (mut driver, mut device) = guest.queue(Version::Two, Way::Send);
+    let (mut driver, mut device) = guest.queue(Version::Two, Direction::Send);
     device.wake();
     (0x80..0x100).step_by(4).for_each(|at| guest.poke(at, 0xffff_ffff));
     (0x480..0x500).step_by(4).for_each(|at| guest.poke(at, 0xffff_ffff));
@@ -272,20 +276,20 @@ fn what_a_driver_writes_to_the_devices_words_changes_nothing_for_the_device() {
 /// Hazard 1: the device finds work of a driver without its fence.
 #[test]
 fn a_device_looks_once_more_at_a_v1_queue_that_it_left() {
-    let (mut driver, mut device) = Guest::new().queue(Version::One, Way::Send);
+    let (mut driver, mut device) = Guest::new().queue(Version::One, Direction::Send);
     assert_eq!(device.sleep(0, SIZE, Nanos(5)), Ok(false));
-    let again = device.look_again_at().expect("it looks again");
+    let again = device.recheck_at().expect("it looks again");
     assert!(again > Nanos(5) && again <= Nanos(1_000_005), "{again:?}");
     device.wake();
     assert_eq!(device.sleep(0, SIZE, again), Ok(false));
-    assert_eq!(device.look_again_at(), None, "once");
+    assert_eq!(device.recheck_at(), None, "once");
     let _ = driver.publish(1);
     device.wake();
     assert_eq!(device.sleep(1, SIZE, Nanos(again.0 * 2)), Ok(false));
-    assert!(device.look_again_at().is_some(), "there was work between");
-    let (_, mut device) = Guest::new().queue(Version::Two, Way::Send);
+    assert!(device.recheck_at().is_some(), "there was work between");
+    let (_, mut device) = Guest::new().queue(Version::Two, Direction::Send);
     assert_eq!(device.sleep(0, SIZE, Nanos(5)), Ok(false));
-    assert_eq!(device.look_again_at(), None, "v2's drivers have a fence");
+    assert_eq!(device.recheck_at(), None, "v2's drivers have a fence");
 }
 
 /// Hazard 9: a device does not claim features that it does not know.
@@ -300,23 +304,23 @@ fn versions_that_do_not_match_fall_back() {
     guest.poke(0x20, 1);
     assert_eq!(guest.map().version(), Version::One);
     assert_eq!(block.accepted(), None);
-    assert!(!guest.map().queue(Way::Send, 0).unwrap().is_on(), "v2 is off as v1");
+    assert!(!guest.map().queue(Direction::Send, 0).unwrap().is_on(), "v2 is off as v1");
     guest.poke(0x1c, MAGIC ^ 1);
     assert_eq!(guest.map().version(), Version::One);
 }
 
 /// Hazard 10: a device rebuilt over the same block neither loses nor repeats.
 #[test]
-fn a_device_made_anew_goes_on() {
+fn a_rebuilt_device_continues() {
     for version in VERSIONS {
         let guest = Guest::new();
-        let (mut driver, mut device) = guest.queue(version, Way::Send);
+        let (mut driver, mut device) = guest.queue(version, Direction::Send);
         assert!(driver.publish(1));
         assert_eq!(device.sleep(1, SIZE, Nanos(0)), Ok(false));
         assert!(driver.publish(2), "answered: v2 does not answer this arming again");
         driver.sleep(2);
         drop(device);
-        let mut device = guest.map().queue(Way::Send, 0).unwrap();
+        let mut device = guest.map().queue(Direction::Send, 0).unwrap();
         assert!(driver.publish(3), "{version:?}: a new device is asked for anew");
         device.publish_head(3);
         assert!(device.wants_interrupt(3, SIZE), "its predecessor may have died before it");
@@ -347,7 +351,7 @@ fn sides_and_queues_have_lines_of_their_own() {
             assert!(was.is_none_or(|was| was == who), "line {line}");
         }
     };
-    for (way, queue) in [(Way::Send, 0), (Way::Receive, 0), (Way::Receive, 1)] {
+    for (way, queue) in [(Direction::Send, 0), (Direction::Receive, 0), (Direction::Receive, 1)] {
         let mut end = block.queue(way, queue, SIZE).unwrap();
         let mut host = device.queue(way, queue).unwrap();
         let before = snapshot();
@@ -357,7 +361,7 @@ fn sides_and_queues_have_lines_of_their_own() {
         claim(&format!("driver {way:?} {queue}"), before);
         let before = snapshot();
         host.publish_head(4);
-        host.starve(4, 5, SIZE).unwrap();
+        host.sleep_until_refilled(4, 5, SIZE).unwrap();
         claim(&format!("device {way:?} {queue}"), before);
     }
     assert_eq!(owner.iter().flatten().count(), 6);

@@ -19,7 +19,7 @@ const INDIRECT: u16 = 4;
 
 /// The action of a case, after two good chains were added. It gets the direction of the queue's
 /// buffers.
-type Deed = fn(&mut Guest, bool);
+type Case = fn(&mut Guest, bool);
 
 /// Adds a chain of one buffer.
 fn add(guest: &mut Guest, at: u64, len: u32, writable: bool) {
@@ -61,7 +61,7 @@ fn good(writable: bool) -> u16 {
 }
 
 /// The cases, for both directions and both kinds of queue.
-const DEEDS: &[(&str, Fault, Deed)] = &[
+const CASES: &[(&str, Fault, Case)] = &[
     ("beyond memory", Fault::BadAddress, |g, w| add(g, 1 << 40, 200, w)),
     ("over the end of memory", Fault::BadAddress, |g, w| {
         add(g, g.mapping.len() as u64 - 20, 200, w);
@@ -96,7 +96,7 @@ const DEEDS: &[(&str, Fault, Deed)] = &[
     }),
 ];
 
-const SPLIT_DEEDS: &[(&str, Fault, Deed)] = &[
+const SPLIT_CASES: &[(&str, Fault, Case)] = &[
     ("a loop of one", Fault::EndlessChain, |g, w| {
         add(g, SPOT, 20, w);
         add_flags(g, NEXT);
@@ -128,7 +128,7 @@ const SPLIT_DEEDS: &[(&str, Fault, Deed)] = &[
     }),
 ];
 
-const PACKED_DEEDS: &[(&str, Fault, Deed)] =
+const PACKED_CASES: &[(&str, Fault, Case)] =
     &[("a chain all around", Fault::EndlessChain, |g, w| {
         let buffers = [Buffer { at: SPOT, len: 20, writable: w }; SIZE as usize - 2];
         g.driver.add(&buffers, None).expect("room");
@@ -138,22 +138,22 @@ const PACKED_DEEDS: &[(&str, Fault, Deed)] =
         g.scribble(last, &(flags | NEXT).to_le_bytes());
     })];
 
-fn deeds() -> impl Iterator<Item = (Features, &'static str, Fault, Deed)> {
+fn cases() -> impl Iterator<Item = (Features, &'static str, Fault, Case)> {
     let kinds = [
-        (Features::empty(), DEEDS),
-        (Features::empty(), SPLIT_DEEDS),
-        (Features::RING_PACKED, DEEDS),
-        (Features::RING_PACKED, PACKED_DEEDS),
+        (Features::empty(), CASES),
+        (Features::empty(), SPLIT_CASES),
+        (Features::RING_PACKED, CASES),
+        (Features::RING_PACKED, PACKED_CASES),
     ];
-    kinds.into_iter().flat_map(|(packed, deeds)| {
+    kinds.into_iter().flat_map(|(packed, cases)| {
         let features = BASE | Features::INDIRECT_DESC | packed;
-        deeds.iter().map(move |(name, fault, deed)| (features, *name, *fault, *deed))
+        cases.iter().map(move |(name, fault, deed)| (features, *name, *fault, *deed))
     })
 }
 
 #[test]
 fn a_hostile_sender_stops_its_own_queue_after_its_good_frames() {
-    for (features, name, fault, deed) in deeds() {
+    for (features, name, fault, deed) in cases() {
         let mut sender = Guest::new(features, SIZE);
         let mut taker = Guest::new(features, SIZE);
         let (mut from, to) = (sender.transmit(), taker.receiver());
@@ -198,7 +198,7 @@ fn deliver(guest: &Guest, to: &impl Egress, count: usize) -> usize {
 
 #[test]
 fn a_hostile_receiver_stops_its_own_queue_and_frames_for_it_are_dropped_as_down() {
-    for (features, name, fault, deed) in deeds() {
+    for (features, name, fault, deed) in cases() {
         for mergeable in [Features::empty(), Features::MRG_RXBUF] {
             let mut taker = Guest::new(features | mergeable, SIZE);
             let to = taker.receiver();

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use support::{BASE, Guest, HEADER, LIMITS, forward, pattern};
 
 #[derive(Clone, Debug)]
-enum Doing {
+enum Operation {
     /// The sender hands in a frame of `len` bytes, in pieces.
     Send { len: usize, cuts: Vec<u32>, indirect: bool },
     /// The receiver adds a buffer of `len` bytes.
@@ -23,14 +23,14 @@ enum Doing {
     Restart { sender: bool },
 }
 
-fn doing() -> impl Strategy<Value = Doing> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (14usize..3000, proptest::collection::vec(1u32..600, 0..4), any::<bool>())
-            .prop_map(|(len, cuts, indirect)| Doing::Send { len, cuts, indirect }),
-        4 => (12u32..2000).prop_map(|len| Doing::Refill { len }),
-        3 => any::<bool>().prop_map(|lossless| Doing::Forward { lossless }),
-        2 => Just(Doing::Reap),
-        1 => any::<bool>().prop_map(|sender| Doing::Restart { sender }),
+            .prop_map(|(len, cuts, indirect)| Operation::Send { len, cuts, indirect }),
+        4 => (12u32..2000).prop_map(|len| Operation::Refill { len }),
+        3 => any::<bool>().prop_map(|lossless| Operation::Forward { lossless }),
+        2 => Just(Operation::Reap),
+        1 => any::<bool>().prop_map(|sender| Operation::Restart { sender }),
     ]
 }
 
@@ -89,14 +89,14 @@ proptest! {
     #[test]
     fn queues_do_what_a_list_of_frames_and_one_of_buffers_do(
         features in features(),
-        doings in proptest::collection::vec(doing(), 1..80),
+        doings in proptest::collection::vec(operation(), 1..80),
     ) {
         let (mut sender, mut taker) = (Guest::new(features, 16), Guest::new(features, 16));
         let (mut from, mut to) = (sender.transmit(), taker.receiver());
         let mut model = Model::default();
-        for doing in doings {
-            match doing {
-                Doing::Send { len, cuts, indirect } => {
+        for operation in doings {
+            match operation {
+                Operation::Send { len, cuts, indirect } => {
                     let frame = pattern(len, model.sent);
                     if sender.send([0; HEADER], &frame, &cuts, indirect) {
                         model.waiting.push_back(frame);
@@ -104,13 +104,13 @@ proptest! {
                     }
                     sender.driver.publish();
                 }
-                Doing::Refill { len } => {
+                Operation::Refill { len } => {
                     if taker.add(&[len], true, false).is_some() {
                         model.buffers.push_back(len);
                     }
                     taker.driver.publish();
                 }
-                Doing::Forward { lossless } => {
+                Operation::Forward { lossless } => {
                     let limits = Limits { lossless, ..LIMITS };
                     let waiting = model.waiting.len();
                     let finished = model.forward(features.contains(Features::MRG_RXBUF), lossless);
@@ -121,18 +121,18 @@ proptest! {
                         from = sender.transmit();
                     }
                 }
-                Doing::Reap => {
+                Operation::Reap => {
                     sender.reap();
                     while let Some((_, frame)) = taker.receive() {
                         prop_assert_eq!(Some(frame), model.delivered.pop_front());
                     }
                     prop_assert!(model.delivered.is_empty());
                 }
-                Doing::Restart { sender: true } => {
+                Operation::Restart { sender: true } => {
                     drop(from);
                     from = sender.transmit();
                 }
-                Doing::Restart { sender: false } => {
+                Operation::Restart { sender: false } => {
                     drop(to);
                     to = taker.receiver();
                 }

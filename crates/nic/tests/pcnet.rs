@@ -117,7 +117,7 @@ fn an_interrupt_costs_what_pcnet32_pays_for_it() {
 }
 
 #[test]
-fn both_directions_go_on_over_models_that_are_made_anew() {
+fn both_directions_continue_over_rebuilt_models() {
     for chip in CHIPS {
         let mut bench = Bench::new(chip);
         let mut driver = bench.started();
@@ -166,7 +166,7 @@ fn a_full_transmit_ring_takes_nothing_until_frames_are_sent() {
 }
 
 #[test]
-fn a_reset_in_the_middle_of_traffic_begins_anew() {
+fn a_reset_in_the_middle_of_traffic_restarts_the_rings() {
     let mut bench = Bench::new(Chip::Am79C973);
     let mut driver = bench.started();
     for round in 0..20 {

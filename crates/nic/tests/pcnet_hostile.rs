@@ -134,7 +134,7 @@ fn a_looped_frame_over_the_rings_ends() {
 }
 
 #[test]
-fn memory_that_is_not_there_stops_the_chip_until_it_is_started_anew() {
+fn missing_memory_stops_the_chip_until_it_is_restarted() {
     type Break = fn(&mut Raw);
     let cases: [(Fault, Break); 5] = [
         (Fault::Buffer, |raw| {

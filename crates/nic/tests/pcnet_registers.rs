@@ -169,7 +169,7 @@ fn interrupts_are_masked_cleared_and_raised_as_their_registers_say() {
 }
 
 #[test]
-fn whoever_settles_kicks_once_until_the_level_was_asked_for() {
+fn a_settle_kicks_once_until_the_level_is_read() {
     let mut raw = Raw::new(&Setup::default());
     raw.give(0, 8, 1544);
     let mac = raw.bench.mac;

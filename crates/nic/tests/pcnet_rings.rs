@@ -404,7 +404,7 @@ fn stop_and_start_without_init_begin_at_the_bases() {
 }
 
 #[test]
-fn one_who_goes_on_in_another_process_finds_everything_in_the_registers() {
+fn a_successor_in_another_process_finds_everything_in_the_registers() {
     for style in STYLES {
         let mut raw = Raw::new(&with(style));
         raw.give(0, 8, 1544);

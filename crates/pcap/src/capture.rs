@@ -15,7 +15,7 @@ use crate::interface::{Counts, Filter, Interface};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::{Frame, Queue};
-use crate::reader::{Bell, Reader, Sleeper};
+use crate::reader::{Reader, ReaderWaker, Sleeper};
 
 /// What libpcap's calls return for a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Capture {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(bell) = self.sleeper.get().map(Sleeper::bell) {
-            Bell::ring(bell);
+            ReaderWaker::ring(bell);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::capture::{Code, Failure};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::Queue;
-use crate::reader::Bell;
+use crate::reader::ReaderWaker;
 
 /// Decides whether a reader gets a frame. The bytes are still in shared memory, which others may
 /// change.
@@ -133,7 +133,7 @@ pub(crate) struct Place {
     pub keep: usize,
     pub limit: usize,
     pub counts: Counts,
-    pub bell: Arc<Bell>,
+    pub bell: Arc<ReaderWaker>,
 }
 
 /// How many frames a reader received and lost.
@@ -297,7 +297,11 @@ impl Interface {
     }
 
     /// Sleeps until the port or the bell wakes it, or the time is over.
-    pub(crate) fn sleep(&self, bell: Option<&Bell>, time: Option<Duration>) -> Result<(), Failure> {
+    pub(crate) fn sleep(
+        &self,
+        bell: Option<&ReaderWaker>,
+        time: Option<Duration>,
+    ) -> Result<(), Failure> {
         let token = self.token();
         let mut fds = vec![PollFd::new(&token, PollFlags::IN)];
         fds.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));

@@ -34,4 +34,4 @@ pub use capture::{Capture, Code, Failure, Next};
 pub use interface::{Counts, Descriptors, Filter, Interface, Interfaces};
 pub use name::Device;
 pub use queue::Frame;
-pub use reader::{Bell, Reader, Sleeper};
+pub use reader::{Reader, ReaderWaker, Sleeper};

@@ -14,7 +14,7 @@ use crate::queue::{Frame, Queue};
 
 /// Wakes a reader that sleeps; may be rung by a signal handler.
 #[derive(Debug)]
-pub struct Bell {
+pub struct ReaderWaker {
     fd: OwnedFd,
     /// Its descriptor is readable, or about to be.
     ///
@@ -28,13 +28,13 @@ pub struct Bell {
     rung: AtomicBool,
 }
 
-impl AsFd for Bell {
+impl AsFd for ReaderWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Bell {
+impl ReaderWaker {
     fn new() -> Result<Self, Failure> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
         Ok(Self { fd, rung: AtomicBool::new(false) })
@@ -58,7 +58,7 @@ impl Bell {
 #[derive(Clone, Debug)]
 pub struct Sleeper {
     interface: Arc<Interface>,
-    bell: Arc<Bell>,
+    bell: Arc<ReaderWaker>,
 }
 
 impl Sleeper {
@@ -70,7 +70,7 @@ impl Sleeper {
 
     /// Returns the bell that wakes it.
     #[must_use]
-    pub fn bell(&self) -> &Bell {
+    pub fn bell(&self) -> &ReaderWaker {
         &self.bell
     }
 
@@ -102,7 +102,7 @@ impl Sleeper {
 pub struct Reader {
     interface: Arc<Interface>,
     id: u64,
-    bell: Arc<Bell>,
+    bell: Arc<ReaderWaker>,
     /// The frames that it has taken from its place.
     current: Queue,
     /// The descriptor for the program's event loop: an epoll set.
@@ -116,7 +116,7 @@ impl Reader {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new(interface: &Arc<Interface>, keep: usize, limit: usize) -> Result<Self, Failure> {
-        let mut bell = Bell::new()?;
+        let mut bell = ReaderWaker::new()?;
         bell.fd = (interface.descriptors.raise)(bell.fd);
         let bell = Arc::new(bell);
         let mut inner = interface.inner.lock();
@@ -144,7 +144,7 @@ impl Reader {
 
     /// Returns the bell that wakes it.
     #[must_use]
-    pub fn bell(&self) -> Arc<Bell> {
+    pub fn bell(&self) -> Arc<ReaderWaker> {
         Arc::clone(&self.bell)
     }
 

@@ -5,13 +5,13 @@ use netring::{PipeConfig, Port};
 use super::*;
 use crate::interface::Descriptors;
 
-const AS_THEY_ARE: Descriptors = Descriptors { raise: |fd: OwnedFd| fd, lower: |_| () };
+const UNCHANGED: Descriptors = Descriptors { raise: |fd: OwnedFd| fd, lower: |_| () };
 
 /// Returns a port, and an interface over its other end.
 fn interface() -> (Port, Arc<Interface>) {
     let (far, near) = netring::pipe(&PipeConfig::default()).unwrap();
     let device = Device::parse("vale0:p}1").unwrap();
-    (far, Arc::new(Interface::over(device, near, true, AS_THEY_ARE)))
+    (far, Arc::new(Interface::over(device, near, true, UNCHANGED)))
 }
 
 fn capture(interface: &Arc<Interface>, change: impl FnOnce(&mut Settings)) -> Capture {
@@ -173,7 +173,7 @@ fn what_is_no_frame_is_not_sent() {
     assert!(interface.send(&long).is_err());
     let (_far, near) = netring::pipe(&PipeConfig::default()).unwrap();
     let device = Device::parse("vale0:p").unwrap();
-    let monitor = Interface::over(device, near, false, AS_THEY_ARE);
+    let monitor = Interface::over(device, near, false, UNCHANGED);
     assert_eq!(monitor.send(b"frame").unwrap_err().errno, Errno::BUSY);
 }
 

@@ -387,7 +387,7 @@ impl Scratch {
 
     /// Calls `judge` again for every frame, with its head, its length and its previous verdict.
     #[inline(always)]
-    pub fn judge_again<V: Copy>(
+    pub fn rejudge<V: Copy>(
         &self,
         verdicts: &mut [V],
         mut judge: impl FnMut(&Head, usize, V) -> V,

@@ -10,7 +10,7 @@
 //! them out. Virtual calls, fences, locks, clock reads and kicks happen per batch, never per frame.
 #![allow(
     unsafe_code,
-    reason = "MapGuard and Sole are where promises about mappings and threads are made"
+    reason = "MapGuard and SoleWorker are where promises about mappings and threads are made"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -24,4 +24,4 @@ pub use counters::{
     histogram_bucket,
 };
 pub use frame::{Mac, Offload, OffloadSet, VlanId};
-pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, Sole};
+pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, SoleWorker};

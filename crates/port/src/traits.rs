@@ -76,9 +76,9 @@ pub struct Delivered {
 /// The right to deliver to a switch's egresses without their locks. The switch's only worker holds
 /// it.
 #[derive(Debug)]
-pub struct Sole(());
+pub struct SoleWorker(());
 
-impl Sole {
+impl SoleWorker {
     /// The token for a switch with one worker.
     ///
     /// # Safety
@@ -113,7 +113,7 @@ pub trait Egress: Send + Sync {
     /// false, with nothing delivered, if it needs [`deliver`](Self::deliver). Traffic to many
     /// receivers consists of such frames. With the token of a switch's only worker, it takes no
     /// lock.
-    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _sole: Option<&Sole>) -> bool {
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _sole: Option<&SoleWorker>) -> bool {
         false
     }
 
@@ -132,7 +132,7 @@ pub trait Egress: Send + Sync {
 
     /// True while it accepts no frames though there may be room, because a limit lacks tokens. That
     /// is no stall.
-    fn is_held_back(&self, _now: Nanos) -> bool {
+    fn is_throttled(&self, _now: Nanos) -> bool {
         false
     }
 
@@ -151,7 +151,7 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         (**self).deliver_one(frame, limits, sole)
     }
 
@@ -168,8 +168,8 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
         (**self).count_software(done);
     }
 
-    fn is_held_back(&self, now: Nanos) -> bool {
-        (**self).is_held_back(now)
+    fn is_throttled(&self, now: Nanos) -> bool {
+        (**self).is_throttled(now)
     }
 
     #[inline(always)]

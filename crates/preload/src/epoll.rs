@@ -103,7 +103,7 @@ pub fn wait(
         // others.
         let edge = members.iter().any(|member| member.events & libc::EPOLLET as u32 != 0);
         let found = poll::wait(&borrowed, &mut kernel, until, mask)?;
-        let told = tell(set, &members, &found, events);
+        let told = write_events(set, &members, &found, events);
         let rest = if kernel[0].revents == 0 { 0 } else { look(set, &mut events[told..])? };
         let count = told + rest;
         if count > 0 || matches!(until, Until::Now) || is_over(until) {
@@ -133,7 +133,12 @@ fn wanted(members: &[Member]) -> (Vec<Member>, Vec<Wanted>) {
 
 /// Writes the events of members; returns their number. One entry stays free for the kernel's
 /// events, and the order rotates for fairness.
-fn tell(set: RawFd, members: &[Member], found: &[i16], events: &mut [epoll_event]) -> usize {
+fn write_events(
+    set: RawFd,
+    members: &[Member],
+    found: &[i16],
+    events: &mut [epoll_event],
+) -> usize {
     let room = if events.len() > 1 { events.len() - 1 } else { 1 };
     let mut told = 0;
     let mut sets = SETS.lock();

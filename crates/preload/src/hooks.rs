@@ -20,7 +20,7 @@ use netmap::abi::ioctl::is_netmap;
 use rustix::io::Errno;
 
 use crate::poll::{Until, milliseconds, of_timespec};
-use crate::{device, epoll, fds, poll, real, returned, select, set_errno, told};
+use crate::{device, epoll, fds, poll, real, returned, returned_uncaught, select, set_errno};
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("variable arguments are passed as fixed ones only on x86-64 and aarch64 Linux");
@@ -186,7 +186,7 @@ unsafe fn poll_list(
     let list = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
     // SAFETY: the pointer is null, or valid by this function's contract.
     let mask = unsafe { given(mask) };
-    told(until.and_then(|until| poll::poll(list, until, mask)))
+    returned_uncaught(until.and_then(|until| poll::poll(list, until, mask)))
 }
 
 export! {
@@ -244,7 +244,7 @@ export! {
         }
         // SAFETY: the pointer is null, or valid by this function's contract.
         let timeout = unsafe { timeout.as_mut() };
-        told(select::select_for(count, &mut sets, timeout))
+        returned_uncaught(select::select_for(count, &mut sets, timeout))
     }
     fn __select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
@@ -266,7 +266,7 @@ export! {
         // SAFETY: each pointer is null, or valid by this function's contract.
         let (timeout, mask) = unsafe { (given(timeout), given(mask)) };
         let time = of_timespec(timeout);
-        told(time.and_then(|time| select::select(count, &mut sets, time, mask)))
+        returned_uncaught(time.and_then(|time| select::select(count, &mut sets, time, mask)))
     }
 }
 
@@ -279,13 +279,13 @@ unsafe fn wait_set(
     mask: *const sigset_t,
 ) -> c_int {
     let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else {
-        return told(Err(Errno::INVAL));
+        return returned_uncaught(Err(Errno::INVAL));
     };
     // SAFETY: the caller's array has this many entries.
     let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
     // SAFETY: the pointer is null, or valid by this function's contract.
     let mask = unsafe { given(mask) };
-    told(until.and_then(|until| epoll::wait(set, events, until, mask)))
+    returned_uncaught(until.and_then(|until| epoll::wait(set, events, until, mask)))
 }
 
 export! {

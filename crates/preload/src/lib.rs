@@ -53,11 +53,11 @@ fn errno() -> Errno {
 
 /// Converts a result to the C library's form: -1 and `errno` for an error. A panic is `EIO`.
 fn returned(call: impl FnOnce() -> Result<i32, Errno>) -> i32 {
-    told(catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)))
+    returned_uncaught(catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)))
 }
 
 /// As [`returned`], for calls that a cancelled thread unwinds through: panics are not caught here.
-fn told(result: Result<i32, Errno>) -> i32 {
+fn returned_uncaught(result: Result<i32, Errno>) -> i32 {
     match result {
         Ok(value) => value,
         Err(errno) => {

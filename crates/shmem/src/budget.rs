@@ -47,7 +47,7 @@ impl Extent {
         Self { bytes: of(self.bytes, other.bytes), mappings: of(self.mappings, other.mappings) }
     }
 
-    fn plus(self, other: Self) -> Self {
+    fn add(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)
     }
 
@@ -248,24 +248,24 @@ impl Books {
             }
         };
         let most = self.limits.port;
-        used.plus(more).within(most).map_err(over(Whose::Port, used, most))?;
+        used.add(more).within(most).map_err(over(Whose::Port, used, most))?;
         let guaranteed = self.limits.guaranteed();
-        let beyond = used.plus(more).minus(guaranteed).minus(used.minus(guaranteed));
+        let beyond = used.add(more).minus(guaranteed).minus(used.minus(guaranteed));
         let user = self.users.get(&uid).copied().unwrap_or_default();
         let shared = self.limits.shared();
         match *self.user_limits.named.get(&uid).unwrap_or(&self.user_limits.each) {
             Some(u64::MAX) => {}
             Some(bytes) => {
                 let most = Extent { bytes, ..Extent::MAX };
-                user.used.plus(more).within(most).map_err(over(Whose::User, user.used, most))?;
+                user.used.add(more).within(most).map_err(over(Whose::User, user.used, most))?;
             }
             None => {
                 let most = shared.each(shared, |all, _| all / USERS_PART);
-                let sum = user.shared.plus(beyond);
+                let sum = user.shared.add(beyond);
                 sum.within(most).map_err(over(Whose::User, user.shared, most))?;
             }
         }
-        self.shared.plus(beyond).within(shared).map_err(over(Whose::All, self.shared, shared))?;
+        self.shared.add(beyond).within(shared).map_err(over(Whose::All, self.shared, shared))?;
         Ok(beyond)
     }
 }
@@ -340,10 +340,10 @@ impl Account {
             self.refused.fetch_add(1, Ordering::Relaxed);
             *locked(&self.refused_by) = Some(over.whose);
         })?;
-        books.shared = books.shared.plus(beyond);
+        books.shared = books.shared.add(beyond);
         let user = books.users.entry(self.uid).or_default();
-        *user = User { used: user.used.plus(more), shared: user.shared.plus(beyond) };
-        self.set(self.used().plus(more), self.shared().plus(beyond));
+        *user = User { used: user.used.add(more), shared: user.shared.add(beyond) };
+        self.set(self.used().add(more), self.shared().add(beyond));
         drop(books);
         Ok(Charge { account: Arc::clone(self), extent: more })
     }

@@ -19,7 +19,7 @@ const NO_SCALE: u32 = 15;
 
 /// What a cookie remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Remembered {
+pub(crate) struct CookieState {
     pub mss: u16,
     pub shift: Option<u8>,
     pub sack: bool,
@@ -53,7 +53,7 @@ pub(crate) fn check(
 }
 
 /// Returns the clock with the options in its low bits. The result is never ahead of the clock.
-pub(crate) fn stamp(clock: u32, remembered: &Remembered) -> u32 {
+pub(crate) fn stamp(clock: u32, remembered: &CookieState) -> u32 {
     let shift = remembered.shift.map_or(NO_SCALE, u32::from);
     let bits = shift | u32::from(remembered.sack) << 4 | u32::from(remembered.ecn) << 5;
     let mask = (1 << OPTION_BITS) - 1;
@@ -62,9 +62,9 @@ pub(crate) fn stamp(clock: u32, remembered: &Remembered) -> u32 {
 }
 
 /// Returns the options in an echoed timestamp.
-pub(crate) fn unstamp(echo: u32, mss: u16) -> Remembered {
+pub(crate) fn unstamp(echo: u32, mss: u16) -> CookieState {
     let shift = echo & 15;
-    Remembered {
+    CookieState {
         mss,
         shift: (shift != NO_SCALE).then_some(shift as u8),
         sack: echo & 1 << 4 != 0,
@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         #[test]
         fn stamps_come_back(clock in any::<u32>(), shift in proptest::option::of(0u8..15), sack in any::<bool>(), ecn in any::<bool>()) {
-            let remembered = Remembered { mss: 1460, shift, sack, ecn };
+            let remembered = CookieState { mss: 1460, shift, sack, ecn };
             let value = stamp(clock, &remembered);
             prop_assert!(clock.wrapping_sub(value) < 64);
             prop_assert_eq!(unstamp(value, 1460), remembered);

@@ -114,7 +114,7 @@ impl Driver<'_> {
     fn step(&mut self) {
         match self.byte() % 16 {
             0..=7 => self.segments(),
-            8 => self.greet(),
+            8 => self.handshake(),
             9 => {
                 let wait = u64::from(self.number()) * 1000;
                 self.now = self.now + wait;
@@ -173,7 +173,7 @@ impl Driver<'_> {
     }
 
     /// Completes a correct handshake, then lets the application send.
-    fn greet(&mut self) {
+    fn handshake(&mut self) {
         let flow = self.flow(80);
         let value = u32::from(self.byte());
         let mut header = Header {

@@ -160,7 +160,7 @@ impl Host for Server {
 fn run(
     client: Config,
     server: Config,
-    there: Badness,
+    there: Impairments,
     concurrent: usize,
     total: usize,
     seed: u64,
@@ -186,7 +186,7 @@ fn run(
 
 #[test]
 fn connections_come_and_go() {
-    let there = Badness { delay: 100 * MICRO, ..Badness::default() };
+    let there = Impairments { delay: 100 * MICRO, ..Impairments::default() };
     let net = run(Config::default(), Config::default(), there, 50, 3000, 1);
     assert_eq!((net.a.done, net.a.failed), (3000, 0));
     let drops: u64 = net.b.machine.counters().drops().map(|(_, n)| n).sum();
@@ -201,7 +201,7 @@ fn connections_come_and_go() {
 #[test]
 fn small_tables_and_a_bad_channel_lose_no_byte() {
     for seed in 1..8 {
-        let there = Badness {
+        let there = Impairments {
             loss: 20_000,
             duplicate: 10_000,
             reorder: 50_000,
@@ -209,7 +209,7 @@ fn small_tables_and_a_bad_channel_lose_no_byte() {
             delay: 200 * MICRO,
             late: 500 * MICRO,
             lose_acks: true,
-            ..Badness::default()
+            ..Impairments::default()
         };
         let server =
             Config { max_half_open: 3, max_connections: 24, max_time_wait: 8, ..Config::default() };

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use toklat_tcp::{Algorithm, Config};
 
-const LINE: Badness = Badness {
+const LINE: Impairments = Impairments {
     loss: 0,
     duplicate: 0,
     reorder: 0,
@@ -21,7 +21,7 @@ const LINE: Badness = Badness {
 const BYTES: u64 = 20_000_000;
 
 /// Goodput in Gb/s of one transfer.
-fn goodput(config: &Config, line: Badness, bytes: u64, seed: u64) -> f64 {
+fn goodput(config: &Config, line: Impairments, bytes: u64, seed: u64) -> f64 {
     let (mut a, mut b) = pair(config, bytes, 0, (v4(1), v4(2)));
     a.chunk = 100_000;
     b.check = false;
@@ -31,7 +31,7 @@ fn goodput(config: &Config, line: Badness, bytes: u64, seed: u64) -> f64 {
     bytes as f64 * 8.0 / took as f64
 }
 
-fn mean(config: &Config, line: Badness, bytes: u64, seeds: u64) -> f64 {
+fn mean(config: &Config, line: Impairments, bytes: u64, seeds: u64) -> f64 {
     let runs: Vec<f64> =
         (0..seeds).map(|seed| goodput(config, line, bytes, seed * 77 + 1)).collect();
     let mean = runs.iter().sum::<f64>() / runs.len() as f64;
@@ -52,7 +52,7 @@ fn goodput_under_loss() {
         config.tuning.congestion = algorithm;
         for (loss, least) in [(0, 9.5), (100, 9.0), (1_000, 6.0), (10_000, 1.5)] {
             let bytes = if loss == 10_000 { BYTES / 5 } else { BYTES };
-            let found = mean(&config, Badness { loss, ..LINE }, bytes, 2);
+            let found = mean(&config, Impairments { loss, ..LINE }, bytes, 2);
             assert!(found > least, "{found} Gb/s at {loss} in a million, {algorithm:?}");
         }
     }
@@ -61,7 +61,7 @@ fn goodput_under_loss() {
 #[test]
 fn windows_follow_a_long_path() {
     // 1 Gb/s and 20 ms: 2.5 MB in flight, twenty times what windows start with.
-    let line = Badness { delay: 10 * MILLI, rate: 125_000_000, queue: 2 << 20, ..LINE };
+    let line = Impairments { delay: 10 * MILLI, rate: 125_000_000, queue: 2 << 20, ..LINE };
     let config = Config { gso_max: 65_535, ..Config::default() };
     let found = goodput(&config, line, 80_000_000, 1);
     println!("long path: {found:.2} Gb/s");
@@ -73,7 +73,7 @@ fn windows_stay_small_on_a_short_path() {
     let config = Config { gso_max: 65_535, ..Config::default() };
     let (mut a, mut b) = pair(&config, 20_000_000, 0, (v4(1), v4(2)));
     (a.chunk, b.check) = (100_000, false);
-    let line = Badness { delay: 5 * MICRO, ..LINE };
+    let line = Impairments { delay: 5 * MICRO, ..LINE };
     let mut net = Net::new(a, b, line, line, 1);
     net.run(60 * SECOND);
     let window = net.b.machine.path(net.b.id.unwrap()).unwrap().receive_window;

@@ -9,7 +9,7 @@ use toklat_tcp::Config;
 
 fn run(
     config: &Config,
-    there: Badness,
+    there: Impairments,
     seed: u64,
     sizes: (u64, u64),
     readings: (Reading, Reading),
@@ -35,7 +35,7 @@ fn run(
 
 #[test]
 fn a_good_channel_needs_no_retransmission() {
-    let there = Badness { delay: 50 * MICRO, ..Badness::default() };
+    let there = Impairments { delay: 50 * MICRO, ..Impairments::default() };
     for gso_max in [0, 65_535] {
         let config = Config { gso_max, ..Config::default() };
         let net = run(&config, there, 1, (5_000_000, 300_000), (Reading::Lent, Reading::Lent));
@@ -54,9 +54,9 @@ fn a_good_channel_needs_no_retransmission() {
 
 const SEED: u64 = 20;
 
-fn badness() -> impl Strategy<Value = Badness> {
+fn impairments() -> impl Strategy<Value = Impairments> {
     let kind = (0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..6, any::<bool>());
-    kind.prop_map(|(loss, duplicate, reorder, corrupt, delay, lose_acks)| Badness {
+    kind.prop_map(|(loss, duplicate, reorder, corrupt, delay, lose_acks)| Impairments {
         loss: [0, 1_000, 20_000, 150_000][loss as usize],
         duplicate: [0, 0, 10_000, 100_000][duplicate as usize],
         reorder: [0, 0, 20_000, 300_000][reorder as usize],
@@ -64,7 +64,7 @@ fn badness() -> impl Strategy<Value = Badness> {
         delay: [0, 10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 60 * MILLI][delay as usize],
         late: [30 * MICRO, 200 * MICRO, MILLI, 3 * MILLI, 20 * MILLI, 50 * MILLI][delay as usize],
         lose_acks,
-        ..Badness::default()
+        ..Impairments::default()
     })
 }
 
@@ -88,7 +88,7 @@ proptest! {
     #[test]
     fn bytes_come_across(
         seed in any::<u64>(),
-        there in badness(),
+        there in impairments(),
         sizes in (0u64..300_000, 0u64..100_000),
         reading in (readings(), readings()),
         features in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
@@ -107,7 +107,7 @@ fn a_full_ring_loses_nothing() {
     let config = Config { gso_max: 65_535, ..Config::default() };
     let (mut a, b) = pair(&config, 2_000_000, 0, (v4(1), v4(2)));
     a.room = Some(3);
-    let there = Badness { delay: 50 * MICRO, ..Badness::default() };
+    let there = Impairments { delay: 50 * MICRO, ..Impairments::default() };
     let mut net = Net::new(a, b, there, there, 1);
     net.run(60 * SECOND);
     assert_eq!(net.a.machine.counters().bytes_retransmitted, 0);
@@ -115,12 +115,13 @@ fn a_full_ring_loses_nothing() {
 
 #[test]
 fn marks_keep_a_queue_short_without_loss() {
-    let line = Badness { delay: MILLI, rate: 125_000_000, queue: 1 << 20, ..Badness::default() };
+    let line =
+        Impairments { delay: MILLI, rate: 125_000_000, queue: 1 << 20, ..Impairments::default() };
     let mut results = Vec::new();
     for (ecn, mark) in [(true, 100_000), (false, 0)] {
         let config = Config { ecn, ..Config::default() };
         let (a, b) = pair(&config, 60_000_000, 0, (v4(1), v4(2)));
-        let mut net = Net::new(a, b, Badness { mark, ..line }, line, 7);
+        let mut net = Net::new(a, b, Impairments { mark, ..line }, line, 7);
         net.run(60 * SECOND);
         let counters = net.a.machine.counters();
         results.push((counters.bytes_retransmitted, counters.ecn_reductions));
@@ -132,7 +133,8 @@ fn marks_keep_a_queue_short_without_loss() {
 
 #[test]
 fn regression_two_sides_in_time_wait_come_to_rest() {
-    let there = Badness { duplicate: 10_000, delay: MILLI, late: 3 * MILLI, ..Badness::default() };
+    let there =
+        Impairments { duplicate: 10_000, delay: MILLI, late: 3 * MILLI, ..Impairments::default() };
     let mut config = Config { gso_max: 65_535, ..Config::default() };
     (config.sack, config.timestamps, config.window_scaling, config.ecn) =
         (false, true, false, true);
@@ -147,7 +149,8 @@ fn regression_two_sides_in_time_wait_come_to_rest() {
 
 #[test]
 fn regression_what_was_held_up_is_no_round_trip() {
-    let there = Badness { loss: 150_000, late: 30_000, lose_acks: true, ..Badness::default() };
+    let there =
+        Impairments { loss: 150_000, late: 30_000, lose_acks: true, ..Impairments::default() };
     let mut config = Config::default();
     (config.sack, config.timestamps, config.window_scaling, config.ecn) =
         (false, false, false, false);

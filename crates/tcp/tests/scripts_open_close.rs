@@ -146,7 +146,7 @@ fn a_half_open_connection_can_be_reset_by_its_peer_only() {
 }
 
 #[test]
-fn nobody_there_means_reset() {
+fn a_closed_port_answers_with_a_reset() {
     let mut script = Script::new(config());
     script.send(seg("S", 0));
     let reset = script.out.pop_front().unwrap().header;
@@ -462,7 +462,7 @@ fn ports_and_tables_have_an_end() {
 }
 
 #[test]
-fn stopping_a_listener_resets_who_waits() {
+fn stopping_a_listener_resets_waiting_connections() {
     let mut script = Script::new(config());
     let listener = script.machine.listen(None, 80, 8, None).unwrap();
     script.send(seg("S", 0).options(syn_options()));

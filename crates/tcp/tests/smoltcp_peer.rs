@@ -163,7 +163,14 @@ impl Host for Smol {
     }
 }
 
-fn run(config: &Config, there: Badness, seed: u64, sizes: (u64, u64), we_open: bool, stamps: bool) {
+fn run(
+    config: &Config,
+    there: Impairments,
+    seed: u64,
+    sizes: (u64, u64),
+    we_open: bool,
+    stamps: bool,
+) {
     let (ours, theirs) = if seed.is_multiple_of(3) { (v6(1), v6(2)) } else { (v4(1), v4(2)) };
     let mut us = Peer::new(config.clone(), 2);
     (us.to_send, us.expected) = sizes;
@@ -182,9 +189,9 @@ fn run(config: &Config, there: Badness, seed: u64, sizes: (u64, u64), we_open: b
     Net::new(us, smol, there, there, seed).run(3_000 * SECOND);
 }
 
-fn badness() -> impl Strategy<Value = Badness> {
+fn impairments() -> impl Strategy<Value = Impairments> {
     (0usize..3, 0usize..3, 0usize..3, 0usize..3, 0usize..3).prop_map(
-        |(loss, duplicate, reorder, corrupt, delay)| Badness {
+        |(loss, duplicate, reorder, corrupt, delay)| Impairments {
             loss: [0, 1_000, 30_000][loss],
             duplicate: [0, 0, 20_000][duplicate],
             reorder: [0, 0, 100_000][reorder],
@@ -192,7 +199,7 @@ fn badness() -> impl Strategy<Value = Badness> {
             delay: [10 * MICRO, MILLI, 20 * MILLI][delay],
             late: [100 * MICRO, 3 * MILLI, 20 * MILLI][delay],
             lose_acks: true,
-            ..Badness::default()
+            ..Impairments::default()
         },
     )
 }
@@ -208,7 +215,7 @@ proptest! {
     #[test]
     fn bytes_come_across(
         seed in any::<u64>(),
-        there in badness(),
+        there in impairments(),
         sizes in (0u64..200_000, 0u64..200_000),
         we_open in any::<bool>(),
         stamps in any::<bool>(),

@@ -41,7 +41,7 @@ fn without_a_daemon_commands_end_with_3_and_say_how_to_start_it() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_is_no_daemon() {
+fn a_socket_without_a_listener_is_no_daemon() {
     let dir = tempfile::tempdir().unwrap();
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("control.sock")).unwrap());
     assert_eq!(toklat(dir.path(), &["status"]).status.code(), Some(3));

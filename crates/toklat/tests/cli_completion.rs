@@ -55,7 +55,7 @@ zpty -w shell 'fpath=($ZDOTDIR/functions $fpath); autoload -Uz compinit; compini
 zpty -w shell 'compadd() {
     if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
     local -a hits; builtin compadd -A hits "$@"; offered+=($hits) }'
-zpty -w shell 'tell() { offered=(); zle complete-word; print
+zpty -w shell 'send() { offered=(); zle complete-word; print
     print -l -- "<"${^offered}">" "[end]"; zle kill-buffer }'
 zpty -w shell 'zle -N tell; bindkey "^T" tell; print "[ready]"'
 zpty -r -m shell said '*\[ready\]*'

@@ -138,8 +138,8 @@ fn wrong_inputs_are_answered_with_what_to_do_and_change_nothing() {
 
 /// Objective: who may not use the sockets is told so, and not that there is no daemon.
 #[test]
-fn who_is_not_allowed_is_told_so() {
-    if !may_be_others("who_is_not_allowed_is_told_so") {
+fn a_user_without_permission_is_told_so() {
+    if !may_be_others("a_user_without_permission_is_told_so") {
         return;
     }
     let daemon = Daemon::start();

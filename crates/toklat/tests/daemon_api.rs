@@ -345,7 +345,7 @@ fn metrics_name_each_port() {
 }
 
 #[test]
-fn sockets_are_for_the_groups_named_and_data_processes_for_nobody_else() {
+fn sockets_admit_the_named_groups_and_data_sockets_no_one_else() {
     let own = rustix::process::getegid().as_raw().to_string();
     for (options, control, attach) in [
         (vec![], 0o600, 0o600),

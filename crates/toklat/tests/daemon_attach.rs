@@ -68,7 +68,7 @@ fn say(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 /// The reply, whose descriptors are dropped.
-fn hear(socket: &OwnedFd) -> Reply {
+fn receive(socket: &OwnedFd) -> Reply {
     let mut bytes = [0; size_of::<Reply>()];
     let got = rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap().1;
     assert_eq!(got, size_of::<Reply>());
@@ -226,20 +226,20 @@ fn malformed_requests_are_refused_and_cost_others_nothing() {
         ("random bytes", &[0xa5; 152], &[memory.as_fd()]),
     ] {
         say(&socket, bytes, fds);
-        let reply = hear(&socket);
+        let reply = receive(&socket);
         assert_eq!(reply.status, Errno::INVAL.raw_os_error(), "{what}: {}", reply.message());
         assert!(reply.message().contains("; "), "{what}: {} has no remedy", reply.message());
     }
     // The connection is as good as before.
     say(&socket, good.as_bytes(), &[memory.as_fd()]);
-    let reply = hear(&socket);
+    let reply = receive(&socket);
     assert_eq!(reply.status, 0, "{}", reply.message());
     daemon.wait_for("the port whose token was dropped to go", |d| d.ports("vale0").len() == 2);
     until_traffic_flows(&mut a, &mut b, &mut 0);
 }
 
 #[test]
-fn clients_that_say_nothing_or_hang_up_hold_up_nobody() {
+fn silent_clients_and_hang_ups_delay_no_other_client() {
     let mut daemon = Daemon::start();
     let before = daemon.get("/v1/status")["descriptors"].as_u64().unwrap();
     let silent: Vec<_> = (0..200).map(|_| connect(daemon.dir())).collect();

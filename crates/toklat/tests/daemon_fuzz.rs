@@ -250,7 +250,7 @@ fn setting(name: &str, usual: u64) -> u64 {
 /// Objective: whatever peers say, nothing ends, waits, leaks or floods the log, and no honest frame
 /// is lost.
 #[test]
-fn peers_that_say_anything_harm_nobody() {
+fn peers_that_send_anything_do_no_harm() {
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.vm]\nkind.vhost_user = {}\n");
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());

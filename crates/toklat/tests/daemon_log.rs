@@ -71,7 +71,7 @@ fn regression_what_is_refused_without_end_is_one_line_a_second_with_a_count() {
 /// Steps: standard error is a small unread pipe; have more said than it takes, by the supervisor
 /// and by a data process; each still answers. Then read it: the first lines are there.
 #[test]
-fn regression_a_log_that_nobody_reads_holds_nobody_up() {
+fn regression_an_unread_log_delays_no_thread() {
     let mut daemon = Daemon::start();
     daemon.stop(&serde_json::Value::Null);
     let (mut reader, writer) = std::io::pipe().unwrap();

@@ -116,7 +116,7 @@ fn disturb(daemon: &Daemon, random: &mut Random, talk: &Talk) -> Vec<Child> {
 }
 
 #[test]
-fn whoever_is_left_alone_loses_nothing_while_others_are_killed() {
+fn clients_left_alone_lose_nothing_while_others_are_killed() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = std::env::var("TOKLAT_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
     eprintln!("TOKLAT_SEED={seed}");

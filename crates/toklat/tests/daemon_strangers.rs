@@ -150,7 +150,7 @@ fn open(others: &Others, name: &str) -> OwnedFd {
 }
 
 #[test]
-fn regression_a_lingering_socket_with_a_request_holds_up_nobody() {
+fn regression_a_lingering_socket_with_a_request_delays_no_one_else() {
     attack(|others, descriptor| {
         let socket = connect(others);
         send_with(&socket, b"no request", &[descriptor.as_fd()]).unwrap();
@@ -161,7 +161,7 @@ fn regression_a_lingering_socket_with_a_request_holds_up_nobody() {
 
 /// The connection is closed with a message in it that was not read.
 #[test]
-fn regression_a_lingering_socket_in_a_queue_that_is_not_read_holds_up_nobody() {
+fn regression_a_lingering_socket_in_an_unread_queue_delays_no_one_else() {
     attack(|others, descriptor| {
         let daemon = Pid::from_raw(others.daemon.pid() as i32).unwrap();
         rustix::process::kill_process(daemon, Signal::STOP).unwrap();
@@ -177,7 +177,7 @@ fn regression_a_lingering_socket_in_a_queue_that_is_not_read_holds_up_nobody() {
 }
 
 #[test]
-fn regression_a_lingering_socket_as_a_kick_holds_up_nobody() {
+fn regression_a_lingering_socket_as_a_kick_delays_no_one_else() {
     attack(|others, descriptor| {
         let token = open(others, "vale0:c");
         let sent = send_with(&token, b"kick", &[descriptor.as_fd()]);
@@ -192,7 +192,7 @@ fn regression_a_lingering_socket_as_a_kick_holds_up_nobody() {
 /// Objective: refused memory, and a lingering socket as each of the other things that are sent with
 /// requests.
 #[test]
-fn regression_a_lingering_socket_as_memory_of_a_guest_holds_up_nobody() {
+fn regression_a_lingering_socket_as_memory_of_a_guest_delays_no_one_else() {
     let region: Vec<u8> = words(&[0, 0, 4096, 1 << 40, 0]);
     let table =
         [&[1, 0].map(u32::to_ne_bytes).concat()[..], &words(&[0, 4096, 1 << 40, 0])].concat();
@@ -217,7 +217,7 @@ fn regression_a_lingering_socket_as_memory_of_a_guest_holds_up_nobody() {
 }
 
 #[test]
-fn regression_a_lingering_socket_as_memory_of_a_card_holds_up_nobody() {
+fn regression_a_lingering_socket_as_memory_of_a_card_delays_no_one_else() {
     attack(|others, descriptor| {
         let mut card = Client::connect(&others.socket("card")).unwrap();
         // What cannot be mapped is a range that the card finds no memory in.
@@ -228,7 +228,7 @@ fn regression_a_lingering_socket_as_memory_of_a_card_holds_up_nobody() {
 }
 
 #[test]
-fn regression_a_lingering_socket_with_frames_of_a_stream_holds_up_nobody() {
+fn regression_a_lingering_socket_with_frames_of_a_stream_delays_no_one_else() {
     attack(|others, descriptor| {
         let stream = UnixStream::connect(others.socket("stream")).unwrap();
         let sent = send_with(&stream, &[0, 0, 0, 60], &[descriptor.as_fd()]);
@@ -239,7 +239,7 @@ fn regression_a_lingering_socket_with_frames_of_a_stream_holds_up_nobody() {
 }
 
 #[test]
-fn regression_a_lingering_socket_with_a_datagram_holds_up_nobody() {
+fn regression_a_lingering_socket_with_a_datagram_delays_no_one_else() {
     attack(|others, descriptor| {
         let dir = others.daemon.dir();
         let socket = UnixDatagram::bind(dir.join("remote.sock")).unwrap();
@@ -254,8 +254,8 @@ fn regression_a_lingering_socket_with_a_datagram_holds_up_nobody() {
 /// Objective: files of a slow file system, sent as whatever there is, hold up nobody, though not even their
 /// attributes are told.
 #[test]
-fn regression_a_file_that_is_never_closed_holds_up_nobody() {
-    let test = "regression_a_file_that_is_never_closed_holds_up_nobody";
+fn regression_a_file_that_is_never_closed_delays_no_one_else() {
+    let test = "regression_a_file_that_is_never_closed_delays_no_one_else";
     let Some(files) = SlowFiles::mount(test) else { return };
     let mut others = Others::start("on");
     let file = files.open();

@@ -364,7 +364,7 @@ fn clients_killed_at_any_moment_leave_nothing() {
 }
 
 #[test]
-fn a_data_process_that_greets_nobody_is_killed_and_replaced() {
+fn a_data_process_that_does_not_greet_is_killed_and_replaced() {
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.a]");
     let stuck = daemon.data_process("vale0");

@@ -182,7 +182,7 @@ fn phase(
         }
         after = turns(&stats);
         // The operator is no attacker.
-        (0..20).for_each(|_| breathe());
+        (0..20).for_each(|_| pause());
     }
     let honest = honest.wait_with_output().unwrap();
     let steal = steal() - stolen;
@@ -223,7 +223,7 @@ fn start(daemon: &Daemon, part: &str, uid: u32, options: &[String]) -> Child {
 /// Plays one part, in a process of its own.
 fn play(part: &str) {
     if part == "honest" {
-        return honest::talk();
+        return honest::run_honest();
     }
     let attacker = ATTACKERS.iter().find(|attacker| attacker.name == part).unwrap();
     (attacker.run)();
@@ -254,7 +254,7 @@ fn directory() -> std::path::PathBuf {
 }
 
 /// A moment between two blows.
-fn breathe() {
+fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }
 

@@ -71,7 +71,7 @@ fn a_sink_finds_no_flaw_in_what_a_generator_sends() {
         let (sent, received, findings) =
             run(&mut generator, ends(256), |port, sink| sink.turn(port));
         assert_eq!((sent, sent.frames), (received, 10_000), "{sizes}");
-        assert!(findings.flawless() && findings.foreign == 0, "{sizes}: {findings:?}");
+        assert!(findings.is_flawless() && findings.foreign == 0, "{sizes}: {findings:?}");
         assert_eq!((findings.probes, findings.streams), (10_000, 3), "{sizes}");
     }
 }
@@ -80,13 +80,13 @@ fn a_sink_finds_no_flaw_in_what_a_generator_sends() {
 fn a_sink_finds_what_was_dropped_doubled_swapped_or_changed() {
     /// What a bad switch does to every hundredth batch.
     #[derive(Clone, Copy, PartialEq)]
-    enum Mischief {
+    enum Corruption {
         Drop,
         Double,
         Swap,
         Spoil,
     }
-    let findings = |mischief: Mischief| {
+    let findings = |mischief: Corruption| {
         let mut generator = Generator::new(made(Sizes::Fixed(100), None, 1 << 20), 32, 3000);
         let (mut a, mut b) = ends(256);
         let (mut c, mut d) = ends(256);
@@ -99,11 +99,11 @@ fn a_sink_finds_what_was_dropped_doubled_swapped_or_changed() {
             seen += 1;
             if seen.is_multiple_of(10) {
                 match mischief {
-                    Mischief::Drop => drop(frames.remove(5)),
-                    Mischief::Double => frames.insert(5, frames[5].clone()),
+                    Corruption::Drop => drop(frames.remove(5)),
+                    Corruption::Double => frames.insert(5, frames[5].clone()),
                     // Streams take turns of three: these are of one stream.
-                    Mischief::Swap => frames.swap(5, 8),
-                    Mischief::Spoil => frames[5][99] ^= 1,
+                    Corruption::Swap => frames.swap(5, 8),
+                    Corruption::Spoil => frames[5][99] ^= 1,
                 }
             }
             frames.iter().for_each(|frame| assert!(c.send(1).push(frame)));
@@ -113,14 +113,14 @@ fn a_sink_finds_what_was_dropped_doubled_swapped_or_changed() {
         }
         sink.findings().unwrap()
     };
-    let dropped = findings(Mischief::Drop);
-    assert_eq!((dropped.lost, dropped.flawless()), (9, false), "{dropped:?}");
-    let doubled = findings(Mischief::Double);
-    assert_eq!((doubled.duplicated, doubled.flawless()), (9, false), "{doubled:?}");
-    let swapped = findings(Mischief::Swap);
+    let dropped = findings(Corruption::Drop);
+    assert_eq!((dropped.lost, dropped.is_flawless()), (9, false), "{dropped:?}");
+    let doubled = findings(Corruption::Double);
+    assert_eq!((doubled.duplicated, doubled.is_flawless()), (9, false), "{doubled:?}");
+    let swapped = findings(Corruption::Swap);
     assert_eq!((swapped.reordered, swapped.lost), (9, 0), "{swapped:?}");
-    let spoilt = findings(Mischief::Spoil);
-    assert_eq!((spoilt.corrupt, spoilt.flawless()), (9, false), "{spoilt:?}");
+    let spoilt = findings(Corruption::Spoil);
+    assert_eq!((spoilt.corrupt, spoilt.is_flawless()), (9, false), "{spoilt:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_full_ring_holds_a_generator_up_and_loses_nothing() {
     assert_eq!(sink.turn(&mut b).frames, 99);
     b.flush().unwrap();
     assert_eq!(generator.turn(&mut a, 0).frames, 64);
-    assert!(sink.findings().unwrap().flawless());
+    assert!(sink.findings().unwrap().is_flawless());
 }
 
 /// A capture of frames `gap` apart, the i-th of `60 + i` bytes.
@@ -269,7 +269,7 @@ fn a_bridge_passes_everything_on() {
     let region = Region::create(config).unwrap();
     for region in [[None, None], [Some(&region), Some(&region)]] {
         let (findings, received) = bridge(region);
-        assert!(findings.flawless() && received.frames == 2000, "{findings:?}");
+        assert!(findings.is_flawless() && received.frames == 2000, "{findings:?}");
     }
 }
 
@@ -291,7 +291,7 @@ fn a_bridge_waits_for_room() {
         flush(&mut b, &mut c);
     }
     let findings = sink.findings().unwrap();
-    assert!(findings.flawless() && findings.probes == 400, "{findings:?}");
+    assert!(findings.is_flawless() && findings.probes == 400, "{findings:?}");
 }
 
 #[test]

@@ -531,13 +531,13 @@ fn is_hung_up_on(socket: &UnixStream) {
 const ATTACKS: [Attack; 9] = [
     ("what is no message", |daemon| {
         let socket = connect(daemon);
-        babble(&socket, &[0xa5; 4096]);
+        send_raw(&socket, &[0xa5; 4096]);
         is_hung_up_on(&socket);
     }),
     ("a message that never ends", |daemon| {
         let socket = connect(daemon);
-        babble(&socket, &[code::SET_FEATURES, 1, 8].map(u32::to_ne_bytes).concat());
-        babble(&socket, &[0; 7]);
+        send_raw(&socket, &[code::SET_FEATURES, 1, 8].map(u32::to_ne_bytes).concat());
+        send_raw(&socket, &[0; 7]);
         std::thread::sleep(Duration::from_millis(50));
     }),
     ("descriptors nobody asked for", |daemon| {
@@ -620,7 +620,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn hostile_front_ends_harm_nobody_else() {
+fn hostile_front_ends_do_no_harm_to_others() {
     let mut daemon = daemon(&["a", "b", "evil"]);
     let pid = daemon.data_process("vale0");
     let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", PACKED));
@@ -693,7 +693,7 @@ fn interrupts_are_held_back_and_none_is_lost() {
 }
 
 #[test]
-fn who_has_looked_is_not_interrupted_for_what_it_sent() {
+fn a_driver_that_has_looked_is_not_interrupted_for_sent_frames() {
     let mut daemon = daemon(&["a", "b"]);
     for queues in [SPLIT, PACKED] {
         let (mut a, mut b) = (guest(&daemon, "a", queues), guest(&daemon, "b", queues));

@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -104,8 +104,8 @@ fn testpmd(daemon: &Daemon, ports: [&str; 2], station: u8, packed: bool) -> Peer
     command.arg(format!("--eth-peer=1,{}", mac(0)));
     let mut peer = Peer::start(command, daemon.dir().join(format!("testpmd{station}.log")));
     peer.says("testpmd> ");
-    peer.tell("set fwd io");
-    peer.tell("start tx_first 2");
+    peer.send("set fwd io");
+    peer.send("start tx_first 2");
     peer
 }
 
@@ -126,8 +126,8 @@ fn start_frames(daemon: &Daemon, peer: &mut Peer, ports: [&str; 2]) {
     let mut tried = Instant::now();
     wait_until("frames to circle", daemon, || {
         if tried.elapsed() > Duration::from_secs(3) {
-            peer.tell("stop");
-            peer.tell("start tx_first 2");
+            peer.send("stop");
+            peer.send("start tx_first 2");
             tried = Instant::now();
         }
         ports.iter().zip(before).all(|(port, n)| count(daemon, port, "out_frames") > n + 2000)

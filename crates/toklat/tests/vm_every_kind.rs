@@ -16,7 +16,7 @@ use self::daemon::{Daemon, skip, small};
 mod daemon;
 
 /// How a guest comes to its switch.
-enum Way {
+enum Attachment {
     /// By `toklat vm run` with these options.
     Run(&'static [&'static str]),
     /// By a QEMU of somebody's own: the port's kind, and QEMU's `-netdev`, with `DIR` for the daemon's directory.
@@ -24,15 +24,15 @@ enum Way {
 }
 
 /// Names of ports, each with the last byte of its guest's address.
-const GUESTS: [(&str, u8, Way); 6] = [
-    ("virtio", 1, Way::Run(&[])),
-    ("e1000", 2, Way::Run(&["--nic", "82574l", "--combine", "16,50"])),
-    ("pcnet", 3, Way::Run(&["--nic", "am79c973"])),
-    ("stream", 4, Way::Run(&["--nic", "e1000"])),
+const GUESTS: [(&str, u8, Attachment); 6] = [
+    ("virtio", 1, Attachment::Run(&[])),
+    ("e1000", 2, Attachment::Run(&["--nic", "82574l", "--combine", "16,50"])),
+    ("pcnet", 3, Attachment::Run(&["--nic", "am79c973"])),
+    ("stream", 4, Attachment::Run(&["--nic", "e1000"])),
     (
         "server",
         5,
-        Way::Own {
+        Attachment::Own {
             kind: "stream = { address = 'DIR/server', client = true }",
             netdev: "stream,id=net0,server=on,addr.type=unix,addr.path=DIR/server",
         },
@@ -40,7 +40,7 @@ const GUESTS: [(&str, u8, Way); 6] = [
     (
         "dgram",
         6,
-        Way::Own {
+        Attachment::Own {
             kind: "dgram = { local = 'DIR/ours', remote = 'DIR/theirs' }",
             netdev: "dgram,id=net0,local.type=unix,local.path=DIR/theirs,remote.type=unix,remote.path=DIR/ours",
         },
@@ -126,7 +126,7 @@ fn fetch(host: &Namespace, from: Ipv4Addr) -> Vec<u8> {
 }
 
 /// Fetches a page until one comes whole: guests take a while to boot.
-fn until_whole(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
+fn until_complete(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
     let started = Instant::now();
     loop {
         let got = fetch(address(from));
@@ -159,7 +159,7 @@ fn every_two_kinds_of_ports_exchange_tcp() {
         host.id()
     );
     for (name, _, way) in &GUESTS {
-        if let Way::Own { kind, .. } = way {
+        if let Attachment::Own { kind, .. } = way {
             // A socket of datagrams holds ten of them only.
             let kind = place(kind);
             topology += &format!("[switch.vale0.port.{name}]\nkind.{kind}\nlossless = true\n");
@@ -176,21 +176,21 @@ fn every_two_kinds_of_ports_exchange_tcp() {
     let (mut ran, mut owned) = (Vec::new(), Vec::new());
     for (name, number, way) in &GUESTS {
         match way {
-            Way::Run(options) => {
+            Attachment::Run(options) => {
                 let guest = Guest::boot(&daemon, name, *number, options, &commands(*number));
                 ran.push((*number, guest));
             }
-            Way::Own { netdev, .. } => {
+            Attachment::Own { netdev, .. } => {
                 owned.push((*number, own(&daemon, name, *number, &place(netdev))));
             }
         }
     }
     for (_, number, _) in GUESTS {
-        until_whole(number, |from| fetch(&host, from));
-        until_whole(number, |from| program.fetch(from));
+        until_complete(number, |from| fetch(&host, from));
+        until_complete(number, |from| program.fetch(from));
     }
-    until_whole(PROGRAM, |from| fetch(&host, from));
-    until_whole(HOST, |from| program.fetch(from));
+    until_complete(PROGRAM, |from| fetch(&host, from));
+    until_complete(HOST, |from| program.fetch(from));
     let others = |number| stations().into_iter().filter(move |other| *other != number);
     for (number, guest) in &mut ran {
         for other in others(*number) {
@@ -210,11 +210,11 @@ fn every_two_kinds_of_ports_exchange_tcp() {
     for (name, number) in ports.chain([("program", PROGRAM)]) {
         daemon.done(&["port", "set", &format!("vale0:{name}"), "--tx-limit", "2Mb/s"]);
         let began = Instant::now();
-        until_whole(number, |from| fetch(&host, from));
+        until_complete(number, |from| fetch(&host, from));
         assert!(began.elapsed() >= least, "{name}: {:?}", began.elapsed());
     }
     daemon.done(&["port", "set", "vale0:host", "--tx-limit", "2Mb/s"]);
     let began = Instant::now();
-    until_whole(HOST, |from| program.fetch(from));
+    until_complete(HOST, |from| program.fetch(from));
     assert!(began.elapsed() >= least, "the host: {:?}", began.elapsed());
 }

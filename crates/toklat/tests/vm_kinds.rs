@@ -102,8 +102,8 @@ fn the_host_and_a_guest_share_a_segment() {
 /// Steps: two programs talk, one of them to a guest as well, which echoes; QEMU is killed; each frame of the two
 /// arrives, in order, before, meanwhile and afterwards; the port that `vm run` made is gone. With virtio and with an emulated NIC.
 #[test]
-fn a_killed_qemu_costs_nobody_else_a_frame() {
-    if !can_emulate("a_killed_qemu_costs_nobody_else_a_frame") {
+fn a_killed_qemu_costs_no_other_guest_a_frame() {
+    if !can_emulate("a_killed_qemu_costs_no_other_guest_a_frame") {
         return;
     }
     let mut daemon = switch();

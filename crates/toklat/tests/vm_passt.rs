@@ -18,7 +18,7 @@ mod daemon;
 /// So much is sent to the server, not by it, and neither side says that it ends: the passt of 2023-03-09,
 /// Debian 12's, stops sending to a guest whose window was full, sends some bytes twice, and does not
 /// always pass an end on; at QEMU's own netdev, too.
-fn thank(mut stream: TcpStream) {
+fn reply_and_close(mut stream: TcpStream) {
     const POSTED: usize = 1_000_000;
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
     let body = |bytes: &[u8]| {

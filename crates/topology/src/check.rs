@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
 
-use crate::{Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, Wrong, users};
+use crate::{Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, users};
 
 /// Longest switch name in bytes: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
@@ -18,7 +18,7 @@ pub const MAX_WORKERS: usize = 64;
 ///
 /// # Errors
 /// Says what a name may be.
-pub fn check_name(name: &str, max: usize) -> Result<(), Wrong> {
+pub fn check_name(name: &str, max: usize) -> Result<(), Invalid> {
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = (1..=max).contains(&name.len())
         && name.chars().all(letter)
@@ -26,7 +26,7 @@ pub fn check_name(name: &str, max: usize) -> Result<(), Wrong> {
     if good {
         return Ok(());
     }
-    Err(Wrong::new(
+    Err(Invalid::new(
         format!("{name:?} is not a name"),
         format!(
             "use 1 to {max} of the characters a-z, A-Z, 0-9, '-', '_' and '.', and start with a \
@@ -39,7 +39,7 @@ pub fn check_name(name: &str, max: usize) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// Names the first invalid setting.
-pub fn check(topology: &Topology) -> Result<(), Wrong> {
+pub fn check(topology: &Topology) -> Result<(), Invalid> {
     check_each(topology)?;
     check_claims(topology)
 }
@@ -48,7 +48,7 @@ pub fn check(topology: &Topology) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// Names the first invalid setting.
-pub fn check_each(topology: &Topology) -> Result<(), Wrong> {
+pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
     for (name, spec) in &topology.switch {
         check_name(name, SWITCH_NAME)?;
         check_switch(name, spec)?;
@@ -60,14 +60,14 @@ pub fn check_each(topology: &Topology) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// Names both ports, or the missing one.
-pub fn check_claims(topology: &Topology) -> Result<(), Wrong> {
+pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
     let mut claims = BTreeMap::new();
     for (switch, spec) in &topology.switch {
         for (port, port_spec) in &spec.port {
             let name = format!("{switch}:{port}");
             for (what, remedy) in claims_of(switch, port_spec) {
                 if let Some(other) = claims.insert(what.clone(), name.clone()) {
-                    return Err(Wrong::new(
+                    return Err(Invalid::new(
                         format!("{what} is used twice: by {other} and {name}"),
                         remedy,
                     ));
@@ -77,7 +77,7 @@ pub fn check_claims(topology: &Topology) -> Result<(), Wrong> {
             let missing = mirrors.into_iter().flatten().find(|to| !spec.port.contains_key(*to));
             if let Some(to) = missing {
                 let reason = format!("{name} is mirrored to {switch}:{to}, which is not there");
-                return Err(Wrong::new(
+                return Err(Invalid::new(
                     reason,
                     format!("add it before: toklat port add {switch}:{to}"),
                 ));
@@ -110,7 +110,7 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
 ///
 /// # Errors
 /// Names the first invalid setting.
-pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
+pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Invalid> {
     check_config(name, &spec.config)?;
     check_owner(name, spec.owner, spec.user)?;
     for (what, value, most) in
@@ -120,7 +120,10 @@ pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
     }
     if spec.port.len() > usize::from(spec.config.max_ports) {
         let reason = format!("{name} has {} ports", spec.port.len());
-        return Err(Wrong::new(reason, format!("raise max_ports from {}", spec.config.max_ports)));
+        return Err(Invalid::new(
+            reason,
+            format!("raise max_ports from {}", spec.config.max_ports),
+        ));
     }
     for (port, port_spec) in &spec.port {
         check_name(port, PORT_NAME)?;
@@ -135,18 +138,18 @@ pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// The owner is another user.
-pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<(), Wrong> {
+pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<(), Invalid> {
     match (owner, user) {
         (Some(owner), Some(user)) if owner != user => {
             let (owner, user) = (users::name(owner), users::name(user));
             let reason = format!("{name} belongs to {owner}, and its switch is {user}'s");
-            Err(Wrong::new(reason, "leave the owner out, or add a switch for each user"))
+            Err(Invalid::new(reason, "leave the owner out, or add a switch for each user"))
         }
         _ => Ok(()),
     }
 }
 
-fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Wrong> {
+fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Invalid> {
     let workers = config.workers.len();
     let ranges = [
         ("max_ports", u64::from(config.max_ports), 1, 16_384),
@@ -165,7 +168,7 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Wrong> {
     cpus.sort_unstable();
     if let Some(pair) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
         let reason = format!("{name}: two workers are to run on CPU {}", pair[0]);
-        return Err(Wrong::new(reason, "name each CPU once"));
+        return Err(Invalid::new(reason, "name each CPU once"));
     }
     Ok(())
 }
@@ -176,53 +179,53 @@ pub(crate) fn check_range(
     value: u64,
     least: u64,
     most: u64,
-) -> Result<(), Wrong> {
+) -> Result<(), Invalid> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Wrong::new(format!("{name}: {what} is {value}"), format!("use {least} to {most}")))
+    Err(Invalid::new(format!("{name}: {what} is {value}"), format!("use {least} to {most}")))
 }
 
 /// Checks a port; `name` is for the message.
 ///
 /// # Errors
 /// Names the first invalid setting.
-pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Wrong> {
+pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Invalid> {
     let mtu = u64::from(spec.policy.mtu);
     check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;
     let last = config.workers.len().saturating_sub(1) as u64;
     check_range(name, "worker", u64::from(spec.worker.unwrap_or(0)), 0, last)?;
     let limiters = [&spec.policy.tx_rate_limiter, &spec.policy.rx_rate_limiter];
     if let Err(error) = limiters.into_iter().flatten().try_for_each(RateLimiter::check) {
-        return Err(Wrong::new(format!("{name}: {error}"), "see --tx-limit and --rx-limit"));
+        return Err(Invalid::new(format!("{name}: {error}"), "see --tx-limit and --rx-limit"));
     }
     let impairments = [&spec.policy.tx_impairment, &spec.policy.rx_impairment];
     if let Err(error) = impairments.into_iter().flatten().try_for_each(Impairment::check) {
-        return Err(Wrong::new(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
+        return Err(Invalid::new(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
     }
     if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
         let remedy = "a port's own addresses are unicast: the first octet is even";
-        return Err(Wrong::new(format!("{name}: {mac} is a group address"), remedy));
+        return Err(Invalid::new(format!("{name}: {mac} is a group address"), remedy));
     }
     if spec.policy.guard && spec.policy.macs.is_empty() {
         let reason = format!("{name} is to be guarded, and has no address of its own");
-        return Err(Wrong::new(reason, "give it one: --mac, or macs in the topology"));
+        return Err(Invalid::new(reason, "give it one: --mac, or macs in the topology"));
     }
     if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
         && !allowed.is_empty()
         && !allowed.contains(native)
     {
         let reason = format!("{name}: its native VLAN {native} is none of the trunk's");
-        return Err(Wrong::new(reason, "allow it, or leave it out"));
+        return Err(Invalid::new(reason, "allow it, or leave it out"));
     }
     if !spec.policy.link && !spec.kind.settings().is_guest() {
         let reason = format!("{name}: only a guest's port may have its link down");
-        return Err(Wrong::new(reason, "remove the port instead"));
+        return Err(Invalid::new(reason, "remove the port instead"));
     }
     let own = name.rsplit(':').next();
     let mirrors = [&spec.policy.mirror_ingress, &spec.policy.mirror_egress];
     if mirrors.into_iter().any(|m| m.as_deref() == own) {
-        return Err(Wrong::new(format!("{name} is mirrored to itself"), "name another port"));
+        return Err(Invalid::new(format!("{name} is mirrored to itself"), "name another port"));
     }
     spec.kind.settings().check(name, &spec.policy)
 }

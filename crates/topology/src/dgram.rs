@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::place::{self, Place};
-use crate::{Claim, Kind, Policy, Wrong};
+use crate::{Claim, Invalid, Kind, Policy};
 
 /// Exchanges frames in datagrams (QEMU's `-netdev dgram`), between two Unix sockets or two UDP ports of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Dgram {
 }
 
 impl Kind for Dgram {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         let Self { local, remote } = self;
         place::check(port, local)?;
         place::check(port, remote)?;
@@ -31,7 +31,7 @@ impl Kind for Dgram {
             return Ok(());
         }
         let reason = format!("{port}: no datagrams go from {local:?} to {remote:?}");
-        Err(Wrong::new(reason, "give two paths, or two addresses with their ports"))
+        Err(Invalid::new(reason, "give two paths, or two addresses with their ports"))
     }
 
     fn claim(&self) -> Option<Claim> {
@@ -42,8 +42,8 @@ impl Kind for Dgram {
         format!("datagrams, {} to {}", self.local, self.remote)
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
-        place::make_whole(&mut self.local)?;
-        place::make_whole(&mut self.remote)
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
+        place::make_absolute(&mut self.local)?;
+        place::make_absolute(&mut self.remote)
     }
 }

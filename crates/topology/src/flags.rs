@@ -8,7 +8,9 @@ use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::{Dgram, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUser, Vxlan, Wrong};
+use crate::{
+    Dgram, Invalid, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUser, Vxlan,
+};
 
 const HEADING: &str = "What it is attached to (without any: whoever opens it by its name)";
 
@@ -23,7 +25,7 @@ impl KindOptions {
     ///
     /// # Errors
     /// A path has no absolute form, or an address is none.
-    pub fn kind(self, port: &str) -> Result<PortKind, Wrong> {
+    pub fn kind(self, port: &str) -> Result<PortKind, Invalid> {
         let mut kind = self.kind;
         kind.complete(port)?;
         Ok(kind)

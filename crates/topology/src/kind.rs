@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dgram, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan, Wrong};
+use crate::{Dgram, Invalid, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan};
 
 /// Hands the list of kinds to a macro: those without settings, and those with a struct of settings.
 #[macro_export]
@@ -38,7 +38,7 @@ pub trait Kind: std::fmt::Debug {
     ///
     /// # Errors
     /// Names the first invalid setting.
-    fn check(&self, port: &str, policy: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, policy: &Policy) -> Result<(), Invalid> {
         let _ = (port, policy);
         Ok(())
     }
@@ -60,7 +60,7 @@ pub trait Kind: std::fmt::Debug {
     ///
     /// # Errors
     /// A path has no absolute form, or an address is invalid.
-    fn complete(&mut self, port: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, port: &str) -> Result<(), Invalid> {
         let _ = port;
         Ok(())
     }
@@ -137,7 +137,7 @@ macro_rules! define {
             ///
             /// # Errors
             /// As there.
-            pub fn complete(&mut self, port: &str) -> Result<(), Wrong> {
+            pub fn complete(&mut self, port: &str) -> Result<(), Invalid> {
                 match self {
                     $(Self::$Plain => Ok(()),)*
                     $(Self::$Set(settings) => settings.complete(port),)*

@@ -58,14 +58,14 @@ pub type PortId = u16;
 /// An invalid setting, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; {remedy}")]
-pub struct Wrong {
+pub struct Invalid {
     /// What is wrong, with the value.
     pub reason: String,
     /// What to do next.
     pub remedy: String,
 }
 
-impl Wrong {
+impl Invalid {
     /// Such a setting.
     #[must_use]
     pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::place::{check_absolute, make_absolute};
-use crate::{Kind, Policy, Wrong};
+use crate::{Invalid, Kind, Policy};
 
 /// Sends the frames of a pcap or pcapng file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ fn speed_percent(text: &str) -> Result<u32, &'static str> {
 }
 
 impl Kind for PcapRead {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         check_absolute(port, &self.path)
     }
 
@@ -53,7 +53,7 @@ impl Kind for PcapRead {
         format!("reads {}", self.path)
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
         make_absolute(&mut self.path)
     }
 }

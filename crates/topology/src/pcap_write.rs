@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::place::{check_absolute, make_absolute};
-use crate::{Claim, Kind, Policy, Wrong};
+use crate::{Claim, Invalid, Kind, Policy};
 
 /// Writes what it receives into a pcapng file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct PcapWrite {
 }
 
 impl Kind for PcapWrite {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         check_absolute(port, &self.path)
     }
 
@@ -31,7 +31,7 @@ impl Kind for PcapWrite {
         format!("writes {}", self.path)
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
         make_absolute(&mut self.path)
     }
 }

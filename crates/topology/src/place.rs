@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::Wrong;
+use crate::Invalid;
 
 /// Longest socket path in bytes: `sun_path` without the terminating zero byte.
 const MAX_SOCKET_PATH: usize = 107;
@@ -44,44 +44,44 @@ impl fmt::Display for Place {
 
 /// Checks a socket's path, or an address and port. An address must be on this machine, because
 /// frames have neither authentication nor encryption.
-pub(crate) fn check(port: &str, place: &str) -> Result<(), Wrong> {
+pub(crate) fn check(port: &str, place: &str) -> Result<(), Invalid> {
     match Place::of(place) {
         Place::Path(_) => check_socket_path(port, place),
         Place::Inet(address) if address.ip().is_loopback() && address.port() != 0 => Ok(()),
         Place::Inet(address) => {
             let reason = format!("{port}: {address} is no address and port of this machine's own");
             let remedy = "use 127.0.0.1 or [::1], and a tunnel such as ssh -L to go further";
-            Err(Wrong::new(reason, remedy))
+            Err(Invalid::new(reason, remedy))
         }
     }
 }
 
 /// Checks a socket's path, if there is one.
-pub(crate) fn check_named(port: &str, path: Option<&String>) -> Result<(), Wrong> {
+pub(crate) fn check_named(port: &str, path: Option<&String>) -> Result<(), Invalid> {
     path.map_or(Ok(()), |path| check_socket_path(port, path))
 }
 
-fn check_socket_path(port: &str, path: &str) -> Result<(), Wrong> {
+fn check_socket_path(port: &str, path: &str) -> Result<(), Invalid> {
     check_absolute(port, path)?;
     if path.len() > MAX_SOCKET_PATH || path.contains('\0') {
         let reason = format!("{port}: {path:?} is no path of a socket");
-        return Err(Wrong::new(reason, format!("use at most {MAX_SOCKET_PATH} bytes")));
+        return Err(Invalid::new(reason, format!("use at most {MAX_SOCKET_PATH} bytes")));
     }
     Ok(())
 }
 
 /// Checks that a path is absolute.
-pub(crate) fn check_absolute(port: &str, path: &str) -> Result<(), Wrong> {
+pub(crate) fn check_absolute(port: &str, path: &str) -> Result<(), Invalid> {
     if Path::new(path).is_absolute() {
         return Ok(());
     }
     let reason = format!("{port}: {path:?} is a relative path");
-    Err(Wrong::new(reason, "the daemon runs elsewhere: give the whole path"))
+    Err(Invalid::new(reason, "the daemon runs elsewhere: give the whole path"))
 }
 
 /// Makes a path absolute, because the daemon has another working directory.
-pub(crate) fn make_absolute(path: &mut String) -> Result<(), Wrong> {
-    let wrong = |why: String| Wrong::new(format!("{path:?} is no path: {why}"), "name a file");
+pub(crate) fn make_absolute(path: &mut String) -> Result<(), Invalid> {
+    let wrong = |why: String| Invalid::new(format!("{path:?} is no path: {why}"), "name a file");
     let absolute = std::path::absolute(&*path).map_err(|error| wrong(error.to_string()))?;
     let absolute = absolute.into_os_string().into_string();
     *path = absolute.map_err(|_| wrong("the directory's name is not UTF-8".into()))?;
@@ -89,13 +89,13 @@ pub(crate) fn make_absolute(path: &mut String) -> Result<(), Wrong> {
 }
 
 /// Makes it absolute if it is a path.
-pub(crate) fn make_whole(place: &mut String) -> Result<(), Wrong> {
+pub(crate) fn make_absolute(place: &mut String) -> Result<(), Invalid> {
     if place.parse::<SocketAddr>().is_ok() {
         return Ok(());
     }
     if is_meant_as_an_address(place) {
         let reason = format!("{place} is no address with a port");
-        return Err(Wrong::new(reason, format!("use 127.0.0.1:PORT, or a path: ./{place}")));
+        return Err(Invalid::new(reason, format!("use 127.0.0.1:PORT, or a path: ./{place}")));
     }
     make_absolute(place)
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Kind, Policy, Wrong, place};
+use crate::{Claim, Invalid, Kind, Policy, place};
 
 /// Exchanges frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Stream {
 }
 
 impl Kind for Stream {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         self.address.as_ref().map_or(Ok(()), |address| place::check(port, address))
     }
 
@@ -34,7 +34,7 @@ impl Kind for Stream {
         place::describe("stream", self.address.as_ref(), self.client)
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
-        self.address.as_mut().map_or(Ok(()), place::make_whole)
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
+        self.address.as_mut().map_or(Ok(()), place::make_absolute)
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::check_range;
 use crate::place::in_namespace;
-use crate::{Claim, Kind, Policy, Wrong};
+use crate::{Claim, Invalid, Kind, Policy};
 
 /// A tap interface, which the daemon makes (it needs CAP_NET_ADMIN).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ impl Tap {
 }
 
 impl Kind for Tap {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         check_range(port, "queues", self.queues.into(), 1, Self::MAX_QUEUES.into())?;
         let ifname = &self.ifname;
         let good = (1..16).contains(&ifname.len())
@@ -55,7 +55,7 @@ impl Kind for Tap {
             return Ok(());
         }
         let reason = format!("{port}: {ifname:?} is no name of an interface");
-        Err(Wrong::new(reason, "use up to 15 letters and digits, such as tap0"))
+        Err(Invalid::new(reason, "use up to 15 letters and digits, such as tap0"))
     }
 
     fn claim(&self) -> Option<Claim> {
@@ -68,7 +68,7 @@ impl Kind for Tap {
         format!("tap {}{}", self.ifname, in_namespace(self.netns.as_ref()))
     }
 
-    fn complete(&mut self, port: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, port: &str) -> Result<(), Invalid> {
         if self.ifname.is_empty() {
             port.clone_into(&mut self.ifname);
         }

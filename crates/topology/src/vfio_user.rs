@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::check_range;
 use crate::place::{self, make_absolute};
-use crate::{Claim, Combine, Doorbell, Kind, NicConfig, Policy, Wrong};
+use crate::{Claim, Combine, Doorbell, Invalid, Kind, NicConfig, Policy};
 
 /// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,17 +23,17 @@ pub struct VfioUser {
 }
 
 impl Kind for VfioUser {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         place::check_named(port, self.path.as_ref())?;
         let nic = &self.nic;
         let kind = nic.model.kind();
         if nic.csb && !kind.csb {
             let reason = format!("{port}: {} has no status block", kind.title);
-            return Err(Wrong::new(reason, "leave --csb out"));
+            return Err(Invalid::new(reason, "leave --csb out"));
         }
         if nic.doorbell == Doorbell::Shared && kind.shared_pages.is_none() {
             let reason = format!("{port}: doorbells of {} cannot be shared", kind.title);
-            return Err(Wrong::new(reason, "take 82574l, or leave them as they are"));
+            return Err(Invalid::new(reason, "take 82574l, or leave them as they are"));
         }
         let Some(combine) = nic.combine else { return Ok(()) };
         let (frames, delay_us) = (combine.frames.into(), combine.delay_us.into());
@@ -54,7 +54,7 @@ impl Kind for VfioUser {
         true
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
         self.path.as_mut().map_or(Ok(()), make_absolute)
     }
 }

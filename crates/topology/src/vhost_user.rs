@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::check_range;
 use crate::place::{self, make_absolute};
-use crate::{Claim, Kind, Policy, Wrong};
+use crate::{Claim, Invalid, Kind, Policy};
 
 /// A virtual machine's network card, by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl VhostUser {
 }
 
 impl Kind for VhostUser {
-    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         check_range(port, "queues", self.queues.into(), 1, Self::MAX_QUEUES.into())?;
         place::check_named(port, self.path.as_ref())
     }
@@ -57,7 +57,7 @@ impl Kind for VhostUser {
         true
     }
 
-    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+    fn complete(&mut self, _: &str) -> Result<(), Invalid> {
         self.path.as_mut().map_or(Ok(()), make_absolute)
     }
 }

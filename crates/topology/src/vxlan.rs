@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::check_range;
 use crate::place::in_namespace;
-use crate::{Claim, Kind, Policy, Wrong};
+use crate::{Claim, Invalid, Kind, Policy};
 
 /// A VXLAN tunnel (RFC 7348) to other hosts: toklat, the Linux kernel, or any other end of VXLAN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,18 +47,18 @@ impl Vxlan {
     /// Most other hosts.
     pub const MAX_PEERS: usize = 1024;
 
-    fn check_peers(&self, port: &str) -> Result<(), Wrong> {
+    fn check_peers(&self, port: &str) -> Result<(), Invalid> {
         let mut seen = BTreeSet::from([self.local]);
         for peer in &self.peers {
             if peer.is_ipv4() != self.local.is_ipv4() {
                 let reason = format!("{port}: {peer} and {} are not of one IP version", self.local);
                 let remedy = "use IPv4 for all hosts of a tunnel, or IPv6 for all";
-                return Err(Wrong::new(reason, remedy));
+                return Err(Invalid::new(reason, remedy));
             }
             if !seen.insert(*peer) {
                 let what = if *peer == self.local { "this host" } else { "named twice" };
                 let reason = format!("{port}: the peer {peer} is {what}");
-                return Err(Wrong::new(reason, "name each of the other hosts once"));
+                return Err(Invalid::new(reason, "name each of the other hosts once"));
             }
         }
         Ok(())
@@ -66,18 +66,18 @@ impl Vxlan {
 }
 
 impl Kind for Vxlan {
-    fn check(&self, port: &str, policy: &Policy) -> Result<(), Wrong> {
+    fn check(&self, port: &str, policy: &Policy) -> Result<(), Invalid> {
         if policy.lossless {
             let reason = format!("{port}: a tunnel cannot be lossless");
             let remedy = "leave lossless out: the network between the hosts loses frames";
-            return Err(Wrong::new(reason, remedy));
+            return Err(Invalid::new(reason, remedy));
         }
         check_range(port, "peers", self.peers.len() as u64, 1, Self::MAX_PEERS as u64)?;
         check_range(port, "port", self.port.into(), 1, u16::MAX.into())?;
         let wrong = |ip: &&IpAddr| ip.is_unspecified() || ip.is_multicast();
         if let Some(ip) = std::iter::once(&self.local).chain(&self.peers).find(wrong) {
             let reason = format!("{port}: {ip} is no address of one host");
-            return Err(Wrong::new(reason, "name each host by its own address"));
+            return Err(Invalid::new(reason, "name each host by its own address"));
         }
         self.check_peers(port)
     }

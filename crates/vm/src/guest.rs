@@ -19,7 +19,7 @@ pub struct Missing;
 #[error(
     "The test guest's commands have to fit the kernel's command line: no double quotes, and at most {LONGEST} bytes"
 )]
-pub struct Unsayable;
+pub struct BadGuestCommand;
 
 /// The kernel cuts off its command line after 2,048 bytes.
 const LONGEST: usize = 1800;
@@ -75,8 +75,12 @@ fn is_guest(dir: &Path) -> bool {
 /// commands. It powers off after them. Without commands it runs a shell on the console.
 ///
 /// # Errors
-/// [`Unsayable`].
-pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result<Boot, Unsayable> {
+/// [`BadGuestCommand`].
+pub fn boot(
+    dir: &Path,
+    address: Option<&str>,
+    commands: Option<&str>,
+) -> Result<Boot, BadGuestCommand> {
     boot_with(dir, address, None, commands)
 }
 
@@ -85,18 +89,18 @@ pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result
 /// module's parameter.
 ///
 /// # Errors
-/// [`Unsayable`].
+/// [`BadGuestCommand`].
 pub fn boot_with(
     dir: &Path,
     address: Option<&str>,
     words: Option<&str>,
     commands: Option<&str>,
-) -> Result<Boot, Unsayable> {
+) -> Result<Boot, BadGuestCommand> {
     let said = [address, words, commands].into_iter().flatten();
     if said.clone().any(|text| text.contains(['"', '\n']))
         || said.map(str::len).sum::<usize>() > LONGEST
     {
-        return Err(Unsayable);
+        return Err(BadGuestCommand);
     }
     // A panic reboots, and QEMU exits on reboot. On a busy host the guest's timer may seem broken.
     let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();

@@ -102,7 +102,7 @@ impl Qmp {
     ///
     /// # Errors
     /// QEMU refuses, or the guest does not release the old device.
-    pub fn plug_again(&mut self, id: &str, socket: &Path) -> anyhow::Result<()> {
+    pub fn replug(&mut self, id: &str, socket: &Path) -> anyhow::Result<()> {
         let bus = self.bus_of(id)?;
         self.unplug(id)?;
         let mut device = json!({
@@ -163,7 +163,7 @@ mod tests {
                 json!({ "return": {} }),
             ],
         );
-        Qmp::connect(&path).unwrap().plug_again("nic0", Path::new("/s")).unwrap();
+        Qmp::connect(&path).unwrap().replug("nic0", Path::new("/s")).unwrap();
         let asked = monitor.join().unwrap();
         let names: Vec<_> = asked.iter().map(|a| a["execute"].as_str().unwrap()).collect();
         assert_eq!(names, ["qmp_capabilities", "qom-get", "device_del", "device_add"]);
@@ -202,7 +202,7 @@ mod tests {
                 error("Bus 'pcie.0' does not support hotplugging"),
             ],
         );
-        let done = Qmp::connect(&path).unwrap().plug_again("nic0", Path::new("/s"));
+        let done = Qmp::connect(&path).unwrap().replug("nic0", Path::new("/s"));
         assert!(done.unwrap_err().to_string().contains("hotplugging"));
         assert!(monitor.join().unwrap()[3]["arguments"].get("bus").is_none());
     }

@@ -85,7 +85,7 @@ impl Running {
         loop {
             match self.lines.recv_timeout(Duration::from_millis(50)) {
                 Ok(line) => {
-                    self.hear(&line);
+                    self.note_line(&line);
                     if line.contains(text) {
                         return Ok(line);
                     }
@@ -110,7 +110,7 @@ impl Running {
         }
     }
 
-    fn hear(&mut self, line: &str) {
+    fn note_line(&mut self, line: &str) {
         self.said += line;
         self.said.push('\n');
     }
@@ -125,7 +125,7 @@ impl Running {
             if let Some(status) = self.child.try_wait()? {
                 // The machine's last output. The threads that read it end with the machine.
                 while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(100)) {
-                    self.hear(&line);
+                    self.note_line(&line);
                 }
                 return Ok(status);
             }

@@ -43,7 +43,7 @@ pub fn build(apt: &Apt, target: &Path, packages: &Path, release: &str) -> Result
         debian::unpack(&package, &root)?;
     }
     let headers = root.join("usr/src").join(name);
-    here(&headers.join("Makefile"), &root)?;
+    localize_includes(&headers.join("Makefile"), &root)?;
     let sources = target.join("driver");
     fs::create_dir_all(&sources)?;
     for (name, content) in SOURCES {
@@ -75,7 +75,7 @@ fn compiler() -> Result<&'static str> {
 }
 
 /// Headers name each other by where they would be installed.
-fn here(makefile: &Path, root: &Path) -> Result<()> {
+fn localize_includes(makefile: &Path, root: &Path) -> Result<()> {
     let text = fs::read_to_string(makefile).with_context(|| makefile.display().to_string())?;
     let source = root.join("usr/src");
     if source.to_str().is_none_or(|path| path.contains([' ', ':'])) {

@@ -16,7 +16,7 @@ use super::{NONE, QUEUES};
 /// - Writer: driver
 /// - Reader: worker, holder of a receive queue's lock
 /// - Ordering: store release, `SeqCst` fence before the device's flag is read / load acquire
-/// - Partner: descriptors before it; `ask`
+/// - Partner: descriptors before it; `request_doorbell`
 /// - Without it: a doorbell is left out, and the device sleeps
 /// - Shown by: loom (`abi`) `no_doorbell_is_left_out_that_is_needed`,
 ///   `without_the_drivers_fence_a_wake_up_is_lost`
@@ -25,11 +25,11 @@ use super::{NONE, QUEUES};
 /// - Writer: worker (transmit: complete), holder of a receive queue's lock
 /// - Reader: driver
 /// - Ordering: store release / load acquire
-/// - Partner: descriptors before it; `want`
+/// - Partner: descriptors before it; `request_interrupt`
 /// - Without it: a driver takes back a buffer that is still read
 /// - Shown by: `nic` tests `csb`, `e1000_driver`
 ///
-/// # Protocol: status block: `ask` (device sleeps), `want` (driver sleeps), with their index
+/// # Protocol: status block: `request_doorbell` (device sleeps), `request_interrupt` (driver sleeps), with their index
 /// - Writer: the side that sleeps
 /// - Reader: the other
 /// - Ordering: index relaxed, flag release, `SeqCst` fence, then the other's index read again /
@@ -211,7 +211,7 @@ pub enum Version {
 
 /// The direction of a queue, from the driver's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Transmit.
     Send,
     /// Receive.
@@ -263,10 +263,10 @@ impl<'b> Lane<'b> {
     /// A queue of a v1 block, which has one in each direction.
     #[inline]
     #[must_use]
-    pub fn one(block: &'b V1, way: Way) -> Self {
+    pub fn one(block: &'b V1, way: Direction) -> Self {
         let (version, on) = (Version::One, &block.guest_csb_on);
         match way {
-            Way::Send => Self {
+            Direction::Send => Self {
                 version,
                 on,
                 tail: &block.guest_tdt,
@@ -276,7 +276,7 @@ impl<'b> Lane<'b> {
                 ask: &block.host_need_txkick,
                 ask_at: None,
             },
-            Way::Receive => Self {
+            Direction::Receive => Self {
                 version,
                 on,
                 tail: &block.guest_rdt,
@@ -385,20 +385,20 @@ impl<'b> Lane<'b> {
     }
 
     /// Asks for a doorbell, and returns the driver's tail, read afterwards. If that is not `seen`,
-    /// the caller has work and [withdraws the request](Self::unask). `at` is the index that is
+    /// the caller has work and [withdraws the request](Self::withdraw_doorbell). `at` is the index that is
     /// worth a doorbell, if any.
     ///
     /// # Errors
     /// [`Fault::Index`].
     #[inline]
-    pub fn ask(self, last: &mut u32, at: u32, size: u32) -> Result<u32, Fault> {
+    pub fn request_doorbell(self, last: &mut u32, at: u32, size: u32) -> Result<u32, Fault> {
         self.set_flag(self.ask, self.ask_at, last, at);
         self.tail(size)
     }
 
     /// Withdraws the request: the device is awake.
     #[inline]
-    pub fn unask(self, last: &mut u32) {
+    pub fn withdraw_doorbell(self, last: &mut u32) {
         self.clear_flag(self.ask, self.ask_at, last);
     }
 
@@ -472,13 +472,13 @@ impl<'b> Lane<'b> {
     /// Asks for an interrupt when the head comes to `at`, or at once ([`NONE`]). The caller then
     /// checks the head, or the descriptors, again.
     #[inline]
-    pub fn want(self, last: &mut u32, at: u32) {
+    pub fn request_interrupt(self, last: &mut u32, at: u32) {
         self.set_flag(self.want, self.want_at, last, at);
     }
 
     /// Withdraws the request: the driver is awake.
     #[inline]
-    pub fn unwant(self, last: &mut u32) {
+    pub fn withdraw_interrupt(self, last: &mut u32) {
         self.clear_flag(self.want, self.want_at, last);
     }
 }
@@ -505,12 +505,12 @@ impl Page {
     /// The words of a queue, if the block has them.
     #[inline]
     #[must_use]
-    pub fn lane(&self, way: Way, queue: usize) -> Option<Lane<'_>> {
+    pub fn lane(&self, way: Direction, queue: usize) -> Option<Lane<'_>> {
         match self {
             Self::One(page) => page.first().filter(|_| queue == 0).map(|page| Lane::one(page, way)),
             Self::Two(page) => {
                 let page = page.first()?;
-                let queues = if way == Way::Send { &page.send } else { &page.receive };
+                let queues = if way == Direction::Send { &page.send } else { &page.receive };
                 queues.get(queue).map(Lane::two)
             }
         }

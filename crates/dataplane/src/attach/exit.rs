@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use port::{
-    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software, Sole,
+    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software,
+    SoleWorker,
 };
 
 use super::ring::ReceiveQueue;
@@ -72,7 +73,7 @@ impl Egress for Exit {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         each!(self, egress => egress.deliver_one(frame, limits, sole))
     }
 
@@ -89,8 +90,8 @@ impl Egress for Exit {
         each!(self, egress => egress.count_software(done));
     }
 
-    fn is_held_back(&self, now: Nanos) -> bool {
-        each!(self, egress => egress.is_held_back(now))
+    fn is_throttled(&self, now: Nanos) -> bool {
+        each!(self, egress => egress.is_throttled(now))
     }
 
     #[inline(always)]

@@ -21,12 +21,12 @@ use netring::layout::Fault;
 use port::{Ingress, Nanos};
 
 pub use self::exit::Exit;
-pub(crate) use self::guest::bells::Rung;
+pub(crate) use self::guest::bells::WakeOutcome;
 pub use self::guest::bells::{Bell, Bells};
 
 /// What an owner said besides frames: an access to registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Access {
     /// It goes on meanwhile.
     Told,
     /// It waits for the answer.
@@ -40,7 +40,7 @@ pub struct Attended {
     /// When to attend again, while the port is polled. Not used for an armed port that was woken.
     pub again: Nanos,
     /// What the owner said, if anything. It is about to say more.
-    pub heard: Option<Heard>,
+    pub heard: Option<Access>,
 }
 
 impl Attended {

@@ -24,7 +24,7 @@ use crate::config::{Attachment, PortConfig, PortId};
 use crate::log;
 use crate::port_link;
 use crate::serve::Served;
-use crate::state::Doing;
+use crate::state::Activity;
 use crate::worker::{Job, clock};
 
 /// A guest's front end, which the control thread serves.
@@ -111,7 +111,7 @@ impl Process {
                 self.resting.push(id);
                 continue;
             }
-            self.state.switch().control.serve(id, Doing::Message);
+            self.state.switch().control.serve(id, Activity::Message);
             self.serve_guest(id);
         }
     }
@@ -212,7 +212,7 @@ impl Process {
     }
 
     /// Tells a port's front end of a new policy.
-    pub(super) fn tell_guest(&mut self, id: PortId) {
+    pub(super) fn announce_policy(&mut self, id: PortId) {
         let Some(mut guest) = self.take_guest(id) else { return };
         if let Ok(policy) = self.record(id).map(|record| record.config.policy.clone()) {
             match &mut guest {
@@ -228,7 +228,7 @@ impl Process {
         let behind = std::mem::take(&mut self.behind);
         for id in 0..self.ports.len() as PortId {
             let Some(mut guest) = self.take_guest(id) else { continue };
-            self.say_news(id, guest.front_end_mut().news());
+            self.report_faults(id, guest.front_end_mut().new_faults());
             if behind {
                 self.keep(id, guest.front_end_mut());
             }
@@ -236,7 +236,7 @@ impl Process {
         }
     }
 
-    fn say_news(&self, id: PortId, news: Vec<(&'static str, String)>) {
+    fn report_faults(&self, id: PortId, news: Vec<(&'static str, String)>) {
         news.into_iter().for_each(|(reason, news)| self.say(id, reason, news));
     }
 

@@ -22,7 +22,7 @@ impl Process {
     pub(super) fn keep(&mut self, id: PortId, guest: &mut dyn FrontEnd) {
         let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
         let now = guest.to_keep();
-        match tell_changes(supervisor.as_fd(), id, guest.kept(), &now) {
+        match report_changes(supervisor.as_fd(), id, guest.kept(), &now) {
             Ok(()) => *guest.kept() = now,
             // The supervisor is slow or stopped. No other port waits for it.
             Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
@@ -38,7 +38,7 @@ impl Process {
             if let Some(guest) = &mut record.guest {
                 let guest = guest.front_end_mut();
                 let kept = guest.to_keep();
-                tell_changes(to, id as PortId, &Kept::new(), &kept)?;
+                report_changes(to, id as PortId, &Kept::new(), &kept)?;
                 *guest.kept() = kept;
             }
         }
@@ -61,7 +61,7 @@ impl Process {
 }
 
 /// Tells the supervisor which parts of a port's state are new, changed, or not needed any more.
-fn tell_changes(
+fn report_changes(
     to: BorrowedFd<'_>,
     id: PortId,
     old: &Kept,

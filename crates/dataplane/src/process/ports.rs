@@ -43,7 +43,7 @@ impl Halves {
 /// Development builds read these environment variables. Each names a port, and what happens when
 /// that port hands in a frame. Tests use them.
 #[cfg(debug_assertions)]
-const MISHAPS: [(&str, fn()); 2] = [
+const TEST_FAULTS: [(&str, fn()); 2] = [
     ("TOKLAT_TEST_CRASH", || std::process::abort()),
     ("TOKLAT_TEST_HANG", || std::thread::sleep(std::time::Duration::MAX)),
 ];
@@ -131,7 +131,7 @@ impl Process {
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
-            served.with_mishap(MISHAPS.iter().find(is_named).map(|(_, happens)| *happens))
+            served.with_mishap(TEST_FAULTS.iter().find(is_named).map(|(_, happens)| *happens))
         };
         let descriptors = kept;
         let remakes = Remakes::default();
@@ -255,7 +255,7 @@ impl Process {
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);
         }
-        self.tell_guest(id);
+        self.announce_policy(id);
         Ok(Answer::Done)
     }
 

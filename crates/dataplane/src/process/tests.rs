@@ -341,7 +341,7 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
 
 /// The message is taken and its reply is missing, so the front end would wait forever.
 #[test]
-fn regression_one_that_died_while_it_answered_has_its_front_end_begin_anew() {
+fn regression_after_a_death_while_answering_the_front_end_starts_over() {
     assert!(is_hung_up_on(|answer| matches!(answer, Answer::Forget { .. })));
     assert!(!is_hung_up_on(|_| false), "it had answered");
     assert!(!is_hung_up_on(|_| true), "nothing was taken from the socket");

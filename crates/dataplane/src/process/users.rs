@@ -8,7 +8,7 @@ use super::Process;
 use crate::config::PortId;
 use crate::log;
 use crate::state::Standing;
-use crate::user::{News, Trouble, User};
+use crate::user::{StandingChange, Trouble, User};
 use crate::worker::clock;
 
 impl Process {
@@ -36,7 +36,7 @@ impl Process {
     /// Records and logs changes in the standing of users, and takes ports of users at fault out of
     /// service.
     pub(super) fn look_after_users(&mut self) {
-        for News { user, standing, why, took } in self.users.look_after(clock()) {
+        for StandingChange { user, standing, why, took } in self.users.expire(clock()) {
             let theirs = |port: &&super::Record| port.config.uid == user.uid;
             let ids: Vec<PortId> =
                 self.ports.iter().flatten().filter(theirs).map(|port| port.spec.id).collect();

@@ -16,7 +16,7 @@ use crate::config::PortId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
-pub enum Doing {
+pub enum Activity {
     /// A worker's turn: frames of its queues are taken and delivered.
     Turn = 1,
     /// A worker handles events on the port's descriptors.
@@ -30,7 +30,7 @@ pub enum Doing {
 #[repr(C)]
 pub struct Work {
     thread: Counter,
-    /// The port's number plus one in the low 32 bits, [`Doing`] above.
+    /// The port's number plus one in the low 32 bits, [`Activity`] above.
     note: Counter,
 }
 
@@ -39,14 +39,14 @@ unsafe impl Shareable for Work {}
 
 impl Work {
     /// Notes the calling thread as the one that writes here.
-    pub fn begin_here(&self) {
+    pub fn set_writer(&self) {
         self.note.set(0);
         self.thread.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into());
     }
 
     /// Notes that the thread serves a port.
     #[inline(always)]
-    pub fn serve(&self, port: PortId, doing: Doing) {
+    pub fn serve(&self, port: PortId, doing: Activity) {
         self.note.set((u64::from(port) + 1) | (doing as u64) << 32);
     }
 
@@ -57,12 +57,12 @@ impl Work {
     }
 
     /// The thread, and its work.
-    pub(super) fn read(&self) -> (u64, Option<(PortId, Doing)>) {
+    pub(super) fn read(&self) -> (u64, Option<(PortId, Activity)>) {
         let note = self.note.get();
         let doing = match note >> 32 {
-            1 => Some(Doing::Turn),
-            2 => Some(Doing::Wake),
-            3 => Some(Doing::Message),
+            1 => Some(Activity::Turn),
+            2 => Some(Activity::Wake),
+            3 => Some(Activity::Message),
             _ => None,
         };
         let port = (note as u32).checked_sub(1).and_then(|port| PortId::try_from(port).ok());
@@ -107,10 +107,12 @@ mod tests {
     fn a_note_says_which_port_is_served_and_how() {
         let work = Work::default();
         assert_eq!(work.read(), (0, None));
-        work.begin_here();
+        work.set_writer();
         let (thread, doing) = work.read();
         assert!(thread > 0 && doing.is_none());
-        for (port, doing) in [(0, Doing::Turn), (7, Doing::Wake), (PortId::MAX, Doing::Message)] {
+        for (port, doing) in
+            [(0, Activity::Turn), (7, Activity::Wake), (PortId::MAX, Activity::Message)]
+        {
             work.serve(port, doing);
             assert_eq!(work.read(), (thread, Some((port, doing))));
         }

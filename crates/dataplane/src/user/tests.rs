@@ -45,7 +45,7 @@ fn wakes(waker: &Arc<Waker>) -> bool {
 }
 
 fn standings(users: &Users, at: u64) -> Vec<(u32, Standing)> {
-    users.look_after(Nanos(at)).into_iter().map(|news| (news.user.uid, news.standing)).collect()
+    users.expire(Nanos(at)).into_iter().map(|news| (news.user.uid, news.standing)).collect()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn slow_calls_have_a_user_helped_and_then_at_fault_and_terms_end() {
 }
 
 #[test]
-fn who_is_slow_again_where_no_thread_can_help_is_at_fault() {
+fn a_user_that_is_slow_again_without_a_helper_thread_is_at_fault() {
     let users = users();
     let user = users.of(1);
     slow(&user, 10, SECOND, By::Server);
@@ -84,7 +84,7 @@ fn who_is_slow_again_where_no_thread_can_help_is_at_fault() {
 }
 
 #[test]
-fn what_is_slow_now_and_then_or_had_no_processor_is_not_held_against_anybody() {
+fn rare_slowness_and_lack_of_a_processor_are_charged_to_no_user() {
     let users = users();
     let user = users.of(1);
     for second in 1..1000 {
@@ -98,7 +98,7 @@ fn what_is_slow_now_and_then_or_had_no_processor_is_not_held_against_anybody() {
 }
 
 #[test]
-fn who_is_helped_is_woken_by_another_thread_once_for_many_times() {
+fn a_helped_owner_is_woken_by_another_thread_once_for_many_wakes() {
     let users = users();
     let user = users.of(1);
     let (waker, written) = waker(&user);
@@ -135,7 +135,7 @@ fn what_is_asked_for_as_the_thread_ends_is_done() {
     let user = users.of(1);
     let (waker, written) = waker(&user);
     slow(&user, 200, SECOND, By::Server);
-    let _ = users.look_after(Nanos(SECOND + TERM_NS));
+    let _ = users.expire(Nanos(SECOND + TERM_NS));
     until(|| user.office.helpers.load(Ordering::Relaxed) == 0);
     // Like a worker that found the user helped a moment ago.
     waker.ask(&user, 1);
@@ -153,9 +153,9 @@ fn threads_are_bounded_and_users_beyond_them_are_at_fault() {
     let helped = all.iter().filter(|user| user.standing() == Standing::Helped).count();
     assert_eq!((helped, all[MOST_HELPERS].standing()), (MOST_HELPERS, Standing::AtFault));
     // Users whose standing improves free their threads; the waiting user is helped then.
-    let _ = users.look_after(Nanos(SECOND + TERM_NS));
+    let _ = users.expire(Nanos(SECOND + TERM_NS));
     until(|| {
-        let _ = users.look_after(Nanos(SECOND + TERM_NS));
+        let _ = users.expire(Nanos(SECOND + TERM_NS));
         all[MOST_HELPERS].standing() == Standing::Helped
     });
 }
@@ -165,13 +165,13 @@ fn users_without_ports_are_remembered_while_something_is_held_against_them() {
     let users = users();
     slow(&users.of(1), 200, SECOND, By::Server);
     drop(users.of(2));
-    let _ = users.look_after(Nanos(2 * SECOND));
+    let _ = users.expire(Nanos(2 * SECOND));
     assert_eq!(users.of(1).standing(), Standing::Helped, "its ports are gone, and come again");
     let known = || users.lock().keys().copied().collect::<Vec<_>>();
     assert_eq!(known(), [1]);
-    let _ = users.look_after(Nanos(SECOND + TERM_NS));
+    let _ = users.expire(Nanos(SECOND + TERM_NS));
     assert_eq!((users.of(1).standing(), known()), (Standing::Good, vec![1]));
     until(|| users.of(1).office.helpers.load(Ordering::Relaxed) == 0);
-    let _ = users.look_after(Nanos(SECOND + 2 * TERM_NS));
+    let _ = users.expire(Nanos(SECOND + 2 * TERM_NS));
     assert!(known().is_empty());
 }

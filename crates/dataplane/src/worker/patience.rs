@@ -1,6 +1,6 @@
 //! How long a worker spins and naps in `auto`.
 
-use crate::attach::Heard;
+use crate::attach::Access;
 
 /// For how long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;
@@ -77,7 +77,7 @@ impl Patience {
     }
 
     /// True if the worker should nap.
-    pub fn begin_nap(&mut self) -> bool {
+    pub fn start_nap(&mut self) -> bool {
         self.napping = self.short >= self.nap_after;
         self.napping
     }
@@ -96,20 +96,20 @@ impl Patience {
     pub fn cut_short(&mut self, by_owner: bool) {
         self.napping = false;
         if by_owner {
-            self.napped_in_vain();
+            self.nap_was_useless();
         }
     }
 
     /// Notes that an owner had filled its ring when the nap ended.
-    pub fn overslept(&mut self) {
+    pub fn nap_was_too_long(&mut self) {
         self.napping = false;
-        self.napped_in_vain();
+        self.nap_was_useless();
     }
 
     /// Notes an access to a card's registers.
-    pub fn heard(&mut self, heard: Heard) {
+    pub fn heard(&mut self, heard: Access) {
         self.accesses = ACCESSES;
-        self.asked = heard == Heard::Asked;
+        self.asked = heard == Access::Asked;
     }
 
     /// Notes that a pass gathered this many frames.
@@ -122,12 +122,12 @@ impl Patience {
         match frames {
             // The traffic is over.
             0 => (self.short, self.nap_after) = (0, NAP_AFTER.0),
-            1..NAP_FRAMES => self.napped_in_vain(),
+            1..NAP_FRAMES => self.nap_was_useless(),
             _ => self.nap_after = NAP_AFTER.0,
         }
     }
 
-    fn napped_in_vain(&mut self) {
+    fn nap_was_useless(&mut self) {
         self.short = 0;
         self.nap_after = NAP_AFTER.1.min(2 * self.nap_after);
     }
@@ -142,7 +142,7 @@ mod tests {
 
     fn after_short_sleeps(patience: &mut Patience) -> u32 {
         for sleeps in 0..1000 {
-            if patience.begin_nap() {
+            if patience.start_nap() {
                 return sleeps;
             }
             patience.woke(SHORT, 2 * SPIN_NS);
@@ -171,10 +171,10 @@ mod tests {
         assert_eq!(patience.spin(), SPIN_NS >> (GIVEN_UP - 1), "it would have come while spinning");
         (1..GIVEN_UP).for_each(|_| patience.woke(LONG, SPIN_NS));
         assert_eq!(patience.spin(), SPIN_NS);
-        patience.heard(Heard::Asked);
+        patience.heard(Access::Asked);
         assert_eq!(patience.spin(), SPIN_FOR_ACCESS_NS);
         assert!(!patience.gives_way(), "somebody waits for it");
-        patience.heard(Heard::Told);
+        patience.heard(Access::Told);
         assert!(patience.gives_way());
         (0..ACCESSES).for_each(|_| patience.passed(1));
         assert_eq!(patience.spin(), SPIN_NS, "frames are another matter");
@@ -189,32 +189,32 @@ mod tests {
             patience.passed(NAP_FRAMES);
             patience.passed(0);
             assert_eq!(patience.spin(), 0);
-            assert!(patience.begin_nap());
+            assert!(patience.start_nap());
         }
         patience.passed(0);
-        assert!(!patience.begin_nap(), "nothing came: it is to be woken");
+        assert!(!patience.start_nap(), "nothing came: it is to be woken");
     }
 
     #[test]
-    fn regression_who_fills_its_ring_is_napped_on_ever_more_rarely() {
+    fn regression_naps_get_rarer_for_an_owner_that_fills_its_ring() {
         let mut patience = Patience::default();
         let sleeps = sleeps_before_naps(&mut patience, |patience| {
-            patience.overslept();
+            patience.nap_was_too_long();
             patience.passed(64);
         });
         assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
-    fn who_waits_for_an_answer_is_napped_on_ever_more_rarely() {
+    fn naps_get_rarer_for_an_owner_that_waits_for_answers() {
         let mut patience = Patience::default();
         let sleeps = sleeps_before_naps(&mut patience, |patience| patience.passed(1));
         assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
         after_short_sleeps(&mut patience);
         patience.cut_short(false);
         patience.passed(1);
-        assert!(patience.begin_nap(), "a nap that a timer ended was judged");
+        assert!(patience.start_nap(), "a nap that a timer ended was judged");
         patience.cut_short(true);
-        assert!(!patience.begin_nap(), "somebody knocked");
+        assert!(!patience.start_nap(), "somebody knocked");
     }
 }

@@ -27,7 +27,7 @@ pub use self::transmit::Request;
 use self::transmit::Transmit;
 use crate::csb;
 use crate::{Chunk, Regs};
-use abi::csb::{NONE, Version, Way};
+use abi::csb::{Direction, NONE, Version};
 pub use abi::e1000::Chip;
 
 /// How the driver tells the NIC about new descriptors.
@@ -495,7 +495,7 @@ fn share(page: Chunk, config: &Config, version: Version) -> Option<Shared> {
         }
         Version::Two => csb::Block::two(page.words(1)?, 1, 1, config.spin_us),
     };
-    let send = block.queue(Way::Send, 0, config.transmit)?;
-    let receive = block.queue(Way::Receive, 0, config.receive)?;
+    let send = block.queue(Direction::Send, 0, config.transmit)?;
+    let receive = block.queue(Direction::Receive, 0, config.receive)?;
     Some(Shared { block, page, send, receive })
 }

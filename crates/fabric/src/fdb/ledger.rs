@@ -35,7 +35,7 @@ struct User {
 
 /// Where an address was before it began to move.
 #[derive(Clone, Copy, Debug)]
-struct Spell {
+struct FlapEpisode {
     home: Station,
     moves: u32,
     /// The last move, or attempted move.
@@ -60,7 +60,7 @@ pub(super) struct Ledger {
     ports: Vec<Share>,
     users: Vec<User>,
     /// By key, only for addresses in the table, so it is no larger than the table.
-    spells: HashMap<u64, Spell>,
+    spells: HashMap<u64, FlapEpisode>,
     /// The bucket at which the next eviction starts.
     hand: u32,
 }
@@ -155,7 +155,7 @@ impl Ledger {
 
     /// Decides about an address that is at `from` and heard at `to`.
     pub fn moves(&mut self, key: u64, from: Station, to: Station, now: Nanos) -> Moved {
-        let begins = Spell { home: from, moves: 0, last: now };
+        let begins = FlapEpisode { home: from, moves: 0, last: now };
         let spell = self.spells.entry(key).or_insert(begins);
         if now - spell.last >= CALM_NS {
             *spell = begins;

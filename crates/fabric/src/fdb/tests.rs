@@ -86,7 +86,7 @@ fn regression_an_address_that_flaps_goes_back_to_where_it_was() {
 }
 
 #[test]
-fn an_address_that_flaps_moves_on_where_nobody_guards() {
+fn an_address_that_flaps_moves_where_no_guard_is_set() {
     let fdb = Fdb::private(64, 8).unwrap();
     for turn in 0..20 {
         assert_eq!(fdb.learn(0, 2, here(turn % 2), u32::MAX, false, Nanos(0)), Learned::Known);
@@ -221,7 +221,7 @@ fn an_origin_has_no_more_entries_than_its_capacity() {
 }
 
 #[test]
-fn nobody_is_at_address_zero_or_at_a_group() {
+fn no_station_has_address_zero_or_a_group_address() {
     let fdb = Fdb::private(64, 4).unwrap();
     assert_eq!(at(&fdb, 0), None, "an empty way is no entry");
     assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));

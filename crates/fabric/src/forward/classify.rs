@@ -3,18 +3,18 @@
 use frame::Spoof;
 use port::{DropReason, Egress, HEAD, Head, Scratch};
 
-use super::{DROP, Destination, FLOOD, Forwarder, Tag, Way, drop_for};
+use super::{DROP, Destination, FLOOD, Forwarder, PassState, Tag, drop_for};
 use crate::fdb::{Place, key_of};
-use crate::ports::{Manner, QueueIdx, Reach};
+use crate::ports::{Inspection, QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, Origin, PortMemory, Station};
 
-/// How to inspect frames, as a constant of the code that does it: [`Manner`].
-pub(super) const PLAIN: u8 = Manner::Plain as u8;
-pub(super) const POLICED: u8 = Manner::Policed as u8;
-pub(super) const TUNNEL: u8 = Manner::Tunnel as u8;
+/// How to inspect frames, as a constant of the code that does it: [`Inspection`].
+pub(super) const PLAIN: u8 = Inspection::Plain as u8;
+pub(super) const POLICED: u8 = Inspection::Policed as u8;
+pub(super) const TUNNEL: u8 = Inspection::Tunnel as u8;
 
 /// Addresses that no frame has, to compare the first frame with.
-const NOBODY: (u64, u64) = (0, u64::MAX);
+const NO_SOURCE: (u64, u64) = (0, u64::MAX);
 
 /// After a batch to more queues than this, prefetching the lookups of the next batch pays.
 const SCATTERED: usize = 8;
@@ -22,27 +22,27 @@ const SCATTERED: usize = 8;
 impl Forwarder {
     /// Pass 1. Returns the queue for all frames, if there is only one.
     #[inline(never)]
-    pub(super) fn classify<E: Egress, const MANNER: u8, const REQUESTS: bool>(
+    pub(super) fn classify<E: Egress, const INSPECTION: u8, const REQUESTS: bool>(
         &mut self,
-        way: &mut Way<'_, E>,
+        way: &mut PassState<'_, E>,
         memory: &mut PortMemory,
         fdb: &Fdb,
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
-        let vias = if MANNER == TUNNEL { scratch.take_vias() } else { Box::default() };
+        let vias = if INSPECTION == TUNNEL { scratch.take_vias() } else { Box::default() };
         // The previous frame's addresses, filter and destination.
-        let (mut last, mut last_found) = (NOBODY, DROP);
+        let (mut last, mut last_found) = (NO_SOURCE, DROP);
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
         let (map, longest) = (way.map, way.port.max_frame);
         let verdict = |head: &Head, len: usize| {
             let (mut filter, mut refused) = (0, None);
-            if MANNER != PLAIN {
+            if INSPECTION != PLAIN {
                 (refused, filter, tags[i]) = way.police(memory, head, len);
                 filters[i] = filter;
-                if MANNER == TUNNEL {
-                    way.came_by(vias[i]);
+                if INSPECTION == TUNNEL {
+                    way.note_via(vias[i]);
                 }
                 i += 1;
             } else if !fits(len, longest) {
@@ -53,15 +53,15 @@ impl Forwarder {
                 None => {
                     let (both, there) = head.both_addresses();
                     let mut these = (both, u64::from(there) | u64::from(filter) << 32);
-                    if MANNER == TUNNEL {
+                    if INSPECTION == TUNNEL {
                         these.1 |= u64::from(way.via) << 48;
                     }
                     if last != these {
                         let (to, source) = head.addresses();
-                        way.learn::<MANNER>(fdb, filter, source);
+                        way.learn::<INSPECTION>(fdb, filter, source);
                         let lookup = || fdb.lookup(filter, to);
                         let (found, lasting) = way.find(lookup, (filter, to), head, len);
-                        (last, last_found) = (if lasting { these } else { NOBODY }, found);
+                        (last, last_found) = (if lasting { these } else { NO_SOURCE }, found);
                     }
                     last_found
                 }
@@ -73,11 +73,11 @@ impl Forwarder {
         } else {
             scratch.judge(map, destinations, verdict);
         }
-        if MANNER == TUNNEL {
+        if INSPECTION == TUNNEL {
             scratch.give_vias(vias);
         }
         let one = self.conclude(way, memory, frames);
-        one.filter(|_| MANNER == PLAIN)
+        one.filter(|_| INSPECTION == PLAIN)
     }
 
     /// Pass 1 of a batch without offload requests from a plain port, if the previous batch had many
@@ -85,7 +85,7 @@ impl Forwarder {
     #[inline(never)]
     pub(super) fn classify_scattered<E: Egress>(
         &mut self,
-        way: &mut Way<'_, E>,
+        way: &mut PassState<'_, E>,
         memory: &mut PortMemory,
         fdb: &Fdb,
         scratch: &mut Scratch,
@@ -94,7 +94,7 @@ impl Forwarder {
         let destinations = &mut self.destinations[..frames];
         let longest = way.port.max_frame;
         scratch.judge(way.map, destinations, |head, _| fdb.fetch(0, head.addresses().0).0);
-        scratch.judge_again(destinations, |head, len, place| {
+        scratch.rejudge(destinations, |head, len, place| {
             if !fits(len, longest) {
                 return too_short_or_long(len, longest).map_or(DROP, drop_for);
             }
@@ -114,7 +114,7 @@ impl Forwarder {
     #[inline(always)]
     fn conclude<E: Egress>(
         &mut self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         memory: &mut PortMemory,
         frames: usize,
     ) -> Option<QueueIdx> {
@@ -131,22 +131,22 @@ impl Forwarder {
     #[inline(never)]
     pub(super) fn classify_requests<E: Egress>(
         &mut self,
-        way: &mut Way<'_, E>,
+        way: &mut PassState<'_, E>,
         memory: &mut PortMemory,
         fdb: &Fdb,
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         match way.port.manner {
-            Manner::Plain => self.classify::<_, PLAIN, true>(way, memory, fdb, scratch),
-            Manner::Policed => self.classify::<_, POLICED, true>(way, memory, fdb, scratch),
-            Manner::Tunnel => self.classify::<_, TUNNEL, true>(way, memory, fdb, scratch),
+            Inspection::Plain => self.classify::<_, PLAIN, true>(way, memory, fdb, scratch),
+            Inspection::Policed => self.classify::<_, POLICED, true>(way, memory, fdb, scratch),
+            Inspection::Tunnel => self.classify::<_, TUNNEL, true>(way, memory, fdb, scratch),
         }
     }
 
     /// Drops the floods of this batch beyond the port's limit, the last ones first.
     fn limit_floods<E: Egress>(
         &mut self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         memory: &mut PortMemory,
         frames: usize,
     ) {
@@ -180,7 +180,7 @@ fn too_short_or_long(len: usize, longest: usize) -> Option<DropReason> {
     }
 }
 
-impl<E: Egress> Way<'_, E> {
+impl<E: Egress> PassState<'_, E> {
     /// Whether a frame may enter, with its filter and its tag.
     fn police(
         &self,
@@ -228,7 +228,7 @@ impl<E: Egress> Way<'_, E> {
     }
 
     /// Notes the host behind the port that sent the next frame.
-    fn came_by(&mut self, via: u16) {
+    fn note_via(&mut self, via: u16) {
         if self.via != via {
             self.via = via;
             self.from.forget_source();
@@ -237,19 +237,19 @@ impl<E: Egress> Way<'_, E> {
 
     /// Learns the source, unless it equals the last one.
     #[inline(always)]
-    fn learn<const MANNER: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+    fn learn<const INSPECTION: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
         if self.from.last_source != key_of(filter, source) {
-            self.learn_anew::<MANNER>(fdb, filter, source);
+            self.relearn::<INSPECTION>(fdb, filter, source);
         }
     }
 
-    fn learn_anew<const MANNER: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+    fn relearn<const INSPECTION: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
         self.from.last_source = key_of(filter, source);
         if source & 1 != 0 || source == 0 {
             return;
         }
         let (limit, guard) = (self.port.mac_limit, self.port.flap_guard);
-        let here = match MANNER {
+        let here = match INSPECTION {
             TUNNEL => Station::behind(self.port.id, self.via, Origin::Tunnel),
             _ => Station::at(self.port.id, Origin::Learned),
         };

@@ -1,9 +1,9 @@
 //! Pass 2: delivers frames to their queues, in order, in the form in which they leave.
 
-use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, Sole};
+use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, SoleWorker};
 
 use super::finish::{Delivery, Finisher, Handed};
-use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Tag, Touched, UNTAGGED, Way};
+use super::{DROP, Destination, FLOOD, Forwarder, PassState, TAGGED, Tag, Touched, UNTAGGED};
 use crate::Filter;
 use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
 use crate::sender::Stalled;
@@ -24,11 +24,11 @@ pub(super) struct Chain {
 /// registers.
 #[inline(never)]
 fn send_singles<'t, E: Egress>(
-    way: &mut Way<'_, E>,
+    way: &mut PassState<'_, E>,
     batch: &Batch<'_>,
     queues: &[QueueIdx],
     (chains, others): (&mut [Chain], &mut Vec<QueueIdx>),
-    sole: impl Fn() -> Option<&'t Sole>,
+    sole: impl Fn() -> Option<&'t SoleWorker>,
 ) {
     let ports = way.ports;
     for queue in queues {
@@ -58,7 +58,7 @@ impl Forwarder {
     /// Pass 2 for batches with several destinations.
     pub(super) fn send_sorted<E: Egress>(
         &mut self,
-        way: &mut Way<'_, E>,
+        way: &mut PassState<'_, E>,
         scratch: &mut Scratch,
         frames: usize,
     ) {
@@ -91,7 +91,7 @@ impl Forwarder {
 
     /// Delivers the rest for each queue, unchanged.
     #[inline(never)]
-    fn send_unchanged<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
+    fn send_unchanged<E: Egress>(&mut self, way: &mut PassState<'_, E>, batch: &Batch<'_>) {
         let Self { queues, others, chains, next, list, touched, .. } = self;
         touched.queues.extend_from_slice(queues);
         for soon in queues.chunks(AHEAD) {
@@ -122,7 +122,7 @@ impl Forwarder {
     /// Sorts the batch by queue and keeps the order within each; collects floods; counts drops.
     /// Whether a queue already has frames is random in traffic to many. So chains grow without a
     /// branch.
-    fn sort<E: Egress>(&mut self, way: &Way<'_, E>, frames: usize) {
+    fn sort<E: Egress>(&mut self, way: &PassState<'_, E>, frames: usize) {
         self.floods.clear();
         self.queues.resize(frames, 0);
         let (chains, next, queues) =
@@ -150,7 +150,12 @@ impl Forwarder {
     }
 
     /// Delivers floods to every member, merged in order with the unicasts to the same queue.
-    fn send_floods<E: Egress>(&mut self, way: &mut Way<'_, E>, scratch: &mut Scratch, aware: bool) {
+    fn send_floods<E: Egress>(
+        &mut self,
+        way: &mut PassState<'_, E>,
+        scratch: &mut Scratch,
+        aware: bool,
+    ) {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
         let members = way.ports.flood_members(filter);
@@ -191,7 +196,12 @@ impl Forwarder {
     }
 
     /// Delivers what `list` holds.
-    fn send_list<E: Egress>(&mut self, way: &mut Way<'_, E>, scratch: &Scratch, queue: QueueIdx) {
+    fn send_list<E: Egress>(
+        &mut self,
+        way: &mut PassState<'_, E>,
+        scratch: &Scratch,
+        queue: QueueIdx,
+    ) {
         if self.list.is_empty() {
             return;
         }
@@ -206,7 +216,7 @@ impl Forwarder {
     /// Returns how many are floods.
     fn merge<E: Egress>(
         &mut self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         scratch: &mut Scratch,
         to: &PortEntry,
         queue: QueueIdx,
@@ -239,7 +249,7 @@ impl Forwarder {
     /// a variant with another tag.
     fn push_in_form<E: Egress>(
         &mut self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         scratch: &mut Scratch,
         queue: QueueIdx,
         i: FrameIdx,
@@ -315,7 +325,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl<E: Egress> Way<'_, E> {
+impl<E: Egress> PassState<'_, E> {
     /// Delivers `list` to `queue`, which the caller has marked as touched. Keeps frames that a
     /// lossless receiver refuses.
     #[inline(always)]

@@ -7,7 +7,7 @@ use port::{Batch, DropReason, Egress, EgressCounters, FrameIdx, Nanos, Scratch};
 use shmem::Shared;
 
 use super::deliver::List;
-use super::{DROP, Destination, FLOOD, Forwarder, Touched, Way};
+use super::{DROP, Destination, FLOOD, Forwarder, PassState, Touched};
 use crate::ports::QueueIdx;
 use crate::record::{Fate, Record, Recorded, Recorder};
 
@@ -76,7 +76,7 @@ impl Forwarder {
     #[cold]
     pub(super) fn record<E: Egress>(
         &mut self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         scratch: &Scratch,
         uniform: Option<QueueIdx>,
     ) {
@@ -108,7 +108,7 @@ impl Forwarder {
 
     /// Records floods without any receiver.
     #[cold]
-    pub(super) fn record_unreached<E: Egress>(&self, way: &Way<'_, E>, scratch: &Scratch) {
+    pub(super) fn record_unreached<E: Egress>(&self, way: &PassState<'_, E>, scratch: &Scratch) {
         let batch = scratch.batch(way.map);
         for frame in self.floods.iter().filter(|i| !self.reached[usize::from(**i)]) {
             self.touched.dropped(way, &batch, *frame, DropReason::NoDestination, None);
@@ -121,7 +121,7 @@ impl Touched {
     #[inline]
     pub(super) fn dropped<E>(
         &self,
-        way: &Way<'_, E>,
+        way: &PassState<'_, E>,
         batch: &Batch<'_>,
         frame: FrameIdx,
         reason: DropReason,
@@ -134,7 +134,7 @@ impl Touched {
     }
 }
 
-impl<E: Egress> Way<'_, E> {
+impl<E: Egress> PassState<'_, E> {
     fn fate(&self, destination: Destination) -> Fate {
         match destination {
             FLOOD => Fate::Flooded,

@@ -27,7 +27,7 @@ fn limit_received(switch: &mut Switch, bytes: Option<u64>, frames: Option<u64>) 
 }
 
 #[test]
-fn what_is_beyond_a_ports_limit_is_dropped_and_delays_nobody() {
+fn frames_beyond_a_ports_limit_are_dropped_and_delay_no_other_port() {
     let mut switch = learned(3);
     limit_received(&mut switch, None, Some(10));
     let to = |n: u8| host(1 + u16::from(n % 2));

@@ -96,7 +96,7 @@ fn what_bridges_keep_in_and_what_is_malformed_is_dropped_by_name() {
 }
 
 #[test]
-fn a_flood_with_nobody_to_hear_it_is_counted() {
+fn a_flood_without_receivers_is_counted() {
     let mut switch = plain(1);
     switch.send(0, vec![frame(Mac::BROADCAST, host(0), 0)], T0);
     assert_eq!(switch.dropped(0, DropReason::NoDestination), 1);
@@ -261,7 +261,7 @@ fn monitors_and_mirrors_see_copies() {
 }
 
 #[test]
-fn a_lossy_receiver_loses_the_rest_and_delays_nobody() {
+fn a_lossy_receiver_loses_the_rest_and_delays_no_sender() {
     let mut switch = learned(3);
     switch.set_room(1, 2);
     let to = |n: u8| host(1 + u16::from(n % 2));

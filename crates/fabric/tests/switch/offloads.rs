@@ -127,7 +127,7 @@ fn order_is_kept_between_frames_that_are_cut_and_others() {
 }
 
 #[test]
-fn everybody_who_hears_a_flood_gets_what_he_takes() {
+fn each_receiver_of_a_flood_gets_the_offloads_it_takes() {
     let mut switch = learned(4);
     switch.set_takes(1, OffloadSet::ALL);
     switch.set_takes(2, CHECKSUM);
@@ -193,7 +193,7 @@ fn a_packet_that_is_given_up_half_way_is_counted_once() {
 }
 
 #[test]
-fn requests_that_lie_are_dropped_by_name_and_harm_nobody() {
+fn false_requests_are_dropped_by_name_and_do_no_harm() {
     let mut switch = learned(3);
     switch.set_takes(1, OffloadSet::ALL);
     switch.specs[0].rules.mirror_ingress = Some("p2".into());

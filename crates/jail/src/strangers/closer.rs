@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use super::receive::most_parked;
-use super::{shut_down, take_leave};
+use super::{drain_and_hang_up, shut_down};
 
 /// Most closes of a user that run at a time.
 const AT_ONCE: usize = 2;
@@ -55,7 +55,7 @@ pub struct Closing {
 enum Job {
     Close(OwnedFd),
     HangUp(OwnedFd),
-    TakeLeave(OwnedFd),
+    DrainAndHangUp(OwnedFd),
 }
 
 impl Job {
@@ -69,7 +69,7 @@ impl Job {
                 drop(fd);
             }
             Self::HangUp(socket) => shut_down(&socket),
-            Self::TakeLeave(socket) => take_leave(&socket),
+            Self::DrainAndHangUp(socket) => drain_and_hang_up(&socket),
         }
     }
 }
@@ -170,8 +170,8 @@ impl Closer {
     }
 
     /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last.
-    pub(super) fn take_leave(&'static self, uid: u32, socket: OwnedFd) {
-        self.add(uid, Job::TakeLeave(socket));
+    pub(super) fn drain_and_hang_up(&'static self, uid: u32, socket: OwnedFd) {
+        self.add(uid, Job::DrainAndHangUp(socket));
     }
 
     fn add(&'static self, uid: u32, job: Job) {
@@ -357,7 +357,7 @@ mod tests {
     /// Steps: close three sockets with a lingering socket in their queues, and another user's
     /// socket; check which user is refused; let one peer go, and check again.
     #[test]
-    fn regression_a_user_whose_closes_are_stuck_is_refused_and_nobody_else() {
+    fn regression_a_user_whose_closes_are_stuck_is_refused_alone() {
         const USER: u32 = 90_002;
         const OTHER: u32 = 90_003;
         let (sockets, peers): (Vec<_>, Vec<_>) = (0..3)

@@ -111,7 +111,7 @@ mod tests {
     /// Objective: an eventfd is identified without waking its watchers, and is non-blocking
     /// afterwards.
     #[test]
-    fn asking_an_eventfd_wakes_nobody() {
+    fn reading_an_eventfd_wakes_no_thread() {
         let event = eventfd(7, EventfdFlags::empty()).unwrap();
         let watch = epoll::create(epoll::CreateFlags::empty()).unwrap();
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;

@@ -36,7 +36,7 @@ fn all_descriptors_that_a_message_can_have_are_received() {
 }
 
 #[test]
-fn who_sends_descriptors_to_where_none_are_to_come_fails() {
+fn descriptors_sent_where_none_are_expected_fail_their_sender() {
     if !kernel_refuses() {
         return eprintln!("SKIPPED: no SO_PASSRIGHTS before Linux 6.16");
     }

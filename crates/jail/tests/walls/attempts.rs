@@ -19,7 +19,7 @@ pub const OWN: u32 = 62_345;
 /// Plays its part, which `how` says.
 pub fn probe(how: &str) {
     if let Some(name) = how.strip_prefix("knock ") {
-        return knock(name);
+        return connect_once(name);
     }
     refuse(how);
     let user = toklat_jail::user::may_change().then_some(OWN);
@@ -79,7 +79,7 @@ fn watch_door(inside: &Inside, listener: &UnixListener, talk: &mut UnixStream) {
 }
 
 /// Plays the peer: connects, and ends once the connection was seen.
-fn knock(name: &str) {
+fn connect_once(name: &str) {
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let mut door = UnixStream::connect_addr(&address).unwrap();
     let _ = door.read(&mut [0]);

@@ -49,7 +49,7 @@ fn main() {
 fn lacks() -> Option<String> {
     static LACKS: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let look = || {
-        let prisoner = Prisoner::start(0, "all");
+        let prisoner = Confined::start(0, "all");
         let refused = prisoner.walls.refused.first()?;
         Some(format!("no {} here: {}", refused.wall, refused.reason))
     };
@@ -57,7 +57,7 @@ fn lacks() -> Option<String> {
 }
 
 /// A confined process that has reported its attempts, and waits.
-struct Prisoner {
+struct Confined {
     child: Child,
     talk: UnixStream,
     pid: i32,
@@ -69,7 +69,7 @@ struct Prisoner {
     _files: tempfile::TempDir,
 }
 
-impl Prisoner {
+impl Confined {
     /// Starts a process as `user`, confined as `how` says.
     fn start(user: u32, how: &str) -> Self {
         let (talk, theirs) = UnixStream::pair().unwrap();
@@ -94,7 +94,7 @@ impl Prisoner {
         command.env("ABSTRACT", &name);
         let child = command.spawn().unwrap();
         drop((command, listener, leaked));
-        let (told, pid) = hear(&talk);
+        let (told, pid) = receive(&talk);
         let (walls, tried) = serde_json::from_slice(&told).unwrap();
         Self { child, talk, pid, walls, tried, name, _files: files }
     }
@@ -132,11 +132,11 @@ impl Prisoner {
         command.env("TOKLAT_JAIL_PROBE", format!("knock {}", self.name));
         let status = command.status().unwrap();
         assert!(status.success(), "{status}");
-        hear(&self.talk).0 == b"trusted"
+        receive(&self.talk).0 == b"trusted"
     }
 }
 
-impl Drop for Prisoner {
+impl Drop for Confined {
     fn drop(&mut self) {
         let _ = self.talk.shutdown(std::net::Shutdown::Both);
         let _ = self.child.wait();
@@ -154,7 +154,7 @@ fn inherited(fd: impl AsFd) -> OwnedFd {
 }
 
 /// One message, and its sender's process number, as the kernel reports it.
-fn hear(talk: &UnixStream) -> (Vec<u8>, i32) {
+fn receive(talk: &UnixStream) -> (Vec<u8>, i32) {
     let mut bytes = vec![0; 1 << 16];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
@@ -200,7 +200,7 @@ const NAMESPACES: &[(Wall, &str)] = &[
 
 /// Needs root, and a kernel with everything.
 fn every_wall(user: u32) {
-    let prisoner = Prisoner::start(user, "all");
+    let prisoner = Confined::start(user, "all");
     assert_eq!(prisoner.refused(), [], "{:?}", prisoner.walls);
     prisoner.could_not(EVERYTHING);
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -222,7 +222,7 @@ fn every_wall(user: u32) {
 }
 
 fn without_user_namespaces() {
-    let prisoner = Prisoner::start(0, "no user namespace");
+    let prisoner = Confined::start(0, "no user namespace");
     assert_eq!(prisoner.refused(), [Wall::UserNamespace], "{:?}", prisoner.walls);
     prisoner.could_not(EVERYTHING);
     assert!(!prisoner.is_apart("user"));
@@ -233,7 +233,7 @@ fn without_user_namespaces() {
 }
 
 fn without_namespaces(user: u32) {
-    let prisoner = Prisoner::start(user, "no namespace");
+    let prisoner = Confined::start(user, "no namespace");
     let refused: BTreeSet<Wall> = prisoner.refused().into_iter().collect();
     assert_eq!(refused, NAMESPACES.iter().map(|(wall, _)| *wall).collect());
     for refused in &prisoner.walls.refused {
@@ -244,7 +244,7 @@ fn without_namespaces(user: u32) {
 }
 
 fn without_landlock() {
-    let prisoner = Prisoner::start(0, "no landlock");
+    let prisoner = Confined::start(0, "no landlock");
     let landlock = [Wall::LandlockFiles, Wall::LandlockNetwork, Wall::LandlockScope];
     assert_eq!(prisoner.refused(), landlock);
     prisoner.could_not(EVERYTHING);
@@ -256,7 +256,7 @@ fn strangers_are_known() {
     for (creator, how) in
         [(0, "all"), (NOBODY, "all"), (0, "no namespace"), (NOBODY, "no namespace")]
     {
-        let mut prisoner = Prisoner::start(creator, how);
+        let mut prisoner = Confined::start(creator, how);
         assert!(prisoner.trusts(creator), "{creator}, {how}");
         assert!(!prisoner.trusts(STRANGER), "{creator}, {how}");
         assert!(!prisoner.trusts(attempts::OWN), "{creator}, {how}");
@@ -268,7 +268,7 @@ fn strangers_are_known() {
 
 /// Other processes of its user have no access.
 fn hidden_from_its_own_user() {
-    let prisoner = Prisoner::start(0, "no namespace");
+    let prisoner = Confined::start(0, "no namespace");
     let reads = |file: &str| {
         let file = format!("/proc/{}/{file}", prisoner.pid);
         let user = format!("--reuid={}", attempts::OWN);

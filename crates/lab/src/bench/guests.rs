@@ -14,7 +14,7 @@ use crate::{Between, Bridge, Pair, Tcp};
 
 /// The path between two guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum PathKind {
     /// vhost-user ports of a switch.
     Toklat,
     /// Taps at a Linux bridge.
@@ -25,7 +25,7 @@ pub enum Way {
 
 /// A figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Figure {
     /// TCP, in Gb/s.
     Tcp,
     /// Host processor time outside of virtual processors during TCP, in nanoseconds per byte.
@@ -33,12 +33,12 @@ pub enum What {
     /// UDP round trip, in microseconds.
     RoundTrip,
     /// Kicks or interrupts, whichever are more, per frame of a flood. Only of the switch.
-    Kicks(Held),
+    Kicks(Coalescing),
 }
 
 /// How interrupts are coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
+pub enum Coalescing {
     /// The default of `toklat vm run`.
     Usually,
     /// The longest delay that helps on this machine.
@@ -47,7 +47,7 @@ pub enum Held {
     Not,
 }
 
-impl Held {
+impl Coalescing {
     const ALL: [Self; 3] = [Self::Usually, Self::Long, Self::Not];
 
     /// The argument of `--interrupts`.
@@ -61,17 +61,17 @@ impl Held {
 }
 
 /// One boot's figures.
-type Measured = BTreeMap<What, f64>;
+type Measured = BTreeMap<Figure, f64>;
 
 /// Figures that were measured and not yet used.
 #[derive(Debug, Default)]
-pub struct Guests(RefCell<BTreeMap<(Way, What), Vec<f64>>>);
+pub struct Guests(RefCell<BTreeMap<(PathKind, Figure), Vec<f64>>>);
 
 /// Seconds of TCP.
 const SECONDS: u32 = 3;
 
 /// Returns a figure of guests: an unused one of an earlier boot, or one of a new boot.
-pub fn figure(lab: &Lab, way: Way, what: What) -> Result<f64> {
+pub fn figure(lab: &Lab, way: PathKind, what: Figure) -> Result<f64> {
     let waiting = || lab.guests().0.borrow_mut().get_mut(&(way, what)).and_then(Vec::pop);
     if let Some(value) = waiting() {
         return Ok(value);
@@ -82,19 +82,19 @@ pub fn figure(lab: &Lab, way: Way, what: What) -> Result<f64> {
     waiting().context("it was not measured")
 }
 
-fn measure(lab: &Lab, way: Way) -> Result<Measured> {
+fn measure(lab: &Lab, way: PathKind) -> Result<Measured> {
     let qemu = Qemu::for_test_guests()?;
     let (accelerator, Version(major, minor)) = (Accelerator::choose().0, qemu.version);
     lab.note("accelerator", format!("guests run by QEMU {major}.{minor}, {}", accelerator.name()));
     match way {
-        Way::Toklat => toklat(lab, &qemu),
-        Way::Bridge => {
+        PathKind::Toklat => toklat(lab, &qemu),
+        PathKind::Bridge => {
             let bridge = Bridge::new()?;
             let backends =
                 bridge.taps().map(|ifname| Backend::Tap { ifname: ifname.into(), vhost: vhost() });
             pair(&qemu, &Between { backends, prefix: bridge.prefix() })
         }
-        Way::Stream => {
+        PathKind::Stream => {
             let dir = tempfile::tempdir_in(lab.dir())?;
             let path = dir.path().join("socket");
             let backends = [true, false].map(|listen| Backend::Peer { path: path.clone(), listen });
@@ -115,7 +115,7 @@ fn toklat(lab: &Lab, qemu: &Qemu) -> Result<Measured> {
     for (name, socket) in names.iter().zip(&sockets) {
         let kind = serde_json::json!({ "vhost_user": { "path": socket, "client": false } });
         daemon.add_port(name, &kind)?;
-        daemon.hold_back_usually(name, Model::Virtio)?;
+        daemon.set_default_coalescing(name, Model::Virtio)?;
     }
     let pid = u32::try_from(daemon.data_process()?)?;
     let backends = sockets.map(Backend::VhostUser);
@@ -129,17 +129,17 @@ fn toklat(lab: &Lab, qemu: &Qemu) -> Result<Measured> {
     );
     lab.note("host time", said);
     let flood = || {
-        let signals = |held: Held| {
+        let signals = |held: Coalescing| {
             let option = held.option(Accelerator::choose().0);
-            names.iter().try_for_each(|name| daemon.hold_back(name, option))?;
+            names.iter().try_for_each(|name| daemon.set_coalescing(name, option))?;
             Ok((held, option, signals_per_frame(&daemon)?))
         };
-        Held::ALL.into_iter().map(signals).collect::<Result<Vec<_>>>()
+        Coalescing::ALL.into_iter().map(signals).collect::<Result<Vec<_>>>()
     };
     let mut said = Vec::new();
     for (held, option, [kicks, interrupts]) in pair.flood(flood, &AtomicBool::new(false))? {
         said.push(format!("{kicks:.3} kicks and {interrupts:.3} interrupts with {option}"));
-        measured.insert(What::Kicks(held), kicks.max(interrupts));
+        measured.insert(Figure::Kicks(held), kicks.max(interrupts));
     }
     lab.note("flood", format!("in the last run {}", said.join(", ")));
     Ok(measured)
@@ -177,9 +177,9 @@ fn measure_pair(
     let round_trip = pair.round_trip(&stop)?;
     let tcp = pair.tcp(served, &stop)?;
     let measured = BTreeMap::from([
-        (What::RoundTrip, round_trip),
-        (What::Tcp, tcp.bits / 1e9),
-        (What::HostTime, tcp.ns_per_byte),
+        (Figure::RoundTrip, round_trip),
+        (Figure::Tcp, tcp.bits / 1e9),
+        (Figure::HostTime, tcp.ns_per_byte),
     ]);
     Ok((pair, tcp, measured))
 }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn regression_floods_are_measured_with_the_settings_of_toklat_vm_run_and_with_others() {
-        let options = |accelerator| Held::ALL.map(|held| held.option(accelerator));
+        let options = |accelerator| Coalescing::ALL.map(|held| held.option(accelerator));
         let usual = Model::Virtio.usual_interrupts(Accelerator::Tcg).unwrap();
         assert_eq!(options(Accelerator::Tcg), [usual, "delay=1000,adaptive", "off"]);
         assert_eq!(options(Accelerator::Kvm), ["off", "delay=1000,adaptive", "off"]);

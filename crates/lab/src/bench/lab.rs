@@ -190,13 +190,13 @@ impl Daemon {
     }
 
     /// Coalesces a port's interrupts as `toklat vm run` does.
-    pub fn hold_back_usually(&self, port: &str, model: Model) -> Result<()> {
+    pub fn set_default_coalescing(&self, port: &str, model: Model) -> Result<()> {
         let usual = model.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
-        self.hold_back(port, usual)
+        self.set_coalescing(port, usual)
     }
 
     /// Coalesces a port's interrupts as `--interrupts` says.
-    pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
+    pub fn set_coalescing(&self, port: &str, how: &str) -> Result<()> {
         let interrupts = units::interrupts(how).map_err(anyhow::Error::msg)?;
         self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::guests::{Held, Way, What, figure};
+use super::guests::{Coalescing, Figure, PathKind, figure};
 use super::lab::Lab;
 use super::peer::Peer;
 use super::rows::{Better, Row, less, more};
@@ -29,8 +29,8 @@ const fn kicks(
     less(id, "1/frame", bar, how, ours, Peer::None)
 }
 
-fn kicks_of(lab: &Lab, held: Held) -> Result<f64> {
-    figure(lab, Way::Toklat, What::Kicks(held))
+fn kicks_of(lab: &Lab, held: Coalescing) -> Result<f64> {
+    figure(lab, PathKind::Toklat, Figure::Kicks(held))
 }
 
 const fn front(len: usize, queues: &'static str, flows: &'static str) -> Front {
@@ -90,8 +90,8 @@ pub const ROWS: &[Row] = &[
         bar: "ratio >= 1.5 with KVM",
         better: Better::More,
         how: GUESTS,
-        ours: |lab| figure(lab, Way::Toklat, What::Tcp),
-        peer: Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::Tcp)),
+        ours: |lab| figure(lab, PathKind::Toklat, Figure::Tcp),
+        peer: Peer::Toklat("tap+bridge", |lab| figure(lab, PathKind::Bridge, Figure::Tcp)),
     },
     Row {
         id: "vm.tcp.stream",
@@ -99,8 +99,8 @@ pub const ROWS: &[Row] = &[
         bar: "ratio >= 1.5 with KVM",
         better: Better::More,
         how: GUESTS,
-        ours: |lab| figure(lab, Way::Toklat, What::Tcp),
-        peer: Peer::Toklat("QEMU stream", |lab| figure(lab, Way::Stream, What::Tcp)),
+        ours: |lab| figure(lab, PathKind::Toklat, Figure::Tcp),
+        peer: Peer::Toklat("QEMU stream", |lab| figure(lab, PathKind::Stream, Figure::Tcp)),
     },
     less(
         "vm.tcp.host",
@@ -108,26 +108,26 @@ pub const ROWS: &[Row] = &[
         "ratio >= 2",
         "as vm.tcp; processor time of QEMU's other threads than virtual processors and of the data process, \
          for each byte of TCP",
-        |lab| figure(lab, Way::Toklat, What::HostTime),
-        Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::HostTime)),
+        |lab| figure(lab, PathKind::Toklat, Figure::HostTime),
+        Peer::Toklat("tap+bridge", |lab| figure(lab, PathKind::Bridge, Figure::HostTime)),
     ),
     less(
         "vm.rtt",
         "us",
         "ratio >= 1.43",
         "as vm.tcp; UDP, 64 bytes of payload, one at a time",
-        |lab| figure(lab, Way::Toklat, What::RoundTrip),
-        Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::RoundTrip)),
+        |lab| figure(lab, PathKind::Toklat, Figure::RoundTrip),
+        Peer::Toklat("tap+bridge", |lab| figure(lab, PathKind::Bridge, Figure::RoundTrip)),
     ),
-    kicks("vm.kicks", "<= 0.05", KICKS, |lab| kicks_of(lab, Held::Usually)),
+    kicks("vm.kicks", "<= 0.05", KICKS, |lab| kicks_of(lab, Coalescing::Usually)),
     kicks(
         "vm.kicks.held",
         "<= 0.05",
         "as vm.kicks, with interrupts held back for up to 1000 us (adaptive)",
-        |lab| kicks_of(lab, Held::Long),
+        |lab| kicks_of(lab, Coalescing::Long),
     ),
     kicks("vm.kicks.off", "-", "as vm.kicks, with interrupts not held back", |lab| {
-        kicks_of(lab, Held::Not)
+        kicks_of(lab, Coalescing::Not)
     }),
 ];
 

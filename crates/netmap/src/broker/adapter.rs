@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_shared_unless_somebody_wants_them_alone() {
+    fn rings_are_shared_unless_exclusive_use_is_requested() {
         let mut adapter = adapter();
         let choose = |a: &Adapter, ring, flags| a.choose(&request(mode::ONE_NIC, ring, flags));
         let shared = choose(&adapter, 0, 0).unwrap();

@@ -38,7 +38,7 @@ const MOST_MEMORY: u64 = 256 << 20;
 
 /// The process that makes a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct Requester {
     /// The user.
     pub uid: u32,
     /// The process.
@@ -49,7 +49,7 @@ pub struct Who {
 #[derive(Clone, Copy, Debug)]
 pub struct NewPort<'a> {
     /// The owner of the port.
-    pub who: Who,
+    pub who: Requester,
     /// The switch.
     pub switch: &'a str,
     /// The port.

@@ -111,7 +111,7 @@ pub(super) enum Fill {
 
 /// Direction of a ring, in netmap's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Send = 0,
     Receive = 1,
 }
@@ -216,7 +216,7 @@ impl Region {
     /// Allocates consecutive rings and writes them: empty, with a buffer in each slot.
     pub(super) fn add_rings(
         &mut self,
-        way: Way,
+        way: Direction,
         (rings, slots): (u32, u32),
         fill: Fill,
     ) -> Result<RingSpec, Errno> {
@@ -256,12 +256,12 @@ impl Region {
         }
     }
 
-    fn write_ring(&self, ring: u32, which: (u32, Way), buffers: &[u32]) -> Result<(), Errno> {
+    fn write_ring(&self, ring: u32, which: (u32, Direction), buffers: &[u32]) -> Result<(), Errno> {
         let (geometry, slots) = (&self.geometry, buffers.len() as u32);
         let at = geometry.ring_offset(ring);
         let mut bytes = vec![0; RING_HEADER + buffers.len() * size_of::<Slot>()];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        let tail = if which.1 == Way::Send { slots - 1 } else { 0 };
+        let tail = if which.1 == Direction::Send { slots - 1 } else { 0 };
         put(0, &(geometry.buf_offset() - at).to_le_bytes());
         put(8, &slots.to_le_bytes());
         put(12, &geometry.buf_size.to_le_bytes());

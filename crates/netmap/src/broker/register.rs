@@ -7,8 +7,8 @@ use shmem::Memfd;
 
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::name::Name;
-use super::region::{Fill, Interface, Region, Shape, Way, identity_of};
-use super::{Binding, Broker, Call, NewPort, Switches, Who};
+use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
+use super::{Binding, Broker, Call, NewPort, Requester, Switches};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -321,7 +321,7 @@ impl<S: Switches> Broker<S> {
             Binding { adapter: key.into(), interface: u32::MAX, choice, flags: request.flags };
         let done = self.lay_out(&mut binding, name, request);
         let done = match done {
-            Ok(()) => self.enter_switch(Who { uid: call.uid, pid: call.pid }, key).await,
+            Ok(()) => self.enter_switch(Requester { uid: call.uid, pid: call.pid }, key).await,
             error => error,
         };
         if done.is_err() {
@@ -386,7 +386,7 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Attaches an adapter to its switch, if it belongs to one and is not attached.
-    pub(super) async fn enter_switch(&mut self, who: Who, key: &str) -> Result<(), Errno> {
+    pub(super) async fn enter_switch(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
         let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
         let (Some((switch, port)), Some(rings), None) =
             (&adapter.place, adapter.rings, &adapter.token)
@@ -453,8 +453,8 @@ fn check_mode(mode: u32) -> Result<(), Errno> {
 }
 
 fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
-    let tx = region.add_rings(Way::Send, (shape.tx_rings, shape.tx_slots), Fill::Own)?;
-    let rx = region.add_rings(Way::Receive, (shape.rx_rings, shape.rx_slots), Fill::Own);
+    let tx = region.add_rings(Direction::Send, (shape.tx_rings, shape.tx_slots), Fill::Own)?;
+    let rx = region.add_rings(Direction::Receive, (shape.rx_rings, shape.rx_slots), Fill::Own);
     match rx {
         Ok(rx) => Ok(Rings { tx, rx }),
         Err(error) => {
@@ -468,9 +468,9 @@ fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
 fn twin_rings(region: &mut Region, shape: Shape) -> Result<(Rings, Rings), Errno> {
     let mut made = Vec::new();
     let mut twins = |rings, slots| -> Result<_, Errno> {
-        let tx = region.add_rings(Way::Send, (rings, slots), Fill::Own)?;
+        let tx = region.add_rings(Direction::Send, (rings, slots), Fill::Own)?;
         made.push((tx, true));
-        let rx = region.add_rings(Way::Receive, (rings, slots), Fill::TwinOf(tx))?;
+        let rx = region.add_rings(Direction::Receive, (rings, slots), Fill::TwinOf(tx))?;
         made.push((rx, false));
         Ok((tx, rx))
     };

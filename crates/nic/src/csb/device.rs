@@ -5,13 +5,13 @@ use shmem::{GuestMemory, SharedSlice};
 
 use crate::model::ring::Place;
 
-use super::{Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Version, Way, is_two};
+use super::{Direction, Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Version, is_two};
 
 /// The longest time, in microseconds, that a driver can make a device poll before it sleeps.
 pub const SPIN_CAP_US: u32 = 50;
 /// How long after it fell asleep a device checks a v1 queue again, because its driver may lack a
 /// fence.
-pub const LOOK_AGAIN: u64 = 100_000;
+pub const RECHECK_NS: u64 = 100_000;
 
 /// Why a block cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ impl Block {
             let page = memory.shared_slice::<V1>(at, 1).ok_or(missing)?;
             Self::one(page)
         };
-        block.each(|mut queue| queue.ask_always());
+        block.each(|mut queue| queue.always_request_doorbell());
         block.answer();
         Ok(Some(block))
     }
@@ -122,8 +122,8 @@ impl Block {
 
     /// A queue, if the block has it. The queue's owner takes it once, and publishes its head first.
     #[must_use]
-    pub fn queue(&self, way: Way, queue: usize) -> Option<QueueHost> {
-        let has = self.queues[usize::from(way == Way::Receive)];
+    pub fn queue(&self, way: Direction, queue: usize) -> Option<QueueHost> {
+        let has = self.queues[usize::from(way == Direction::Receive)];
         let lane = self.page.lane(way, queue).filter(|_| queue < has)?;
         let asked = lane.asked();
         let page = self.page.clone();
@@ -140,7 +140,7 @@ impl Block {
     }
 
     fn each(&self, act: impl FnMut(QueueHost)) {
-        let ways = [Way::Send, Way::Receive].into_iter();
+        let ways = [Direction::Send, Direction::Receive].into_iter();
         let queues = ways.flat_map(|way| (0..QUEUES).filter_map(move |i| self.queue(way, i)));
         queues.for_each(act);
     }
@@ -150,7 +150,7 @@ impl Block {
 #[derive(Debug)]
 pub struct QueueHost {
     page: Page,
-    way: Way,
+    way: Direction,
     queue: usize,
     /// The value that the device last wrote to its flag.
     asked: u32,
@@ -207,12 +207,12 @@ impl QueueHost {
     /// # Errors
     /// [`Fault::Index`]: the device must stop.
     pub fn sleep(&mut self, seen: u32, size: u32, now: Nanos) -> Result<bool, Fault> {
-        let work = self.ask(seen, NONE, size)? != seen;
+        let work = self.request_doorbell(seen, NONE, size)? != seen;
         let is_one = matches!(self.page, Page::One(_));
         if work || !is_one {
             self.rest = Rest::default();
         } else if self.rest.at != Some(seen) {
-            self.rest = Rest { at: Some(seen), again: Some(now + LOOK_AGAIN) };
+            self.rest = Rest { at: Some(seen), again: Some(now + RECHECK_NS) };
         } else if self.rest.again.is_some_and(|again| now >= again) {
             self.rest.again = None;
         }
@@ -223,7 +223,7 @@ impl QueueHost {
     pub fn wake(&mut self) {
         let mut asked = self.asked;
         if let Some(lane) = self.lane() {
-            lane.unask(&mut asked);
+            lane.withdraw_doorbell(&mut asked);
         }
         self.asked = asked;
     }
@@ -231,7 +231,7 @@ impl QueueHost {
     /// While asleep: when to check the queue without a doorbell. A v1 driver without a fence may
     /// not have seen the request. Happens once after each time it falls asleep.
     #[must_use]
-    pub fn look_again_at(&self) -> Option<Nanos> {
+    pub fn recheck_at(&self) -> Option<Nanos> {
         self.rest.again
     }
 
@@ -241,7 +241,7 @@ impl QueueHost {
     ///
     /// # Errors
     /// [`Fault::Index`]: the device must stop.
-    pub fn starve(&mut self, head: u32, tail: u32, size: u32) -> Result<u32, Fault> {
+    pub fn sleep_until_refilled(&mut self, head: u32, tail: u32, size: u32) -> Result<u32, Fault> {
         if head >= size || tail >= size {
             return Err(Fault::Index);
         }
@@ -250,17 +250,17 @@ impl QueueHost {
         let step = (1 + missing / 4 * 3 + missing % 4 * 3 / 4).min(missing).max(1);
         let room = size - tail;
         let at = if step < room { tail + step } else { step - room };
-        self.ask(tail, at, size)
+        self.request_doorbell(tail, at, size)
     }
 
     /// Asks for a doorbell, and returns the tail. Withdraws the request if the tail has moved from
     /// `seen`.
-    fn ask(&mut self, seen: u32, at: u32, size: u32) -> Result<u32, Fault> {
+    fn request_doorbell(&mut self, seen: u32, at: u32, size: u32) -> Result<u32, Fault> {
         let mut asked = self.asked;
         let lane = self.lane().ok_or(Fault::Index)?;
-        let tail = lane.ask(&mut asked, at, size);
+        let tail = lane.request_doorbell(&mut asked, at, size);
         if tail != Ok(seen) {
-            lane.unask(&mut asked);
+            lane.withdraw_doorbell(&mut asked);
         }
         self.asked = asked;
         tail
@@ -270,15 +270,15 @@ impl QueueHost {
     pub fn restart(&mut self) {
         (self.told, self.rest) = (None, Rest::default());
         self.publish_head(0);
-        self.ask_always();
+        self.always_request_doorbell();
     }
 
     /// Asks for a doorbell in any case.
-    fn ask_always(&mut self) {
+    fn always_request_doorbell(&mut self) {
         let mut asked = self.asked;
         if let Some(lane) = self.lane() {
             // The tail's position does not matter yet.
-            let _ = lane.ask(&mut asked, NONE, 1);
+            let _ = lane.request_doorbell(&mut asked, NONE, 1);
         }
         self.asked = asked;
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use port::Nanos;
 use shmem::GuestMemory;
 
-use super::{Block, Fault, MapError, QueueHost, Spin, Way};
+use super::{Block, Direction, Fault, MapError, QueueHost, Spin};
 
 /// The block that a driver announced last, if any.
 #[derive(Debug, Default)]
@@ -73,13 +73,13 @@ pub struct Host {
 impl Host {
     /// Picks up another block, or none. Returns true if there is a new one.
     #[inline]
-    pub fn notice(&mut self, announced: &Announced, way: Way, queue: usize) -> bool {
+    pub fn notice(&mut self, announced: &Announced, way: Direction, queue: usize) -> bool {
         let count = announced.count.load(Ordering::Acquire);
         count != self.seen && self.take(announced, count, way, queue)
     }
 
     #[cold]
-    fn take(&mut self, announced: &Announced, count: u32, way: Way, queue: usize) -> bool {
+    fn take(&mut self, announced: &Announced, count: u32, way: Direction, queue: usize) -> bool {
         let block = announced.block.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue = block.as_ref().and_then(|block| block.queue(way, queue));
         self.spin = block.as_ref().map_or_else(Spin::default, Block::spin);
@@ -154,7 +154,7 @@ impl Host {
 
     /// While asleep: when to check without a doorbell.
     #[must_use]
-    pub fn look_again_at(&self) -> Option<Nanos> {
-        self.queue.as_ref()?.look_again_at()
+    pub fn recheck_at(&self) -> Option<Nanos> {
+        self.queue.as_ref()?.recheck_at()
     }
 }

@@ -13,7 +13,7 @@ use super::registers::Registers;
 use super::remote::Copied;
 use super::table::{self, cause};
 use super::{Chip, phy};
-use crate::csb::{Announced, Way};
+use crate::csb::{Announced, Direction};
 
 /// The parts of a device.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Core {
         let registers = &self.registers;
         registers.tx[queue].taken.store(registers.get(table::TX[queue].head), Relaxed);
         self.rings[queue].fetch_add(1, Relaxed);
-        self.begin_copy(Way::Send, queue);
+        self.start_copy(Direction::Send, queue);
     }
 
     /// Does the same for a receive ring, and makes `change` meanwhile.
@@ -88,13 +88,13 @@ impl Core {
         let mut filling = self.lock(queue);
         change();
         filling.forget_ring();
-        self.begin_copy(Way::Receive, queue & 1);
+        self.start_copy(Direction::Receive, queue & 1);
     }
 
     /// How far a queue's driver has made descriptors available. Where memory is a copy, counts only
     /// those in the copy.
     #[inline]
-    pub fn tail(&self, way: Way, queue: usize) -> u32 {
+    pub fn tail(&self, way: Direction, queue: usize) -> u32 {
         match &self.copied {
             None => self.registers.observe(table::words(way, queue).tail),
             Some(copied) => copied.shown(way, queue),

@@ -23,7 +23,7 @@ use super::registers::{Fault, NOT_SENT};
 use super::ring::{DESCRIPTOR, rx, tx};
 use super::table::{self, cause, rctl, tctl};
 use super::transmit::data_len;
-use crate::csb::Way;
+use crate::csb::Direction;
 use crate::model::ring::Place;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
@@ -76,7 +76,7 @@ struct Inner {
 
 impl Inner {
     /// True if some of the predecessor's descriptors are not given back yet.
-    fn has_lost(&self, way: Way, queue: usize) -> bool {
+    fn has_lost(&self, way: Direction, queue: usize) -> bool {
         let mended = &self.mended[way as usize][queue];
         self.lost[way as usize][queue].is_some() || !mended.is_empty()
     }
@@ -101,20 +101,20 @@ impl Ring {
 
 impl Copied {
     #[inline]
-    pub fn shown(&self, way: Way, queue: usize) -> u32 {
+    pub fn shown(&self, way: Direction, queue: usize) -> u32 {
         self.shown[way as usize][queue & 1].load(Acquire)
     }
 
-    fn pushed(&self, way: Way, queue: usize) -> &AtomicU32 {
+    fn pushed(&self, way: Direction, queue: usize) -> &AtomicU32 {
         &self.pushed[way as usize][queue & 1]
     }
 
-    fn show(&self, way: Way, queue: usize, to: u32) {
+    fn show(&self, way: Direction, queue: usize, to: u32) {
         self.shown[way as usize][queue & 1].store(to, Release);
     }
 
     /// Marks everything from a ring's head on as not fetched.
-    fn restart(&self, way: Way, queue: usize, head: u32) {
+    fn restart(&self, way: Direction, queue: usize, head: u32) {
         self.show(way, queue, head);
         self.moved[way as usize][queue & 1].fetch_add(1, Relaxed);
     }
@@ -126,20 +126,20 @@ impl Copied {
 
 impl Core {
     /// The place in state memory before which all descriptors have left.
-    fn sent(&self, way: Way, queue: usize) -> &AtomicU32 {
+    fn sent(&self, way: Direction, queue: usize) -> &AtomicU32 {
         match way {
-            Way::Send => &self.registers.tx[queue & 1].sent,
-            Way::Receive => &self.registers.rx[queue & 1].sent,
+            Direction::Send => &self.registers.tx[queue & 1].sent,
+            Direction::Receive => &self.registers.rx[queue & 1].sent,
         }
     }
 
-    fn head(&self, way: Way, queue: usize) -> u32 {
+    fn head(&self, way: Direction, queue: usize) -> u32 {
         self.registers.get(table::words(way, queue).head)
     }
 
     /// Handles a ring that was replaced, or whose head moved: nothing of it was fetched, and
     /// nothing is pushed.
-    pub fn begin_copy(&self, way: Way, queue: usize) {
+    pub fn start_copy(&self, way: Direction, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let head = self.head(way, queue);
         copied.restart(way, queue, head);
@@ -162,12 +162,12 @@ impl Core {
                 sent.store(NOT_SENT, Relaxed);
                 continue;
             };
-            if way == Way::Receive {
+            if way == Direction::Receive {
                 // Frames that were about to be handed over are gone with the old copy.
                 registers.rx[queue].moving.store(0, Relaxed);
             }
             let taken = registers.tx[queue].taken.load(Relaxed);
-            if way == Way::Send && taken != registers.get(words.head) {
+            if way == Direction::Send && taken != registers.get(words.head) {
                 registers.publish(words.head, taken);
                 let _ = self.raise(cause::TXDW | self.sent_cause(queue));
             }
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// The ring of a queue; `None` if it is not in memory.
-    fn ring_of(&self, way: Way, queue: usize) -> Option<Ring> {
+    fn ring_of(&self, way: Direction, queue: usize) -> Option<Ring> {
         let words = table::words(way, queue);
         let (base, bytes) = (self.registers.address(words.base), self.registers.get(words.len));
         self.memory.bytes(base, bytes)?;
@@ -200,7 +200,13 @@ impl Core {
 
     /// Fetches descriptors before the head that may not have left, and finishes those that are not
     /// done. Descriptors that were done and made available again belong to the driver.
-    fn find_lost(&self, inner: &mut Inner, held: &mut Held, (way, queue): (Way, usize), at: u32) {
+    fn find_lost(
+        &self,
+        inner: &mut Inner,
+        held: &mut Held,
+        (way, queue): (Direction, usize),
+        at: u32,
+    ) {
         let (words, head) = (table::words(way, queue), self.head(way, queue));
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && head < ring.size);
         let Some(ring) = ring.filter(|_| at != head) else {
@@ -217,7 +223,7 @@ impl Core {
         let mut filling = self.lock(queue);
         filling.notice_filters(self);
         let (extended, split) = (filling.filter.extended, filling.filter.split.is_some());
-        let status = if way == Way::Receive && (extended || split) { 0 } else { 32 };
+        let status = if way == Direction::Receive && (extended || split) { 0 } else { 32 };
         let tail = self.registers.observe(words.tail).min(ring.size - 1);
         // Drivers also write the descriptor at the tail.
         let is_offered = |at: u32| ring.place(head).distance(at) <= ring.place(head).distance(tail);
@@ -225,27 +231,27 @@ impl Core {
             let is_done = second >> status & u64::from(rx::DD) != 0;
             let done = match way {
                 _ if is_done || is_offered(at) => continue,
-                Way::Send if second & (tx::RS | tx::RPS) == 0 => continue,
-                Way::Send => [first, second | tx::DD],
+                Direction::Send if second & (tx::RS | tx::RPS) == 0 => continue,
+                Direction::Send => [first, second | tx::DD],
                 // The first descriptor of a pair describes both.
-                Way::Receive if split && ring.place(at).distance(head) % 2 == 1 => continue,
-                Way::Receive => [if status == 0 { 0 } else { first }, filling.damaged()],
+                Direction::Receive if split && ring.place(at).distance(head) % 2 == 1 => continue,
+                Direction::Receive => [if status == 0 { 0 } else { first }, filling.damaged()],
             };
             inner.mended[way as usize][queue].push_back((ring.at(at), done));
         }
     }
 
     /// The causes that tell the driver that a queue has moved.
-    fn moved_causes(&self, way: Way, queue: usize) -> u32 {
+    fn moved_causes(&self, way: Direction, queue: usize) -> u32 {
         match way {
-            Way::Send => cause::TXDW | self.sent_cause(queue),
-            Way::Receive => cause::RXT0 | self.received_cause(queue),
+            Direction::Send => cause::TXDW | self.sent_cause(queue),
+            Direction::Receive => cause::RXT0 | self.received_cause(queue),
         }
     }
 
     /// Fetches descriptors that the driver has made available, with the buffers of those to be
     /// sent.
-    fn fetch_ring(&self, inner: &mut Inner, held: &mut Held, way: Way, queue: usize) {
+    fn fetch_ring(&self, inner: &mut Inner, held: &mut Held, way: Direction, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let at = copied.shown(way, queue);
         let tail = self.registers.observe(table::words(way, queue).tail);
@@ -259,19 +265,19 @@ impl Core {
         if ring.place(pushed).distance(at) >= AHEAD {
             return;
         }
-        let most = if way == Way::Send { SENT } else { RECEIVED };
+        let most = if way == Direction::Send { SENT } else { RECEIVED };
         let run = ring.place(at).run(tail).min(most);
         let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
             return;
         };
         let words = words(bytes);
         let count = match way {
-            Way::Send => {
+            Direction::Send => {
                 let buffers: Vec<_> = words.iter().map(|words| buffer(*words)).collect();
                 let Some(ready) = held.lay(&self.memory, &buffers, LONGEST) else { return };
                 ready
             }
-            Way::Receive => {
+            Direction::Receive => {
                 inner.offered[queue].resize(ring.size as usize, [0; 2]);
                 let to = inner.offered[queue].iter_mut().skip(at as usize);
                 to.zip(&words).for_each(|(to, words)| *to = *words);
@@ -285,19 +291,20 @@ impl Core {
     }
 
     /// True if a direction is enabled, and memory may be used.
-    fn is_on(&self, way: Way) -> bool {
+    fn is_on(&self, way: Direction) -> bool {
         let registers = &self.registers;
         registers.may_access_memory()
             && match way {
-                Way::Send => registers.get(table::TCTL) & tctl::EN != 0,
-                Way::Receive => registers.get(table::RCTL) & rctl::EN != 0,
+                Direction::Send => registers.get(table::TCTL) & tctl::EN != 0,
+                Direction::Receive => registers.get(table::RCTL) & rctl::EN != 0,
             }
     }
 
     /// Pushes sent descriptors whose driver wants to know.
     fn push_sent(&self, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
         let Some(copied) = &self.copied else { return 0 };
-        let (pushed, head) = (copied.pushed(Way::Send, queue), self.head(Way::Send, queue));
+        let (pushed, head) =
+            (copied.pushed(Direction::Send, queue), self.head(Direction::Send, queue));
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
             let at = pushed.load(Relaxed);
@@ -307,7 +314,7 @@ impl Core {
             let done = words(&bytes).iter().rposition(is_done).map_or(0, |last| last + 1);
             if done > 0 {
                 out.write(ring.at(at), &bytes[..done * DESCRIPTOR as usize]);
-                causes |= self.moved_causes(Way::Send, queue);
+                causes |= self.moved_causes(Direction::Send, queue);
             }
             pushed.store(ring.place(at).after(count), Relaxed);
         }
@@ -318,7 +325,8 @@ impl Core {
     fn push_received(&self, inner: &Inner, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
         let Some(copied) = &self.copied else { return 0 };
         let filling = self.lock(queue);
-        let (pushed, head) = (copied.pushed(Way::Receive, queue), self.head(Way::Receive, queue));
+        let (pushed, head) =
+            (copied.pushed(Direction::Receive, queue), self.head(Direction::Receive, queue));
         let step = if filling.filter.split.is_some() { 2 } else { 1 };
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
@@ -348,7 +356,7 @@ impl Core {
                 out.write(ring.at(at), &lengths);
             }
             out.write(ring.at(at), bytes);
-            causes |= self.moved_causes(Way::Receive, queue);
+            causes |= self.moved_causes(Direction::Receive, queue);
             pushed.store(ring.place(at).after(count as u32), Relaxed);
         }
         causes
@@ -376,8 +384,8 @@ impl super::filter::Filter {
 }
 
 /// All queues, by direction and number.
-fn queues() -> impl Iterator<Item = (Way, usize)> {
-    [Way::Send, Way::Receive].into_iter().flat_map(|way| [(way, 0), (way, 1)])
+fn queues() -> impl Iterator<Item = (Direction, usize)> {
+    [Direction::Send, Direction::Receive].into_iter().flat_map(|way| [(way, 0), (way, 1)])
 }
 
 /// The buffer of a transmit descriptor, unless that is a context.
@@ -398,7 +406,7 @@ impl Remote for Core {
         let Some(copied) = &self.copied else { return };
         let mut inner = copied.inner();
         if copied.reset.swap(false, Relaxed) {
-            held.begin_anew();
+            held.restart();
         }
         for (way, queue) in queues() {
             let moved = copied.moved[way as usize][queue].load(Relaxed);
@@ -437,19 +445,19 @@ impl Remote for Core {
             }
             let is_inside = |ring: &Ring| places.iter().all(|place| *place < ring.size);
             causes |= match (way, self.ring_of(way, queue).filter(is_inside)) {
-                (Way::Send, Some(ring)) => self.push_sent(queue, ring, out),
-                (Way::Receive, Some(ring)) => self.push_received(&inner, queue, ring, out),
+                (Direction::Send, Some(ring)) => self.push_sent(queue, ring, out),
+                (Direction::Receive, Some(ring)) => self.push_received(&inner, queue, ring, out),
                 (_, None) => 0,
             };
         }
         causes
     }
 
-    fn remind(&self, causes: u32) {
+    fn confirm_pushed(&self, causes: u32) {
         let _ = self.raise(causes);
     }
 
-    fn remind_of_all(&self) {
+    fn confirm_all_pushed(&self) {
         let all = queues().fold(0, |all, (way, queue)| all | self.moved_causes(way, queue));
         let _ = self.raise(all);
     }
@@ -467,12 +475,12 @@ impl Remote for Core {
         let Some(copied) = &self.copied else { return false };
         let inner = copied.inner();
         let unused = [self.lock(0), self.lock(1)];
-        let is_whole = |(way, queue): (Way, usize)| {
+        let is_whole = |(way, queue): (Direction, usize)| {
             let pushed = copied.pushed(way, queue).load(Relaxed);
             pushed == self.head(way, queue) && !inner.has_lost(way, queue)
         };
         let is_lent = |queue: usize| {
-            self.registers.tx[queue].taken.load(Relaxed) != self.head(Way::Send, queue)
+            self.registers.tx[queue].taken.load(Relaxed) != self.head(Direction::Send, queue)
         };
         if !queues().all(is_whole) || is_lent(0) || is_lent(1) {
             return false;

@@ -5,7 +5,7 @@
 //! chapter 10.
 
 use super::Chip;
-use crate::csb::Way;
+use crate::csb::Direction;
 use crate::device::SharedPages;
 use crate::model::regs::{self, PageUse, Row};
 pub use crate::model::regs::{Access, Members};
@@ -489,8 +489,8 @@ pub const TX: [RingWords; 2] = [ring(0x3800), ring(0x3900)];
 
 /// The words of a queue's ring.
 #[inline]
-pub const fn words(way: Way, queue: usize) -> &'static RingWords {
-    let rings = if matches!(way, Way::Send) { &TX } else { &RX };
+pub const fn words(way: Direction, queue: usize) -> &'static RingWords {
+    let rings = if matches!(way, Direction::Send) { &TX } else { &RX };
     &rings[queue & 1]
 }
 

@@ -42,11 +42,11 @@ impl Combine {
     pub fn is_due(&mut self, demands: u32, now: Nanos) -> bool {
         match self.limits {
             None => true,
-            Some(limits) => self.weigh(limits, demands, now),
+            Some(limits) => self.update_and_judge(limits, demands, now),
         }
     }
 
-    fn weigh(&mut self, limits: Combining, demands: u32, now: Nanos) -> bool {
+    fn update_and_judge(&mut self, limits: Combining, demands: u32, now: Nanos) -> bool {
         let most = most(limits);
         let new = demands.saturating_sub(self.seen);
         if new > 0 {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_says_who_it_is() {
+    fn a_card_reports_its_identity() {
         let config = config(&CARD);
         for (at, want) in [
             (0x00, 0x10d3_8086),

@@ -28,16 +28,16 @@ pub trait Remote {
     /// come.
     fn fetch(&self, held: &mut Held, now: Nanos);
 
-    /// Reports what the model has written since. Returns the causes to [remind](Self::remind) the
+    /// Reports what the model has written since. Returns the causes to [remind](Self::confirm_pushed) the
     /// driver of once the data is there.
     fn push(&self, out: &mut dyn Out) -> u32;
 
     /// Notes that what was pushed with these causes is in the driver's memory. Interrupts again a
     /// driver that was told too early.
-    fn remind(&self, causes: u32);
+    fn confirm_pushed(&self, causes: u32);
 
     /// Does the same for everything that a predecessor may have pushed without reminding.
-    fn remind_of_all(&self);
+    fn confirm_all_pushed(&self);
 
     /// Notes that everything pushed has left for the driver's memory, so a successor need not check
     /// it.
@@ -189,13 +189,13 @@ impl Held {
     }
 
     /// Handles a reset of the device: forgets all, pushed data included.
-    pub fn begin_anew(&mut self) {
+    pub fn restart(&mut self) {
         self.clear();
         self.anew = true;
     }
 
     /// True if the device was reset since the last call.
-    pub fn began_anew(&mut self) -> bool {
+    pub fn take_reset(&mut self) -> bool {
         std::mem::take(&mut self.anew)
     }
 
@@ -231,7 +231,7 @@ impl Held {
     }
 
     /// Takes a part that has come.
-    pub fn came(&mut self, part: Part, bytes: &[u8]) {
+    pub fn receive_part(&mut self, part: Part, bytes: &[u8]) {
         if let Some(piece) = self.piece(part) {
             let to = piece.bytes.get_mut(part.from..).unwrap_or_default();
             to.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -250,12 +250,12 @@ mod tests {
 
     /// Two rings may begin at one address.
     #[test]
-    fn regression_nobody_is_given_more_than_he_asked_for() {
+    fn regression_a_reader_gets_at_most_what_it_asked_for() {
         let mut held = Held::default();
         assert_eq!(held.want_run(64, 32), Want::Coming);
         let part = held.next_part(4096).unwrap();
         held.asked(part);
-        held.came(part, &[1; 32]);
+        held.receive_part(part, &[1; 32]);
         assert_eq!(held.want_run(64, 16), Want::Here(&[1; 16]));
         assert_eq!(held.want_run(64, 48), Want::Here(&[1; 32]));
     }

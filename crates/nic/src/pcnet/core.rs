@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Reads the interrupt pin's level for the bus, and notes that the bus knows it.
-    pub fn tell_level(&self) -> bool {
+    pub fn read_level(&self) -> bool {
         let told = &self.registers.told;
         // A thread that sets an event meanwhile sees this store, or this thread sees the event.
         let begin = |old: u32| Some((old | TOLD).wrapping_add(1));
@@ -214,7 +214,7 @@ impl Core {
         registers.csr[csr::EXTENDED].fetch_and(!extended::SPND, Ordering::AcqRel);
         registers.set_fault(None);
         registers.transmit.demands.store(0, Ordering::Relaxed);
-        registers.begin_anew();
+        registers.restart();
     }
 
     /// INIT: reads the initialization block, or requests it.
@@ -269,7 +269,7 @@ impl Core {
         let lengths = block.transmit.1 << 12 | block.receive.1 << 8;
         registers.set_csr(csr::LENGTHS, lengths);
         registers.set_csr(csr::POLL_INTERVAL, 0);
-        registers.begin_anew();
+        registers.restart();
         registers.raise(status::IDON);
     }
 
@@ -297,7 +297,7 @@ impl Core {
         if registers.fault().is_some() {
             on = status::STRT;
         }
-        registers.begin_anew();
+        registers.restart();
         self.clear_copy();
         registers.transmit.demands.store(1, Ordering::Relaxed);
         registers.change_status(status::STOP, on);

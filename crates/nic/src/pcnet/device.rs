@@ -361,7 +361,7 @@ impl Device for PcnetDevice {
     }
 
     fn interrupt(&self, now: Nanos) -> Interrupt {
-        let vectors = u32::from(self.0.tell_level());
+        let vectors = u32::from(self.0.read_level());
         // Looking at the ring finishes frames that do not leave, and gathers nothing.
         let finishes = self.0.absorbs() && self.registers().demands() > 0;
         Interrupt { vectors, due: finishes.then_some(now) }

@@ -43,7 +43,7 @@ pub(super) struct Filter {
 /// All ones in the low 48 bits.
 const BROADCAST: u64 = 0xffff_ffff_ffff;
 /// A value that matches no destination: it has more than 48 bits.
-const NOBODY: u64 = u64::MAX;
+const NO_DESTINATION: u64 = u64::MAX;
 
 impl Filter {
     pub fn new(registers: &Registers) -> Self {
@@ -52,7 +52,7 @@ impl Filter {
             halves.fold(0, |word, half| word << 16 | u64::from(half))
         };
         let mode = registers.csr(csr::MODE);
-        let station = if mode & mode::DRCVPA == 0 { of(csr::STATION, 3) } else { NOBODY };
+        let station = if mode & mode::DRCVPA == 0 { of(csr::STATION, 3) } else { NO_DESTINATION };
         Self {
             promiscuous: mode & mode::PROM != 0,
             broadcast: mode & mode::DRCVBC == 0,

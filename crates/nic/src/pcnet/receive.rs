@@ -19,7 +19,7 @@ use super::core::Core;
 use super::filter::Filter;
 use super::registers::{Fault, board, csr, features, status};
 use super::ring::{Descriptor, Ring, bits};
-use crate::csb::{Host, Way};
+use crate::csb::{Direction, Host};
 use crate::walk;
 
 /// Bytes of the shortest frame on a wire, without its check sequence.
@@ -132,7 +132,7 @@ impl Filling {
         if self.config != Some(config) {
             self.reload(core, config)?;
         }
-        if self.host.notice(&core.block, Way::Receive, 0) {
+        if self.host.notice(&core.block, Direction::Receive, 0) {
             self.host.publish_head(core.registers.receive.at());
         }
         // Frames without a descriptor are dropped, so the ring needs no doorbells.
@@ -155,7 +155,7 @@ impl Filling {
             registers.receive.set(0, 0);
         }
         if !std::mem::replace(&mut self.begun, true) {
-            Self::look_after(core, &ring);
+            Self::return_predecessors(core, &ring);
         }
         self.ring = Some(ring);
         self.config = Some(config);
@@ -164,7 +164,7 @@ impl Filling {
 
     /// Gives back, as broken, what a predecessor was about to give back when it died: the driver
     /// waits there.
-    fn look_after(core: &Core, ring: &Ring) {
+    fn return_predecessors(core: &Core, ring: &Ring) {
         let receive = &core.registers.receive;
         let moving = receive.moving().min(ring.len);
         let mut at = ring.before(receive.at(), moving);
@@ -239,7 +239,7 @@ impl Filling {
         write_buffer(&core.memory, first.address, payload, shape, 0, shape.total)?;
         let next = ring.next(at);
         receive.set(next, 1);
-        let matched = if ring.style.tells_match() { shape.matched } else { 0 };
+        let matched = if ring.style.has_match_bits() { shape.matched } else { 0 };
         ring.fill(at, bits::STP | bits::ENP | matched, Some(shape.total as u32));
         Ok(Put::Done)
     }
@@ -283,7 +283,7 @@ impl Filling {
             let mut status = if place == 0 { bits::STP } else { 0 };
             let mut message = None;
             if last && whole {
-                let matched = if ring.style.tells_match() { shape.matched } else { 0 };
+                let matched = if ring.style.has_match_bits() { shape.matched } else { 0 };
                 status |= bits::ENP | matched;
                 message = Some(shape.total as u32);
             } else if last {

@@ -404,7 +404,7 @@ impl Registers {
     }
 
     /// Restarts the rings.
-    pub(super) fn begin_anew(&self) {
+    pub(super) fn restart(&self) {
         self.set_position(Position::default());
         self.receive.set(0, 0);
         self.set_board(board::INITIALIZING | board::STARTING, false);
@@ -477,7 +477,7 @@ impl Registers {
         }
         self.transmit.demands.store(0, Ordering::Relaxed);
         self.set_fault(None);
-        self.begin_anew();
+        self.restart();
     }
 
     pub(super) fn read_prom(&self) -> [u8; 16] {

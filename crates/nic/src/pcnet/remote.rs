@@ -20,7 +20,7 @@ use port::Nanos;
 use super::core::Core;
 use super::registers::{Fault, NOT_SENT, board, csr, extended, features, status};
 use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
-use crate::csb::Way;
+use crate::csb::Direction;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors that are fetched together.
@@ -31,7 +31,7 @@ const LOOK_NS: u64 = 2 * Nanos::MILLI;
 const MAX_BACKOFF: [u32; 2] = [8, 3];
 /// Longest buffer.
 const LONGEST: u32 = 4096;
-const WAYS: [Way; 2] = [Way::Send, Way::Receive];
+const WAYS: [Direction; 2] = [Direction::Send, Direction::Receive];
 
 /// How far each ring is fetched into the copy, and pushed out of it.
 #[derive(Debug, Default)]
@@ -78,27 +78,27 @@ impl Copied {
 }
 
 impl Core {
-    fn ring_of(&self, way: Way) -> Option<Ring> {
+    fn ring_of(&self, way: Direction) -> Option<Ring> {
         let (base, len) = match way {
-            Way::Send => (csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH),
-            Way::Receive => (csr::RECEIVE_BASE, csr::RECEIVE_LENGTH),
+            Direction::Send => (csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH),
+            Direction::Receive => (csr::RECEIVE_BASE, csr::RECEIVE_LENGTH),
         };
         Ring::new(&self.registers, &self.memory, base, len)
     }
 
     /// The place in state memory before which all descriptors have left.
-    fn sent(&self, way: Way) -> &AtomicU32 {
+    fn sent(&self, way: Direction) -> &AtomicU32 {
         match way {
-            Way::Send => &self.registers.transmit.sent,
-            Way::Receive => &self.registers.receive.sent,
+            Direction::Send => &self.registers.transmit.sent,
+            Direction::Receive => &self.registers.receive.sent,
         }
     }
 
     /// The model's position.
-    fn at(&self, way: Way) -> u32 {
+    fn at(&self, way: Direction) -> u32 {
         match way {
-            Way::Send => self.registers.position().at,
-            Way::Receive => self.registers.receive.at(),
+            Direction::Send => self.registers.position().at,
+            Direction::Receive => self.registers.receive.at(),
         }
     }
 
@@ -141,7 +141,7 @@ impl Core {
                 continue;
             }
             if anew && !first {
-                held.begin_anew()
+                held.restart()
             } else {
                 held.clear()
             }
@@ -168,7 +168,13 @@ impl Core {
 
     /// Fetches descriptors that were given back and may not have left, and gives them back. A
     /// descriptor that came back since looks the same, and is given back once more.
-    fn find_lost(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, at): (Way, u32)) {
+    fn find_lost(
+        &self,
+        half: &mut Half,
+        ring: &Ring,
+        held: &mut Held,
+        (way, at): (Direction, u32),
+    ) {
         let end = self.at(way);
         let run = if end > at { end - at } else { ring.len - at }.min(RUN);
         let Want::Here(bytes) = held.want_run(ring.address(at), (run * ring.size()) as usize)
@@ -180,8 +186,8 @@ impl Core {
             ring.put(place, bytes);
             match way {
                 _ if !ring.is_owned(place) => continue,
-                Way::Send => ring.give_back(place),
-                Way::Receive => {
+                Direction::Send => ring.give_back(place),
+                Direction::Receive => {
                     ring.fill(place, bits::ERR | bits::BUFF | bits::STP | bits::ENP, Some(0));
                 }
             }
@@ -191,7 +197,13 @@ impl Core {
     }
 
     /// Fetches descriptors that the controller may own, with the buffers of those to be sent.
-    fn fetch_ring(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, now): (Way, Nanos)) {
+    fn fetch_ring(
+        &self,
+        half: &mut Half,
+        ring: &Ring,
+        held: &mut Held,
+        (way, now): (Direction, Nanos),
+    ) {
         let at = ring.after(half.pushed % ring.len, half.count);
         let run = (ring.len - at).min(ring.len - half.count).min(RUN);
         let from = ring.address(at);
@@ -201,12 +213,12 @@ impl Core {
         let owned = descriptors.map_while(|bytes| Some((bytes.to_vec(), ring.parse(bytes)?)));
         let owned: Vec<_> = owned.collect();
         let ready = match way {
-            Way::Send => {
+            Direction::Send => {
                 let buffer = |of: &Descriptor| Some((u64::from(of.address), of.len));
                 let buffers: Vec<_> = owned.iter().map(|(_, of)| buffer(of)).collect();
                 held.lay(&self.memory, &buffers, LONGEST)
             }
-            Way::Receive => Some(owned.len()),
+            Direction::Receive => Some(owned.len()),
         };
         let Some(ready) = ready else { return };
         // The first one comes last, so that a driver that sees it sees all.
@@ -221,21 +233,21 @@ impl Core {
         half.misses = if ready > 0 { 0 } else { half.misses + 1 }.min(MAX_BACKOFF[way as usize]);
         let again = std::mem::take(&mut half.again) || all;
         half.look_at = if again { Nanos(0) } else { now + (LOOK_NS << half.misses) };
-        if way == Way::Send && ready > 0 {
+        if way == Direction::Send && ready > 0 {
             self.registers.transmit.demands.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// True if a direction's ring is due for a read, or is being read.
-    fn is_due(&self, half: &Half, way: Way, now: Nanos) -> bool {
+    fn is_due(&self, half: &Half, way: Direction, now: Nanos) -> bool {
         half.asking || self.looks_at(half, way).is_some_and(|at| at <= now)
     }
 
     /// When to read a direction's ring, if at all.
-    fn looks_at(&self, half: &Half, way: Way) -> Option<Nanos> {
+    fn looks_at(&self, half: &Half, way: Direction) -> Option<Nanos> {
         let len = half.ring.as_ref()?.len;
-        let on = if way == Way::Send { status::TXON } else { status::RXON };
-        let polls = way == Way::Receive
+        let on = if way == Direction::Send { status::TXON } else { status::RXON };
+        let polls = way == Direction::Receive
             || half.look_at == Nanos(0)
             || self.registers.csr(csr::FEATURES) & features::TXDPOLL == 0;
         let idle = !half.asking && half.lost.is_none() && !self.registers.has(board::INITIALIZING);
@@ -244,20 +256,20 @@ impl Core {
     }
 
     /// Pushes what the model gave back: frames first, then their descriptors.
-    fn push_ring(&self, half: &mut Half, ring: &Ring, way: Way, out: &mut dyn Out) -> u16 {
+    fn push_ring(&self, half: &mut Half, ring: &Ring, way: Direction, out: &mut dyn Out) -> u16 {
         let mut causes = 0;
         while out.has_room()
             && let Some((at, bytes)) = half.mended.pop_front()
         {
             out.write(at, &bytes);
-            causes |= if way == Way::Send { status::TINT } else { status::RINT };
+            causes |= if way == Direction::Send { status::TINT } else { status::RINT };
         }
         loop {
             let at = half.pushed % ring.len;
             let most = half.count.min(ring.len - at).min(RUN);
             let mut run = 0;
             while run < most && !ring.is_owned(at + run) && out.has_room() {
-                if way == Way::Receive {
+                if way == Direction::Receive {
                     self.push_buffer(half, ring, at + run, out);
                 }
                 run += 1;
@@ -266,7 +278,7 @@ impl Core {
                 return causes;
             }
             let bytes: Vec<_> = (at..at + run).map(|at| ring.bytes(at)).collect();
-            if way == Way::Receive {
+            if way == Direction::Receive {
                 // Lengths go first, so that no driver finds a descriptor without its length.
                 let owned = bytes.iter().flat_map(|bytes| ring.with_own(bytes)).collect::<Vec<_>>();
                 out.write(ring.address(at), &owned);
@@ -278,9 +290,9 @@ impl Core {
             (half.look_at, half.misses) = (half.look_at.min(Nanos(1)), 0);
             let silent = self.registers.csr(csr::EXTENDED) & extended::TOKINTD != 0;
             causes |= match way {
-                Way::Send if silent => 0,
-                Way::Send => status::TINT,
-                Way::Receive => status::RINT,
+                Direction::Send if silent => 0,
+                Direction::Send => status::TINT,
+                Direction::Receive => status::RINT,
             };
         }
     }
@@ -308,7 +320,7 @@ impl Remote for Core {
         let mut inner = copied.inner();
         self.notice_rings(&mut inner, held);
         if copied.demanded.swap(false, Ordering::Relaxed) {
-            let half = &mut inner.halves[Way::Send as usize];
+            let half = &mut inner.halves[Direction::Send as usize];
             (half.look_at, half.again) = (Nanos(0), half.asking);
         }
         for way in WAYS {
@@ -338,11 +350,11 @@ impl Remote for Core {
         causes.into()
     }
 
-    fn remind(&self, causes: u32) {
+    fn confirm_pushed(&self, causes: u32) {
         self.registers.raise(causes as u16);
     }
 
-    fn remind_of_all(&self) {
+    fn confirm_all_pushed(&self) {
         if self.registers.status() & status::STRT != 0 {
             self.registers.raise(status::TINT | status::RINT);
         }
@@ -371,7 +383,7 @@ impl Remote for Core {
     fn forget(&self) -> bool {
         let Some(copied) = &self.copied else { return false };
         let (unused, mut inner) = (self.lock(), copied.inner());
-        let is_pushed = |way: Way| {
+        let is_pushed = |way: Direction| {
             let half = &inner.halves[way as usize];
             let owned = |ring: &Ring| half.count == 0 || ring.is_owned(half.pushed % ring.len);
             half.lost.is_none() && half.mended.is_empty() && half.ring.as_ref().is_none_or(owned)

@@ -95,7 +95,7 @@ impl Style {
     }
 
     /// True if PAM, LAFM and BAM exist.
-    pub fn tells_match(self) -> bool {
+    pub fn has_match_bits(self) -> bool {
         !matches!(self, Self::Short { .. })
     }
 }

@@ -19,7 +19,7 @@ use super::receive::SHORTEST;
 use super::registers::{Fault, Position, board, csr, extended, features, status};
 use super::ring::{Descriptor, Ring};
 use crate::combine::Combine;
-use crate::csb::{Host, Way};
+use crate::csb::{Direction, Host};
 use crate::device;
 
 /// Most frames lent at a time.
@@ -195,7 +195,7 @@ impl Transmit {
     /// Notices another status block.
     #[inline(always)]
     fn notice(&mut self) {
-        if self.host.notice(&self.core.block, Way::Send, 0) {
+        if self.host.notice(&self.core.block, Direction::Send, 0) {
             self.host.publish_head(self.done());
         }
     }
@@ -389,7 +389,7 @@ impl device::Transmit for Transmit {
         }
         let incomplete = self.incomplete.map(|(_, since)| since + PATIENCE_NS);
         if self.host.on().is_some() {
-            return incomplete.into_iter().chain(self.host.look_again_at()).min();
+            return incomplete.into_iter().chain(self.host.recheck_at()).min();
         }
         let held = self.combine.deadline();
         let poll = self.polls().then_some(self.poll.next);

@@ -203,7 +203,7 @@ impl Ring for Packed {
             return Ok(None);
         }
         let mut at = self.taken;
-        pieces.begin_chain();
+        pieces.start_chain();
         for slots in 1..=free.min(MAX_CHAIN) {
             // The driver wrote the later descriptors as available too, before this one became
             // available.

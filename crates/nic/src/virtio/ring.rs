@@ -45,7 +45,7 @@ impl Pieces {
     }
 
     /// Begins a chain.
-    pub fn begin_chain(&mut self) {
+    pub fn start_chain(&mut self) {
         self.chain = 0;
     }
 

@@ -198,7 +198,7 @@ impl Ring for Split {
         }
         let id = self.head();
         let mut next = id;
-        pieces.begin_chain();
+        pieces.start_chain();
         for _ in 0..self.size.min(MAX_CHAIN) {
             let descriptor = self.descriptors.get(usize::from(next)).ok_or(Fault::BadDescriptor)?;
             let word = descriptor.word(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The register accesses of Linux's e1000 and e1000e.
 
 use crate::target::{Space, Target};
-use crate::{Meant, Seen};
+use crate::{Intended, Seen};
 
 const MEM: Space = Space(0);
 const TX: u32 = 0x2000;
@@ -25,72 +25,84 @@ const PBA: u64 = 0x1000;
 const MANC: u64 = 0x5820;
 
 /// Where this 82540EM differs from QEMU's e1000 (7.2 to 11), and why.
-pub const MEANT_E1000: &[Meant] = &[
-    Meant { at: "MANC without ARP", bits: 0x2000, why: "MANC is read and written; QEMU drops it" },
-    Meant {
+pub const INTENDED_E1000: &[Intended] = &[
+    Intended {
+        at: "MANC without ARP",
+        bits: 0x2000,
+        why: "MANC is read and written; QEMU drops it",
+    },
+    Intended {
         at: "ICR at reset",
         bits: 4,
         why: "the link has come up since power-on: LSC; QEMU leaves the first change out",
     },
-    Meant {
+    Intended {
         at: "EECD",
         bits: 0x80,
         why: "granted when it is requested (EECD, EE_GNT); QEMU grants always",
     },
-    Meant { at: "EEPROM 0x05", bits: 0xffff, why: OEM },
-    Meant { at: "EEPROM 0x06", bits: 0xffff, why: OEM },
-    Meant { at: "EEPROM 0x07", bits: 0xffff, why: OEM },
-    Meant { at: "EEPROM 0x1*", bits: 0xffff, why: OEM },
-    Meant { at: "EEPROM 0x2*", bits: 0xffff, why: OEM },
-    Meant { at: "EEPROM 0x3*", bits: 0xffff, why: OEM },
-    Meant { at: "EERD 63", bits: 0xffff_0000, why: "the adjusting word follows from the rest" },
-    Meant { at: "FC*", bits: u32::MAX, why: LATCH },
-    Meant { at: "TIPG", bits: u32::MAX, why: LATCH },
-    Meant { at: "TIDV", bits: u32::MAX, why: LATCH },
-    Meant { at: "RXCSUM", bits: u32::MAX, why: LATCH },
-    Meant { at: "GOTCL", bits: u32::MAX, why: "QEMU 7.2 counts good octets sent, 11 does not" },
-    Meant { at: "statistic 0x40dc", bits: 1, why: "frames by length: likewise" },
+    Intended { at: "EEPROM 0x05", bits: 0xffff, why: OEM },
+    Intended { at: "EEPROM 0x06", bits: 0xffff, why: OEM },
+    Intended { at: "EEPROM 0x07", bits: 0xffff, why: OEM },
+    Intended { at: "EEPROM 0x1*", bits: 0xffff, why: OEM },
+    Intended { at: "EEPROM 0x2*", bits: 0xffff, why: OEM },
+    Intended { at: "EEPROM 0x3*", bits: 0xffff, why: OEM },
+    Intended { at: "EERD 63", bits: 0xffff_0000, why: "the adjusting word follows from the rest" },
+    Intended { at: "FC*", bits: u32::MAX, why: LATCH },
+    Intended { at: "TIPG", bits: u32::MAX, why: LATCH },
+    Intended { at: "TIDV", bits: u32::MAX, why: LATCH },
+    Intended { at: "RXCSUM", bits: u32::MAX, why: LATCH },
+    Intended { at: "GOTCL", bits: u32::MAX, why: "QEMU 7.2 counts good octets sent, 11 does not" },
+    Intended { at: "statistic 0x40dc", bits: 1, why: "frames by length: likewise" },
 ];
 
 const OEM: &str = "words of the board's maker, which no driver looks at but for their sum";
 const LATCH: &str = "read and written in the data sheet; QEMU does not give it back";
 
 /// Where this 82574L differs from QEMU's e1000e, and why.
-pub const MEANT_E1000E: &[Meant] = &[
-    Meant { at: "STATUS", bits: 0x100, why: "ASDV says 1000 Mb/s by 10 and by 11" },
-    Meant { at: "EECD", bits: 8, why: "the level of a pin that nobody drives" },
-    Meant { at: "SWSM", bits: 1, why: "free after power-on, taken by the first read (SWSM, SMBI)" },
-    Meant { at: "EXTCNF_CTRL", bits: 8, why: "loaded from the NVM, where ours has zero" },
-    Meant { at: "MANC", bits: 0x1000_0000, why: "there is no management engine to tell" },
-    Meant { at: "PHY 1", bits: 0x20, why: "negotiated at once; QEMU takes half a second" },
-    Meant { at: "PHY 9", bits: 0x100, why: "1000BASE-T half duplex is not offered" },
-    Meant { at: "NVM 0x04", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x08", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x09", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x0b", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x0e", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x0f", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x1*", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x2*", bits: 0xffff_0000, why: OEM },
-    Meant { at: "NVM 0x3*", bits: 0xffff_0000, why: OEM },
-    Meant { at: "GCR", bits: 0x0680_0000, why: "of the PCI Express core, which is the bus's here" },
-    Meant { at: "TIDV", bits: u32::MAX, why: LATCH },
-    Meant {
+pub const INTENDED_E1000E: &[Intended] = &[
+    Intended { at: "STATUS", bits: 0x100, why: "ASDV says 1000 Mb/s by 10 and by 11" },
+    Intended { at: "EECD", bits: 8, why: "the level of a pin that nobody drives" },
+    Intended {
+        at: "SWSM",
+        bits: 1,
+        why: "free after power-on, taken by the first read (SWSM, SMBI)",
+    },
+    Intended { at: "EXTCNF_CTRL", bits: 8, why: "loaded from the NVM, where ours has zero" },
+    Intended { at: "MANC", bits: 0x1000_0000, why: "there is no management engine to tell" },
+    Intended { at: "PHY 1", bits: 0x20, why: "negotiated at once; QEMU takes half a second" },
+    Intended { at: "PHY 9", bits: 0x100, why: "1000BASE-T half duplex is not offered" },
+    Intended { at: "NVM 0x04", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x08", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x09", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x0b", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x0e", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x0f", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x1*", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x2*", bits: 0xffff_0000, why: OEM },
+    Intended { at: "NVM 0x3*", bits: 0xffff_0000, why: OEM },
+    Intended {
+        at: "GCR",
+        bits: 0x0680_0000,
+        why: "of the PCI Express core, which is the bus's here",
+    },
+    Intended { at: "TIDV", bits: u32::MAX, why: LATCH },
+    Intended {
         at: "ICR, all taken",
         bits: 0x0100_0004,
         why: "the link has come up since power-on: LSC; QEMU leaves the first change out",
     },
-    Meant { at: "IMS*", bits: 8, why: "a reserved bit, which causes nothing" },
-    Meant {
+    Intended { at: "IMS*", bits: 8, why: "a reserved bit, which causes nothing" },
+    Intended {
         at: "ICR after ICS",
         bits: 0x0100_0000,
         why: "OTHER comes with LSC (82574, ICR); QEMU sets it with MSI-X only",
     },
-    Meant { at: "GOTCL", bits: 4, why: FCS },
-    Meant { at: "TOTL", bits: 4, why: FCS },
-    Meant { at: "statistic 0x40c8", bits: 4, why: FCS },
-    Meant { at: "PTC64", bits: 1, why: FCS },
-    Meant { at: "statistic 0x40dc", bits: 1, why: FCS },
+    Intended { at: "GOTCL", bits: 4, why: FCS },
+    Intended { at: "TOTL", bits: 4, why: FCS },
+    Intended { at: "statistic 0x40c8", bits: 4, why: FCS },
+    Intended { at: "PTC64", bits: 1, why: FCS },
+    Intended { at: "statistic 0x40dc", bits: 1, why: FCS },
 ];
 
 const FCS: &str = "check sequences count as octets and in lengths; QEMU 7.2 leaves them out";
@@ -388,30 +400,30 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
 }
 
 /// Where looped-back frames differ from QEMU's, and why.
-pub const MEANT_FRAMES: &[Meant] = &[
-    Meant { at: "plain: status*", bits: 0x6074, why: SUMS },
-    Meant { at: "legacy sum: status*", bits: 0x6074, why: SUMS },
-    Meant { at: "TCP sums: status*", bits: 0x6074, why: SUMS },
-    Meant { at: "UDP sums: status*", bits: 0x6074, why: SUMS },
-    Meant {
+pub const INTENDED_FRAMES: &[Intended] = &[
+    Intended { at: "plain: status*", bits: 0x6074, why: SUMS },
+    Intended { at: "legacy sum: status*", bits: 0x6074, why: SUMS },
+    Intended { at: "TCP sums: status*", bits: 0x6074, why: SUMS },
+    Intended { at: "UDP sums: status*", bits: 0x6074, why: SUMS },
+    Intended {
         at: "legacy sum: frame 1 +0x18",
         bits: 0x0000_ffff,
         why: "a legacy descriptor may ask for a sum, too (TDESC.CMD.IC); QEMU does not look",
     },
-    Meant { at: "TSO: RDH", bits: u32::MAX, why: WHOLE },
-    Meant { at: "TSO: length*", bits: u32::MAX, why: WHOLE },
-    Meant { at: "TSO: status*", bits: u32::MAX, why: WHOLE },
-    Meant { at: "TSO: frame*", bits: u32::MAX, why: WHOLE },
-    Meant { at: "GPTC", bits: u32::MAX, why: "what comes back is not counted as sent" },
-    Meant { at: "TSCTC", bits: u32::MAX, why: "likewise" },
+    Intended { at: "TSO: RDH", bits: u32::MAX, why: WHOLE },
+    Intended { at: "TSO: length*", bits: u32::MAX, why: WHOLE },
+    Intended { at: "TSO: status*", bits: u32::MAX, why: WHOLE },
+    Intended { at: "TSO: frame*", bits: u32::MAX, why: WHOLE },
+    Intended { at: "GPTC", bits: u32::MAX, why: "what comes back is not counted as sent" },
+    Intended { at: "TSCTC", bits: u32::MAX, why: "likewise" },
 ];
 
 /// Further differences: QEMU's e1000e has them, its e1000 has not.
-pub const MEANT_FRAMES_E: &[Meant] = &[
-    Meant { at: "TCP sums: frame 2 +0x18", bits: 0x0000_ffff, why: UNDONE },
-    Meant { at: "TCP sums: frame 2 +0x30", bits: 0xffff_0000, why: UNDONE },
-    Meant { at: "UDP sums: frame 3 +0x18", bits: 0x0000_ffff, why: UNDONE },
-    Meant { at: "UDP sums: frame 3 +0x28", bits: 0x0000_ffff, why: UNDONE },
+pub const INTENDED_FRAMES_E: &[Intended] = &[
+    Intended { at: "TCP sums: frame 2 +0x18", bits: 0x0000_ffff, why: UNDONE },
+    Intended { at: "TCP sums: frame 2 +0x30", bits: 0xffff_0000, why: UNDONE },
+    Intended { at: "UDP sums: frame 3 +0x18", bits: 0x0000_ffff, why: UNDONE },
+    Intended { at: "UDP sums: frame 3 +0x28", bits: 0x0000_ffff, why: UNDONE },
 ];
 
 const UNDONE: &str =

@@ -43,7 +43,7 @@ impl Seen {
 
 /// An intended difference: where, in which bits, and why the model is right or free.
 #[derive(Debug)]
-struct Meant {
+struct Intended {
     at: &'static str,
     bits: u32,
     why: &'static str,
@@ -60,7 +60,7 @@ fn skip(test: &str, why: &str) {
 }
 
 /// The differences: name, this model's value, QEMU's value.
-fn differences(ours: &Seen, theirs: &Seen, meant: &[&Meant]) -> Vec<String> {
+fn differences(ours: &Seen, theirs: &Seen, meant: &[&Intended]) -> Vec<String> {
     let values = |seen: &Seen| seen.0.iter().cloned().collect::<BTreeMap<_, _>>();
     let [mine, yours] = [ours, theirs].map(values);
     assert_eq!((mine.len(), yours.len()), (ours.0.len(), theirs.0.len()), "names are used once");
@@ -95,7 +95,7 @@ fn compare(
     test: &str,
     (card, qemu, clock): (Card, &str, bool),
     script: fn(&mut dyn Target) -> Seen,
-    meant: &[&[Meant]],
+    meant: &[&[Intended]],
 ) {
     let mut theirs = match Qemu::start(qemu, clock) {
         Ok(theirs) => theirs,
@@ -111,17 +111,22 @@ fn compare(
 
 #[test]
 fn pcnet32_finds_and_opens_the_same_card() {
-    compare("pcnet32_finds_and_opens_the_same_card", PCNET, pcnet::probe_and_open, &[pcnet::MEANT]);
+    compare(
+        "pcnet32_finds_and_opens_the_same_card",
+        PCNET,
+        pcnet::probe_and_open,
+        &[pcnet::INTENDED],
+    );
 }
 
 #[test]
 fn a_pcnets_frames_come_back_the_same() {
-    compare("a_pcnets_frames_come_back_the_same", PCNET, pcnet::frames, &[pcnet::MEANT]);
+    compare("a_pcnets_frames_come_back_the_same", PCNET, pcnet::frames, &[pcnet::INTENDED]);
 }
 
 #[test]
 fn a_pcnets_registers_are_the_same() {
-    compare("a_pcnets_registers_are_the_same", PCNET, pcnet::registers, &[pcnet::MEANT]);
+    compare("a_pcnets_registers_are_the_same", PCNET, pcnet::registers, &[pcnet::INTENDED]);
 }
 
 #[test]
@@ -130,7 +135,7 @@ fn e1000_finds_and_opens_the_same_card() {
         "e1000_finds_and_opens_the_same_card",
         (Card::E1000(nic::e1000::Chip::Em82540), "e1000", false),
         e1000::probe_and_open,
-        &[e1000::MEANT_E1000],
+        &[e1000::INTENDED_E1000],
     );
 }
 
@@ -140,7 +145,7 @@ fn boot_loaders_find_the_same_card() {
         "boot_loaders_find_the_same_card",
         (Card::E1000(nic::e1000::Chip::Em82540), "e1000", false),
         e1000::boot,
-        &[e1000::MEANT_E1000],
+        &[e1000::INTENDED_E1000],
     );
 }
 
@@ -150,7 +155,7 @@ fn e1000e_finds_and_opens_the_same_card() {
         "e1000e_finds_and_opens_the_same_card",
         (Card::E1000(nic::e1000::Chip::L82574), "e1000e", false),
         e1000::probe_and_open_e,
-        &[e1000::MEANT_E1000E],
+        &[e1000::INTENDED_E1000E],
     );
 }
 
@@ -160,7 +165,7 @@ fn an_e1000s_frames_are_finished_and_come_back_the_same() {
         "an_e1000s_frames_are_finished_and_come_back_the_same",
         (Card::E1000(nic::e1000::Chip::Em82540), "e1000", true),
         e1000::frames,
-        &[e1000::MEANT_FRAMES],
+        &[e1000::INTENDED_FRAMES],
     );
 }
 
@@ -170,16 +175,16 @@ fn an_e1000es_frames_are_finished_and_come_back_the_same() {
         "an_e1000es_frames_are_finished_and_come_back_the_same",
         (Card::E1000(nic::e1000::Chip::L82574), "e1000e", true),
         e1000::frames,
-        &[e1000::MEANT_FRAMES, e1000::MEANT_FRAMES_E],
+        &[e1000::INTENDED_FRAMES, e1000::INTENDED_FRAMES_E],
     );
 }
 
 #[test]
 fn a_difference_that_is_not_meant_is_found() {
     let seen = |value| Seen(vec![("STATUS".to_owned(), value), ("CTRL".to_owned(), 0)]);
-    let meant = [&Meant { at: "STAT*", bits: 0xf0, why: "" }];
+    let meant = [&Intended { at: "STAT*", bits: 0xf0, why: "" }];
     assert_eq!(differences(&seen(0x12), &seen(0x32), &meant), Vec::<String>::new());
     assert_eq!(differences(&seen(0x12), &seen(0x13), &meant).len(), 1);
-    let meant = [&Meant { at: "STAT", bits: 0xf0, why: "" }];
+    let meant = [&Intended { at: "STAT", bits: 0xf0, why: "" }];
     assert_eq!(differences(&seen(0x12), &seen(0x32), &meant).len(), 1);
 }

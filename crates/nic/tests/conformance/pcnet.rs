@@ -1,7 +1,7 @@
 //! The register accesses of pcnet32.
 
 use crate::target::{Space, Target};
-use crate::{Meant, Seen};
+use crate::{Intended, Seen};
 
 const IO: Space = Space(0);
 const INIT: u32 = 0x1000;
@@ -10,20 +10,20 @@ const TX: u32 = 0x3000;
 const BUFFERS: u32 = 0x1_0000;
 
 /// Where this model differs from QEMU (7.2 to 11), and why.
-pub const MEANT: &[Meant] = &[
-    Meant {
+pub const INTENDED: &[Intended] = &[
+    Intended {
         at: "CSR0 stopped",
         bits: 0x10,
         why: "STOP turns the transmitter off (Am79C970A, CSR0, TXON); QEMU turns it on",
     },
-    Meant { at: "CSR0 all three", bits: 0x10, why: "the same" },
-    Meant {
+    Intended { at: "CSR0 all three", bits: 0x10, why: "the same" },
+    Intended {
         at: "what came back+0x64",
         bits: u32::MAX,
         why: "a check sequence is the complement of the CRC, its first bit first (IEEE 802.3, 3.2.9); \
               QEMU stores the CRC itself, most significant byte first",
     },
-    Meant {
+    Intended {
         at: "CSR15 written while it runs",
         bits: 0xffff,
         why: "the mode is written while STOP or SPND is set (Am79C970A, CSR15)",

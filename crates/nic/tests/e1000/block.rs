@@ -1,7 +1,7 @@
 //! The shared status block, both versions, between the model and a driver that uses it.
 
 use driver::csb::{Block, BlockQueue};
-use nic::csb::{NONE, Version, Way};
+use nic::csb::{Direction, NONE, Version};
 use nic::e1000::Chip;
 use port::Nanos;
 
@@ -34,8 +34,8 @@ fn rig(version: Version) -> Rig {
     bed.write(reg::CTRL, 1 << 26);
     let mut bed = bed;
     bed.start(16, 16);
-    let mut send = block.queue(Way::Send, 0, 16).unwrap();
-    let mut receive = block.queue(Way::Receive, 0, 16).unwrap();
+    let mut send = block.queue(Direction::Send, 0, 16).unwrap();
+    let mut receive = block.queue(Direction::Receive, 0, 16).unwrap();
     let _ = (send.publish(0), receive.publish(15));
     send.turn(true);
     receive.turn(true);
@@ -91,7 +91,7 @@ fn frames_are_told_of_only_when_the_driver_sleeps() {
 }
 
 #[test]
-fn a_reset_leaves_the_block_where_it_is_and_begins_anew() {
+fn a_reset_keeps_the_blocks_address_and_restarts_the_device() {
     for version in [Version::One, Version::Two] {
         let Rig { mut bed, mut send, .. } = rig(version);
         bed.put(&frame(64, 0));
@@ -160,7 +160,7 @@ fn the_device_looks_on_no_longer_than_its_own_limit() {
     announce(&bed, PAGE);
     let mut bed = bed;
     bed.start(16, 16);
-    let mut send = block.queue(Way::Send, 0, 16).unwrap();
+    let mut send = block.queue(Direction::Send, 0, 16).unwrap();
     bed.put(&frame(64, 0));
     let _ = send.publish(bed.tx_next);
     send.turn(true);

@@ -347,7 +347,7 @@ fn regression_the_second_buffer_of_a_frame_is_outside_of_memory() {
 }
 
 #[test]
-fn a_head_beyond_a_ring_that_nobody_uses_yet_is_no_fault() {
+fn a_head_beyond_an_unused_ring_is_no_fault() {
     let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     for (head, tail) in [(reg::TDH, reg::TDT), (reg::RDH, reg::RDT)] {

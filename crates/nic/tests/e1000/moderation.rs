@@ -22,7 +22,7 @@ fn at(bed: &mut Bed, now: Nanos) -> (u32, Option<Nanos>) {
 }
 
 #[test]
-fn the_receive_delay_begins_anew_with_each_frame_up_to_the_absolute_one() {
+fn each_frame_restarts_the_receive_delay_up_to_the_absolute_one() {
     let mut bed = bed();
     bed.write(reg::RDTR, 10);
     bed.write(reg::RADV, 25);

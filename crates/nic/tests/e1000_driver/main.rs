@@ -198,7 +198,7 @@ fn frames_in_pieces_are_put_together() {
 
 /// The claim: a side that is awake is not woken, so traffic causes almost no traps.
 #[test]
-fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
+fn a_status_block_needs_a_doorbell_only_for_a_sleeping_side() {
     for chip in CHIPS {
         for version in [Version::One, Version::Two] {
             let config =

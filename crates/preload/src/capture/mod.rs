@@ -58,7 +58,7 @@ pub static INTERFACES: Lock<Interfaces> = Lock::new(Interfaces::new());
 /// Hides the library's descriptors from the program.
 pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: lower_one };
 
-fn lower_one(fd: std::os::fd::RawFd) {
+fn unprotect_one(fd: std::os::fd::RawFd) {
     fds::OURS.clear(fd);
 }
 
@@ -97,7 +97,7 @@ impl Handle {
     }
 
     /// Stores a failure for `pcap_geterr`; returns the call's result code.
-    fn tell(&self, failure: &Failure) -> c_int {
+    fn set_error(&self, failure: &Failure) -> c_int {
         self.is_its.store(false, Ordering::Relaxed);
         // SAFETY: the handle's, and a program uses a handle in one thread at a time.
         unsafe { write_message(self.message.get().cast(), &failure.message) };
@@ -108,10 +108,10 @@ impl Handle {
     fn returned(&self, call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
         match catch_unwind(AssertUnwindSafe(call)) {
             Ok(Ok(value)) => value,
-            Ok(Err(failure)) => self.tell(&failure),
+            Ok(Err(failure)) => self.set_error(&failure),
             Err(_) => {
                 let said = "The library failed; close the capture";
-                self.tell(&Failure::new(Code::Error, Errno::IO, said))
+                self.set_error(&Failure::new(Code::Error, Errno::IO, said))
             }
         }
     }

@@ -164,7 +164,7 @@ fn is_netlink(fd: c_int) -> bool {
 }
 
 /// Writes the source address of a frame.
-unsafe fn tell(fd: c_int, bytes: &[u8], address: *mut c_void, len: &mut socklen_t) {
+unsafe fn write_source(fd: c_int, bytes: &[u8], address: *mut c_void, len: &mut socklen_t) {
     let Some(index) = find(fd).and_then(|packet| packet.port()) else { return };
     // SAFETY: all zero bytes are a valid address.
     let mut from: sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -202,7 +202,7 @@ export! {
             let got = real::recvfrom(fd, bytes, len, flags, ptr::null_mut(), ptr::null_mut());
             if let Ok(got) = usize::try_from(got) {
                 let frame = std::slice::from_raw_parts(bytes.cast(), got.min(len));
-                tell(fd, frame, address.cast(), &mut *address_len);
+                write_source(fd, frame, address.cast(), &mut *address_len);
             }
             got
         }
@@ -224,7 +224,7 @@ export! {
                 (usize::try_from(got), name.is_null(), given.msg_iov.as_ref())
             {
                 let frame = std::slice::from_raw_parts(part.iov_base.cast(), got.min(part.iov_len));
-                tell(fd, frame, name, &mut len);
+                write_source(fd, frame, name, &mut len);
             }
             (given.msg_name, given.msg_namelen) = (name, len);
             got
@@ -263,7 +263,7 @@ export! {
             if !is_bound(fd) || address.is_null() || len.is_null() {
                 return real::getsockname(fd, address, len);
             }
-            tell(fd, &[], address.cast(), &mut *len);
+            write_source(fd, &[], address.cast(), &mut *len);
         }
         0
     }

@@ -55,7 +55,7 @@ impl Connection {
         }
         if progress.acked > 0 {
             self.send.duplicate_acks = 0;
-            self.tell_room(shared);
+            self.report_room(shared);
         }
         self.recover(shared, header, &progress, now);
         self.after_ack(shared, now);
@@ -187,12 +187,12 @@ impl Connection {
     }
 
     /// Tells an application that waits for room, once there is enough to be worth a call.
-    fn tell_room(&mut self, shared: &mut Shared) {
+    fn report_room(&mut self, shared: &mut Shared) {
         if self.has(Marks::WANTS_ROOM)
             && self.room(&shared.config) >= self.send_limit(&shared.config) / 2
         {
             self.marks.remove(Marks::WANTS_ROOM);
-            self.tell(shared, Events::WRITABLE);
+            self.queue_events(shared, Events::WRITABLE);
         }
     }
 

@@ -109,7 +109,7 @@ impl Connection {
         }
         self.fill_gap(shared);
         if self.receive.buffer.readable() > 0 {
-            self.tell(shared, Events::READABLE);
+            self.queue_events(shared, Events::READABLE);
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Connection {
         }
         self.acknowledge_now(shared);
         if self.receive.buffer.readable() > 0 {
-            self.tell(shared, Events::READABLE);
+            self.queue_events(shared, Events::READABLE);
         }
         Err(Drop::NoMemory)
     }
@@ -232,7 +232,7 @@ impl Connection {
         }
         self.receive.nxt += 1;
         self.acknowledge_now(shared);
-        self.tell(shared, Events::PEER_CLOSED | Events::READABLE);
+        self.queue_events(shared, Events::PEER_CLOSED | Events::READABLE);
         match self.state {
             State::FinWait1 if self.has(Marks::FIN_ACKED) => self.enter_time_wait(shared, now),
             State::FinWait1 => self.state = State::Closing,

@@ -226,7 +226,7 @@ impl Connection {
         self.timers.stop_retransmission();
         self.send.rtt.backoff = 0;
         self.arm_keep_alive();
-        self.tell(shared, Events::CONNECTED);
+        self.queue_events(shared, Events::CONNECTED);
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl Connection {
         if !flags.contains(Flags::SYN) {
             return Err(Drop::BadFlags);
         }
-        self.agree_with(shared, header, acks, now);
+        self.apply_options(shared, header, acks, now);
         self.receive.last_heard = now;
         self.timers.stop_retransmission();
         if acks {
@@ -275,7 +275,7 @@ impl Connection {
         Ok(())
     }
 
-    fn agree_with(&mut self, shared: &Shared, header: &Header, acks: bool, now: Nanos) {
+    fn apply_options(&mut self, shared: &Shared, header: &Header, acks: bool, now: Nanos) {
         let options = &header.options;
         let config = &shared.config;
         // A SYN asks for ECN by both flags; a SYN-ACK agrees by ECE alone (RFC 3168, 6.1.1).
@@ -290,7 +290,7 @@ impl Connection {
             ts_recent: options.timestamp.filter(|_| config.timestamps).map(|t| t.value),
             rtt: 0,
         };
-        self.agree(config, &agreed, now);
+        self.negotiate(config, &agreed, now);
     }
 
     fn on_syn_ack(&mut self, shared: &mut Shared, header: &Header, now: Nanos) {
@@ -305,6 +305,6 @@ impl Connection {
         self.send.rtt.backoff = 0;
         self.arm_keep_alive();
         self.acknowledge_now(shared);
-        self.tell(shared, Events::CONNECTED | Events::WRITABLE);
+        self.queue_events(shared, Events::CONNECTED | Events::WRITABLE);
     }
 }

@@ -103,7 +103,7 @@ bitflags! {
         /// On the work list.
         const READY = 1 << 0;
         /// On the list of events.
-        const TOLD = 1 << 1;
+        const EVENTS_QUEUED = 1 << 1;
         /// The application has its handle.
         const OWNED = 1 << 2;
         /// The connection is in the table, so segments find it.
@@ -282,7 +282,7 @@ impl Connection {
     ) -> Self {
         let mut this = Self::bare(flow, generation, shared, tuning, agreed.iss, now);
         this.marks = Marks::LINKED;
-        this.agree(&shared.config, agreed, now);
+        this.negotiate(&shared.config, agreed, now);
         this.send.una = agreed.iss + 1;
         this.state = State::Established;
         if agreed.rtt > 0 {
@@ -322,7 +322,7 @@ impl Connection {
     }
 
     /// Applies the result of the handshake. The peer's SYN is at `irs`.
-    fn agree(&mut self, config: &Config, agreed: &Agreed, now: Nanos) {
+    fn negotiate(&mut self, config: &Config, agreed: &Agreed, now: Nanos) {
         self.send.mss = self.send.mss.min(agreed.mss.max(MIN_MSS));
         self.marks.set(Marks::SACK, agreed.sack && config.sack);
         self.marks.set(Marks::ECN, agreed.ecn && config.ecn);
@@ -363,13 +363,13 @@ impl Connection {
     }
 
     /// Queues events for the application.
-    pub fn tell(&mut self, shared: &mut Shared, events: Events) {
+    pub fn queue_events(&mut self, shared: &mut Shared, events: Events) {
         self.events |= events;
         if self.marks.contains(Marks::OWNED)
-            && !self.marks.contains(Marks::TOLD)
+            && !self.marks.contains(Marks::EVENTS_QUEUED)
             && !self.events.is_empty()
         {
-            self.marks |= Marks::TOLD;
+            self.marks |= Marks::EVENTS_QUEUED;
             shared.events.push_back((self.index, self.generation));
         }
     }
@@ -391,7 +391,7 @@ impl Connection {
         self.send.buffer.clear(&mut shared.pool);
         self.receive.ranges.clear();
         self.receive.buffer.shrink(&mut shared.pool);
-        self.tell(shared, Events::CLOSED);
+        self.queue_events(shared, Events::CLOSED);
     }
 
     /// Returns true in the states that accept data from the peer.

@@ -6,7 +6,7 @@ use core::num::NonZeroU16;
 
 use crate::config::Tuning;
 use crate::connection::{Agreed, Connection, MIN_MSS, Marks, Run};
-use crate::cookie::{self, Remembered};
+use crate::cookie::{self, CookieState};
 use crate::counters::Drop;
 use crate::flow::Flow;
 use crate::machine::{ConnId, ListenerId, Machine, OpenError, Receive};
@@ -103,7 +103,7 @@ impl Machine {
         self.shared.counters.accepted += 1;
         // Data may have come, or the connection may have ended, before it was accepted.
         let events = connection.events;
-        connection.tell(&mut self.shared, events);
+        connection.queue_events(&mut self.shared, events);
         Some(ConnId { index, generation: connection.generation })
     }
 
@@ -221,10 +221,10 @@ impl Machine {
     }
 
     /// Returns the options that the peer's SYN offers and this side accepts.
-    fn offered(&self, header: &Header) -> Remembered {
+    fn offered(&self, header: &Header) -> CookieState {
         let (options, config) = (&header.options, &self.shared.config);
         let asks = Flags::ECE | Flags::CWR;
-        Remembered {
+        CookieState {
             mss: options.mss.unwrap_or(536).max(MIN_MSS),
             shift: options.window_scale.filter(|_| config.window_scaling),
             sack: options.sack_permitted && config.sack,
@@ -236,7 +236,7 @@ impl Machine {
     fn send_syn_ack(&mut self, index: u32, now: Nanos) {
         let Some(half) = self.half_open.get(index).copied() else { return };
         let agreed = half.agreed(now);
-        let remembered = Remembered {
+        let remembered = CookieState {
             mss: agreed.mss,
             shift: agreed.shift,
             sack: agreed.sack,
@@ -262,7 +262,7 @@ impl Machine {
         flow: Flow,
         iss: Seq,
         irs: Seq,
-        with: &Remembered,
+        with: &CookieState,
         stamp: Option<Timestamp>,
     ) -> Header {
         let config = &self.shared.config;
@@ -289,7 +289,7 @@ impl Machine {
     fn send_cookie(
         &mut self,
         header: &Header,
-        offered: &Remembered,
+        offered: &CookieState,
         now: Nanos,
     ) -> Result<(), Drop> {
         if !self.shared.config.syn_cookies {
@@ -301,7 +301,7 @@ impl Machine {
         // Without a timestamp there is no room to remember options.
         let with = match stamp {
             Some(_) => *offered,
-            None => Remembered { shift: None, sack: false, ecn: false, ..*offered },
+            None => CookieState { shift: None, sack: false, ecn: false, ..*offered },
         };
         let stamp =
             stamp.map(|stamp| Timestamp { value: cookie::stamp(clock, &with), echo: stamp.value });
@@ -333,7 +333,7 @@ impl Machine {
             // The timestamp offset was added before the option bits were put in, so the echo holds
             // the bits unchanged.
             Some(stamp) => cookie::unstamp(stamp.echo, mss),
-            None => Remembered { mss, shift: None, sack: false, ecn: false },
+            None => CookieState { mss, shift: None, sack: false, ecn: false },
         };
         let agreed = Agreed {
             iss,

@@ -294,10 +294,12 @@ impl Machine {
     pub fn next_event(&mut self) -> Option<(ConnId, Events)> {
         while let Some((index, generation)) = self.shared.events.pop_front() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
-            if connection.generation != generation || !connection.marks.contains(Marks::TOLD) {
+            if connection.generation != generation
+                || !connection.marks.contains(Marks::EVENTS_QUEUED)
+            {
                 continue;
             }
-            connection.marks.remove(Marks::TOLD);
+            connection.marks.remove(Marks::EVENTS_QUEUED);
             let events = core::mem::take(&mut connection.events);
             return Some((ConnId { index, generation }, events));
         }

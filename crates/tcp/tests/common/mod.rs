@@ -111,7 +111,7 @@ impl Wire {
 
 /// Impairments of a channel. Probabilities are in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Badness {
+pub struct Impairments {
     pub loss: u32,
     pub duplicate: u32,
     pub reorder: u32,
@@ -132,7 +132,7 @@ pub struct Badness {
 
 /// A channel of one direction.
 pub struct Channel {
-    pub badness: Badness,
+    pub impairments: Impairments,
     rng: Rng,
     flying: BTreeMap<(u64, u64), Vec<u8>>,
     count: u64,
@@ -143,9 +143,9 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn new(badness: Badness, seed: u64) -> Self {
+    pub fn new(impairments: Impairments, seed: u64) -> Self {
         Self {
-            badness,
+            impairments,
             rng: Rng(seed),
             flying: BTreeMap::new(),
             count: 0,
@@ -156,7 +156,7 @@ impl Channel {
     }
 
     pub fn put(&mut self, now: Nanos, mut packet: Vec<u8>) {
-        let b = self.badness;
+        let b = self.impairments;
         let data = packet.len() > 100;
         if self.rng.chance(b.loss) && (data || b.lose_acks) {
             self.lost += 1;
@@ -235,7 +235,7 @@ pub struct Net<A, B> {
 }
 
 impl<A: Host, B: Host> Net<A, B> {
-    pub fn new(a: A, b: B, there: Badness, back: Badness, seed: u64) -> Self {
+    pub fn new(a: A, b: B, there: Impairments, back: Impairments, seed: u64) -> Self {
         let (to_b, to_a) = (Channel::new(there, seed), Channel::new(back, !seed));
         Self { a, b, to_b, to_a, now: Nanos(SECOND), turns: 0 }
     }

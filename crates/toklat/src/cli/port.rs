@@ -131,7 +131,7 @@ impl PortCommand {
                 }
                 let default = || global.dir().join(format!("{}-{}.sock", name.switch, name.port));
                 let socket = path.as_ref().map_or_else(default, PathBuf::from);
-                Qmp::connect(&qmp)?.plug_again(&id, &socket)?;
+                Qmp::connect(&qmp)?.replug(&id, &socket)?;
                 global.print_done(&info, &format!("{name} is plugged in again"))
             }
             Self::Show { name } => show(global, name.as_ref()),
@@ -293,7 +293,7 @@ fn rules(spec: &PortSpec) -> String {
     words.extend(limit("receives", policy.rx_rate_limiter.as_ref()));
     words.extend(bad_link("sends", policy.tx_impairment.as_ref()));
     words.extend(bad_link("receives", policy.rx_impairment.as_ref()));
-    words.extend(held_back(&policy.interrupts));
+    words.extend(coalescing(&policy.interrupts));
     match policy.flood_limit {
         Some(Policy::FLOOD_LIMIT) => {}
         Some(limit) => words.push(format!("flood limit {limit}/s")),
@@ -354,7 +354,7 @@ fn bad_link(does: &str, impairment: Option<&Impairment>) -> Option<String> {
 }
 
 /// The interrupt moderation of a guest, if it has any.
-fn held_back(interrupts: &Interrupts) -> Option<String> {
+fn coalescing(interrupts: &Interrupts) -> Option<String> {
     let Interrupts { max_rate, max_delay_us, adaptive, max_sent_delay_us } = interrupts;
     let rate = max_rate.map(|rate| format!("at most {rate}/s"));
     let up_to = if *adaptive { "up to " } else { "" };

@@ -89,7 +89,7 @@ impl QuotaCommand {
                     Some(uid) => json!({ "user": { uid.to_string(): limits } }),
                     None => limits.into(),
                 };
-                client.tell(Method::PATCH, "/v1/quotas", &patch)?;
+                client.send(Method::PATCH, "/v1/quotas", &patch)?;
                 let whose = user
                     .map_or_else(|| "each user".into(), |uid| format!("user {}", users::name(uid)));
                 global.print_done(&patch, &format!("changed what {whose} may hold"))

@@ -253,7 +253,7 @@ fn table(switches: &[SwitchInfo]) -> Table {
             info.config.batch.to_string(),
             info.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             info.restarts.to_string(),
-            whose(info),
+            owners(info),
         ]);
     }
     table
@@ -279,7 +279,7 @@ fn sflow(info: &SwitchInfo) -> String {
 }
 
 /// The users that may open its ports: `only alice`, or `alice` if ports may name other owners.
-fn whose(info: &SwitchInfo) -> String {
+fn owners(info: &SwitchInfo) -> String {
     match (info.user, info.owner) {
         (Some(user), _) => format!("only {}", users::name(user)),
         (None, Some(owner)) => users::name(owner),

@@ -295,7 +295,7 @@ async fn refuse_connection(socket: Descriptor, error: &ApiError) {
         // gone.
         let _ = socket.send(reply.as_bytes(), &[]).await;
         // If a request were still queued, closing would reset the connection and lose the reply.
-        socket.take_leave();
+        socket.drain_and_hang_up();
     }
 }
 

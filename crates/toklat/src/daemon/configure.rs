@@ -66,7 +66,7 @@ impl Supervisor {
         self.environment.ledger.configure(quotas.clone());
         topology.quota = quotas;
         for handle in self.handles() {
-            handle.lock().await.tell_limits().await;
+            handle.lock().await.send_limits().await;
         }
     }
 

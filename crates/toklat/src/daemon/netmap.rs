@@ -9,7 +9,7 @@ use std::time::Duration;
 use dataplane::config::{Policy, RingAttach};
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches, Who};
+use netmap::broker::{self, Broker, Charge, NewPort, Reply, Requester, Switches};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -189,8 +189,16 @@ impl Switches for Ports {
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        let NewPort { who: Who { uid, pid }, switch, port, monitor, memory, geometry, tx, rx } =
-            new;
+        let NewPort {
+            who: Requester { uid, pid },
+            switch,
+            port,
+            monitor,
+            memory,
+            geometry,
+            tx,
+            rx,
+        } = new;
         let client = Client { uid, pid };
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };

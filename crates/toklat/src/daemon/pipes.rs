@@ -270,7 +270,7 @@ impl Pipe {
     ) -> Result<Opened, ApiError> {
         let refused = |e: io::Error| system("Cannot hand out a pipe", e);
         let (theirs, token) = token_pair(client.uid).map_err(refused)?;
-        self.lock.leave_in(&token).map_err(|e| refused(e.into()))?;
+        self.lock.pass_lock(&token).map_err(|e| refused(e.into()))?;
         let mut fds = vec![Descriptor::ours(theirs)];
         for kick in [&self.kicks[end as usize], &self.kicks[end.other() as usize]] {
             fds.push(Descriptor::ours(kick.try_clone().map_err(refused)?));
@@ -302,7 +302,7 @@ impl Lock {
     }
 
     /// Sends the lock's descriptor to the other end of `token`, which then holds the lock too.
-    fn leave_in(&self, token: impl AsFd) -> rustix::io::Result<()> {
+    fn pass_lock(&self, token: impl AsFd) -> rustix::io::Result<()> {
         let lock: [BorrowedFd<'_>; 1] = [self.file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);

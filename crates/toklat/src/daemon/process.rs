@@ -13,7 +13,7 @@ use std::time::Duration;
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
 use jail::Walls;
-use jail::child::Outfit;
+use jail::child::ChildSetup;
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
 use shmem::Memfd;
@@ -109,7 +109,7 @@ impl DataProcess {
         drop(listener);
         let greeted = async {
             let (process, _) =
-                Self::greet(Seqpacket::connect(&path)?, &path, switch, keeper).await?;
+                Self::handshake(Seqpacket::connect(&path)?, &path, switch, keeper).await?;
             Ok(process)
         };
         let greeted = greeted.await;
@@ -137,7 +137,7 @@ impl DataProcess {
         let channel = Seqpacket::connect(&path)?;
         let listening = listening(&channel, switch);
         let greeted = async {
-            let (process, memory) = Self::greet(channel, &path, switch, keeper).await?;
+            let (process, memory) = Self::handshake(channel, &path, switch, keeper).await?;
             let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
             Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
         };
@@ -150,7 +150,7 @@ impl DataProcess {
         greeted
     }
 
-    async fn greet(
+    async fn handshake(
         channel: Seqpacket,
         path: &Path,
         expected: &str,
@@ -216,7 +216,7 @@ impl DataProcess {
     /// # Errors
     /// [`AskError`].
     pub async fn ask(&self, command: &Command, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
-        self.heard(self.exchange(command, fds, ANSWER_TIMEOUT).await)
+        self.interpret(self.exchange(command, fds, ANSWER_TIMEOUT).await)
     }
 
     /// Tells it to stop, and waits until it has delivered the frames it holds: they may wait
@@ -226,7 +226,7 @@ impl DataProcess {
     /// [`AskError`].
     pub async fn stop(&self, stall_timeout: Duration) -> Result<(), AskError> {
         let limit = stall_timeout + ANSWER_TIMEOUT;
-        self.heard(self.exchange(&Command::Stop, &[], limit).await).map(drop)
+        self.interpret(self.exchange(&Command::Stop, &[], limit).await).map(drop)
     }
 
     /// Sends at most [`MAX_PENDING`] commands at once; returns the answers in order. Must not be
@@ -245,13 +245,13 @@ impl DataProcess {
                 Ok(()) => self.answer(ANSWER_TIMEOUT).await,
                 Err(error) => Err(error),
             };
-            answers.push(self.heard(answer));
+            answers.push(self.interpret(answer));
         }
         answers
     }
 
     /// Interprets an answer, or its absence.
-    fn heard(&self, got: io::Result<Received>) -> Result<Answer, AskError> {
+    fn interpret(&self, got: io::Result<Received>) -> Result<Answer, AskError> {
         match got {
             Ok((Answer::Failed { reason }, _)) => Err(AskError::Refused(reason)),
             Ok((answer, _)) => Ok(answer),
@@ -368,7 +368,7 @@ fn spawn(
         .args(require_walls.then_some("--require-walls"))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    Outfit::new().with(listener.as_fd()).with(memory).equip(command.as_std_mut());
+    ChildSetup::new().with(listener.as_fd()).with(memory).equip(command.as_std_mut());
     command.spawn()
 }
 
@@ -404,7 +404,7 @@ async fn read(
                 if let Err(error) = end {
                     tracing::error!(%error, "the end of a data process is not seen");
                 }
-                tokio::spawn(Arc::clone(&exit).bury());
+                tokio::spawn(Arc::clone(&exit).wait_and_reap());
                 // Its other end may still be open. All messages were read, and no more come.
                 let _ = rustix::net::shutdown(&channel, Shutdown::Both);
                 continue;

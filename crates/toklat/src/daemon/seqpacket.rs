@@ -56,9 +56,9 @@ impl Seqpacket {
         Self::new(Descriptor::from(socket))
     }
 
-    /// As [`Descriptor::take_leave`].
-    pub fn take_leave(&self) {
-        self.0.get_ref().take_leave();
+    /// As [`Descriptor::drain_and_hang_up`].
+    pub fn drain_and_hang_up(&self) {
+        self.0.get_ref().drain_and_hang_up();
     }
 
     /// Sends one message.

@@ -473,7 +473,7 @@ impl Supervisor {
 
 /// Restarts a data process: at once the first time, then with growing pauses if it keeps dying.
 pub(super) async fn restart(handle: Handle) {
-    if !handle.lock().await.begin_restart() {
+    if !handle.lock().await.claim_restart() {
         return;
     }
     try_to_restart(&handle).await;

@@ -284,7 +284,7 @@ impl Exchange<'_> {
     }
 
     /// Tries until the peer answers.
-    fn greet(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
+    fn wait_for_peer(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut next = Duration::ZERO;
         self.waiting.insert(TRIED);
@@ -372,7 +372,7 @@ pub fn run(args: &CardArgs, global: &Global) -> anyhow::Result<()> {
         ..Report::default()
     };
     let mut exchange = Exchange { args, driver, calls, mac, waiting: BTreeSet::new(), report };
-    let done = exchange.greet(&goes_on).and_then(|()| exchange.run(&goes_on));
+    let done = exchange.wait_for_peer(&goes_on).and_then(|()| exchange.run(&goes_on));
     exchange.driver.stop();
     done?;
     let report = exchange.report;

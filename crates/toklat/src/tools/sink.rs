@@ -94,7 +94,7 @@ pub fn run(args: &SinkArgs, global: &Global) -> anyhow::Result<()> {
     let report = receive(args, &mut port, &session)?;
     let line = format!("received at {}{}", report.totals, describe(report.findings));
     global.print_done(&report, &line)?;
-    let flawless = report.findings.is_none_or(|findings| findings.flawless());
+    let flawless = report.findings.is_none_or(|findings| findings.is_flawless());
     anyhow::ensure!(
         flawless,
         "Test frames were lost or spoilt; `toklat stats` tells where drops happen"

@@ -39,7 +39,7 @@ pub struct Findings {
 impl Findings {
     /// Returns true if every probe since the first of its stream came once, in order and intact.
     #[must_use]
-    pub fn flawless(&self) -> bool {
+    pub fn is_flawless(&self) -> bool {
         let flaws = [self.lost, self.duplicated, self.reordered, self.too_late, self.corrupt];
         flaws.iter().all(|n| *n == 0)
     }
@@ -147,7 +147,7 @@ impl Stream {
             self.mark(sequence);
         } else if self.next - sequence > WINDOW {
             findings.too_late += 1;
-        } else if self.came(sequence) {
+        } else if self.was_received(sequence) {
             findings.duplicated += 1;
         } else {
             self.mark(sequence);
@@ -160,7 +160,7 @@ impl Stream {
         }
     }
 
-    fn came(&self, sequence: u64) -> bool {
+    fn was_received(&self, sequence: u64) -> bool {
         self.came[(sequence % WINDOW / 64) as usize] & 1 << (sequence % 64) != 0
     }
 
@@ -207,27 +207,27 @@ mod tests {
     #[test]
     fn an_undisturbed_stream_is_flawless() {
         let findings = after(0..10_000);
-        assert!(findings.flawless());
+        assert!(findings.is_flawless());
         assert_eq!((findings.probes, findings.streams, findings.before_first), (10_000, 1, 0));
     }
 
     #[test]
     fn a_dropped_frame_is_lost() {
         let findings = after((0..100).filter(|n| *n != 50));
-        assert_eq!((findings.lost, findings.flawless()), (1, false));
+        assert_eq!((findings.lost, findings.is_flawless()), (1, false));
         assert_eq!(after([0, 1_000_000]).lost, 999_999);
     }
 
     #[test]
     fn a_repeated_frame_is_a_duplicate() {
         let findings = after([0, 1, 2, 2, 3]);
-        assert_eq!((findings.duplicated, findings.lost, findings.flawless()), (1, 0, false));
+        assert_eq!((findings.duplicated, findings.lost, findings.is_flawless()), (1, 0, false));
     }
 
     #[test]
     fn a_late_frame_is_reordered_and_not_lost() {
         let findings = after([0, 1, 3, 4, 2, 5]);
-        assert_eq!((findings.reordered, findings.lost, findings.flawless()), (1, 0, false));
+        assert_eq!((findings.reordered, findings.lost, findings.is_flawless()), (1, 0, false));
         let findings = after([0, 3, 2, 2]);
         assert_eq!((findings.reordered, findings.lost, findings.duplicated), (1, 1, 1));
     }
@@ -266,7 +266,7 @@ mod tests {
                 tally.see(&probe_frame(source, stream, sequence));
             }
         }
-        assert!(tally.findings().flawless());
+        assert!(tally.findings().is_flawless());
         assert_eq!(tally.findings().streams, 4);
         tally.see(&[0; 60]);
         tally.see(&[]);

@@ -123,7 +123,8 @@ impl Traffic {
             UdpFrame { vlan: config.vlan, ..UdpFrame::between(config.source, config.destination) };
         let shape = |len: usize| shape(&headers, len).ok_or(TrafficError::Length { least });
         let port = |i: usize| headers.source_port.wrapping_add((i % config.flows) as u16);
-        let stream = |i| (plus(config.source, i % config.macs).octets(), port(i).to_be_bytes());
+        let stream =
+            |i| (offset_mac(config.source, i % config.macs).octets(), port(i).to_be_bytes());
         Ok(Self {
             shapes: lengths.into_iter().map(shape).collect::<Result<_, _>>()?,
             order,
@@ -213,7 +214,7 @@ fn shape(headers: &UdpFrame, len: usize) -> Option<Shape> {
 }
 
 /// The address `n` after `mac`, counting its last four octets.
-fn plus(mac: Mac, n: usize) -> Mac {
+fn offset_mac(mac: Mac, n: usize) -> Mac {
     let [a, b, rest @ ..] = mac.octets();
     let [c, d, e, f] = u32::from_be_bytes(rest).wrapping_add(n as u32).to_be_bytes();
     Mac::new([a, b, c, d, e, f])
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn only_headers_are_written_when_nobody_touches_the_rest() {
+    fn only_headers_are_written_if_the_rest_is_not_touched() {
         let mut traffic =
             Traffic::new(&TrafficConfig { sizes: Sizes::Fixed(1514), ..config() }).unwrap();
         let (bytes, len) = traffic.next(5, false);

@@ -276,7 +276,7 @@ impl Queue {
 }
 
 /// Raw bytes, as no front end sends them.
-pub fn babble(mut socket: &UnixStream, bytes: &[u8]) {
+pub fn send_raw(mut socket: &UnixStream, bytes: &[u8]) {
     // One that was hung up on says no more.
     let _ = socket.write_all(bytes);
 }

@@ -22,8 +22,8 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::daemon::frames::frame;
-use super::daemon::front_end::{FrontEnd, RECEIVE, TRANSMIT, babble, memfd, say, words};
-use super::{Attacker, When, breathe, directory};
+use super::daemon::front_end::{FrontEnd, RECEIVE, TRANSMIT, memfd, say, send_raw, words};
+use super::{Attacker, When, directory, pause};
 
 /// All kinds. Each has a user of its own, by its place here.
 pub const ATTACKERS: &[Attacker] = &[
@@ -122,7 +122,7 @@ impl Persistent {
 
     /// Sends a frame, and takes what came.
     fn push(&mut self, frame: &[u8]) {
-        let Some(port) = self.get() else { return breathe() };
+        let Some(port) = self.get() else { return pause() };
         port.send(1).push(frame);
         port.receive(64).count();
         if port.flush().is_err() {
@@ -170,7 +170,7 @@ fn linger() {
         if front_ends.len() > 2 {
             front_ends.pop_front();
         }
-        breathe();
+        pause();
     }
 }
 
@@ -186,7 +186,7 @@ fn space() {
                 break;
             }
         }
-        breathe();
+        pause();
     }
 }
 
@@ -195,7 +195,7 @@ fn chains() {
     let mut sender = Persistent::open("vale0:chains-sender");
     loop {
         let Some(front_end) = front_end("chains") else {
-            breathe();
+            pause();
             continue;
         };
         let queue = &front_end.queues[RECEIVE];
@@ -221,13 +221,13 @@ fn chains() {
             let mut flood = frame(7, 7, 0);
             flood[..6].fill(0xff);
             sender.push(&flood);
-            breathe();
+            pause();
         }
     }
 }
 
 /// All ports, switches and pipes that there are.
-fn hoard() {
+fn exhaust_quotas() {
     let mut held = Vec::new();
     for n in 0u64.. {
         held.extend(open(&format!("vale0:hoard{n}")));
@@ -236,7 +236,7 @@ fn hoard() {
         if held.len() > 300 {
             held.clear();
         }
-        breathe();
+        pause();
     }
 }
 
@@ -247,7 +247,7 @@ fn tags() {
         let mut tagged = frame(8, 2, 0);
         tagged[12..20].copy_from_slice(&[0x81, 0, 0, 0, 0x81, 0, 0, 9]);
         port.push(&tagged);
-        breathe();
+        pause();
     }
 }
 
@@ -269,7 +269,7 @@ fn log_lines() {
 fn rings() {
     loop {
         let Some(front_end) = front_end("rings") else {
-            breathe();
+            pause();
             continue;
         };
         let enable = |queue: usize, on: u32| {
@@ -277,7 +277,7 @@ fn rings() {
             say(&front_end.socket, code::SET_VRING_ENABLE, &payload, &[])
         };
         while (0..100).all(|n| enable(RECEIVE, n % 2) && enable(TRANSMIT, n % 2)) {}
-        babble(&front_end.socket, &[0xa5; 64]);
+        send_raw(&front_end.socket, &[0xa5; 64]);
     }
 }
 
@@ -289,7 +289,7 @@ fn addresses() {
         new[7..11].copy_from_slice(&n.to_be_bytes());
         port.push(&new);
         if n.is_multiple_of(64) {
-            breathe();
+            pause();
         }
     }
 }
@@ -302,7 +302,7 @@ fn watches() {
     let mut sender = Persistent::open("vale0:watched-s");
     loop {
         let Some(mut victim) = open("vale0:watched") else {
-            breathe();
+            pause();
             continue;
         };
         let _watches = watch(victim.as_fd());
@@ -310,7 +310,7 @@ fn watches() {
         while victim.flush().is_ok() {
             let _ = victim.arm(netring::Interest::READ);
             sender.push(&frame(10, 11, 0));
-            breathe();
+            pause();
             victim.receive(64).count();
             victim.send(1).push(&frame(11, 10, 0));
         }
@@ -338,7 +338,7 @@ fn holes() {
     let mut sender = Persistent::open("vale0:holes-s");
     loop {
         let Some(mut victim) = open("vale0:holes") else {
-            breathe();
+            pause();
             continue;
         };
         let region = victim.region().unwrap().clone();
@@ -350,7 +350,7 @@ fn holes() {
             sender.push(&frame(12, 13, 0));
             let _ = rustix::fs::fallocate(file, punch, at, len - at);
             victim.receive(64).count();
-            breathe();
+            pause();
         }
     }
 }

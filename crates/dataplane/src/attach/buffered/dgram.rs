@@ -110,7 +110,7 @@ impl Reader for DgramIngress {
         is_readable(&*self.socket)
     }
 
-    fn read_again(&mut self) {
+    fn clear_empty(&mut self) {
         self.dry.clear();
     }
 }

@@ -32,7 +32,7 @@ trait Reader: Send {
     fn has_frames(&mut self) -> bool;
 
     /// Forgets that the descriptor was empty, so that the next read tries again.
-    fn read_again(&mut self) {}
+    fn clear_empty(&mut self) {}
 
     /// When a frame is due that no descriptor announces.
     fn deadline(&self, _now: Nanos) -> Option<Nanos> {
@@ -84,7 +84,7 @@ impl<R: Reader> Source for Buffered<R> {
         let mut work = false;
         for Queue(reader) in &mut self.0 {
             if reader.has_frames() {
-                reader.read_again();
+                reader.clear_empty();
                 work = true;
             }
         }
@@ -96,7 +96,7 @@ impl<R: Reader> Source for Buffered<R> {
     }
 
     fn disarm(&mut self) {
-        self.0.iter_mut().for_each(|queue| queue.0.read_again());
+        self.0.iter_mut().for_each(|queue| queue.0.clear_empty());
     }
 }
 

@@ -181,7 +181,7 @@ impl Reader for TapIngress {
         !self.tap.is_gone() && is_readable(&self.tap.queue)
     }
 
-    fn read_again(&mut self) {
+    fn clear_empty(&mut self) {
         self.dry.clear();
     }
 }

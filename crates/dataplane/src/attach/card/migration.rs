@@ -97,7 +97,7 @@ impl Migration {
     }
 
     /// Notes how many bytes the front end accepts in a message.
-    pub fn agree(&mut self, transfer: u64) {
+    pub fn negotiate(&mut self, transfer: u64) {
         self.transfer = transfer.min(MAX_TRANSFER.into()) as u32;
     }
 

@@ -15,14 +15,14 @@
 //! Then it makes them again over the registers in state memory. So no memory is unmapped while it
 //! is in use.
 //!
-//! Where a front end's memory has no files, messages fetch each piece of it ([`courier`]).
+//! Where a front end's memory has no files, messages fetch each piece of it ([`dma_proxy`]).
 //!
 //! A device in migration has no halves ([`migration`]).
 //!
 //! A front end that breaks the protocol is disconnected, and its port waits for the next one. If a
 //! guest breaks its device, the device stops, which is logged once.
 
-mod courier;
+mod dma_proxy;
 mod line;
 #[cfg(test)]
 pub(super) mod loopback;
@@ -49,7 +49,7 @@ use rustix::io::Errno;
 use shmem::GuestMemory;
 use shmem::budget::Account;
 
-use self::courier::Courier;
+use self::dma_proxy::DmaProxy;
 use self::line::{Front, Line};
 use self::message::{Header, ProtocolError, Request};
 use self::migration::DeviceState;
@@ -68,7 +68,7 @@ use crate::state::PortState;
 use crate::user::Payer;
 use crate::worker::clock;
 
-pub use self::source::Summons;
+pub use self::source::ServeRequests;
 
 /// Receive queues that a model may have.
 const RECEIVE_QUEUES: usize = 2;
@@ -142,7 +142,7 @@ impl VfioUser {
         plug: Plug,
         (id, state, account): (PortId, &PortState, &Arc<Account>),
         kept: Option<Kept>,
-        summons: Arc<Summons>,
+        summons: Arc<ServeRequests>,
     ) -> Result<Self, AttachError> {
         let expected = "a stream socket to a vfio-user front end";
         let kind = rustix::net::sockopt::socket_type(&socket);
@@ -303,9 +303,9 @@ impl VfioUser {
         std::mem::replace(&mut self.plug.interrupts, interrupts) != interrupts
     }
 
-    fn courier(&self, device: &Arc<dyn Device>) -> Courier {
+    fn dma_proxy(&self, device: &Arc<dyn Device>) -> DmaProxy {
         let (transfer, last) = (self.session.migration.transfer(), self.wire.line().asked());
-        Courier::new(Arc::clone(device), transfer, last)
+        DmaProxy::new(Arc::clone(device), transfer, last)
     }
 
     /// The halves of a stopped device, which has configuration space only.
@@ -365,9 +365,9 @@ impl FrontEnd for VfioUser {
             }
         }
         self.session.shared = device.shared_pages().filter(|_| mirror.is_some());
-        let courier = is_copy.then(|| self.courier(&device));
+        let dma_proxy = is_copy.then(|| self.dma_proxy(&device));
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
-        let bus = bus.with(mirror, courier);
+        let bus = bus.with(mirror, dma_proxy);
         let bells = Bells::Device(vectors);
         let egresses = receive.into_iter().map(Exit::from).collect();
         Ok(Attached { source: Box::new(bus), egresses, bells })
@@ -379,7 +379,7 @@ impl FrontEnd for VfioUser {
 
     fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.socket.take_leave();
+            self.socket.drain_and_hang_up();
         }
     }
 
@@ -396,7 +396,7 @@ impl FrontEnd for VfioUser {
         &mut self.kept
     }
 
-    fn news(&mut self) -> Vec<(&'static str, String)> {
+    fn new_faults(&mut self) -> Vec<(&'static str, String)> {
         let mut news: Vec<String> = Vec::new();
         if let Some(why) = self.session.migration.refused.take() {
             news.push(format!("refused a state that the device was to go on with: {why}"));
@@ -524,7 +524,7 @@ mod tests {
         let nic = NicConfig { model, csb: false, combine: None, doorbell };
         let interrupts = Interrupts::default();
         let plug = Plug { nic, mac: Mac::local(1), link: true, interrupts };
-        let summons = Arc::new(Summons::new().unwrap());
+        let summons = Arc::new(ServeRequests::new().unwrap());
         let files = (std::os::fd::OwnedFd::from(socket).into(), Some(doorbells.into()));
         let mut server =
             VfioUser::new(files, plug, (0, &state, &Account::unlimited()), None, summons).unwrap();

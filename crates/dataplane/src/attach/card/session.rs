@@ -256,7 +256,9 @@ impl Session {
             return Ok(Err(Errno::INVAL));
         }
         Ok(match request {
-            Request::Version { major: 0, transfer, migration } => self.agree(transfer, migration),
+            Request::Version { major: 0, transfer, migration } => {
+                self.negotiate(transfer, migration)
+            }
             Request::Version { major, .. } => return Err(ProtocolError::Version(major)),
             Request::DmaMap { flags, offset, address, size } => {
                 let region = Region { guest: address, size, user: address, offset };
@@ -290,9 +292,9 @@ impl Session {
     }
 
     /// Answers a front end that accepts this many bytes at a time with what there is.
-    fn agree(&mut self, transfer: u64, migration: bool) -> Answer {
+    fn negotiate(&mut self, transfer: u64, migration: bool) -> Answer {
         self.agreed = true;
-        self.migration.agree(transfer);
+        self.migration.negotiate(transfer);
         let mut capabilities = json!({
             "max_msg_fds": 16,
             "max_data_xfer_size": MAX_TRANSFER,

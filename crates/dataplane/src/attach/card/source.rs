@@ -3,7 +3,7 @@
 //!
 //! Register accesses are carried out and answered at once. Any other message stays in the socket
 //! until the control thread has carried it out: the worker [parks](Wire::park) the wire and does
-//! not read until it gets the wire back. Where messages carry memory, the [`Courier`] runs after
+//! not read until it gets the wire back. Where messages carry memory, the [`DmaProxy`] runs after
 //! each read of the socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,13 +18,13 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::Shared;
 
-use super::courier::Courier;
+use super::dma_proxy::DmaProxy;
 use super::line::Line;
 use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use crate::attach::guest::vectors::{Pin, Vectors};
-use crate::attach::{Attended, Heard, Source};
+use crate::attach::{Access, Attended, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
 
@@ -37,12 +37,12 @@ const LIVELY_NS: u64 = 50_000;
 
 /// How workers ask the control thread to serve ports.
 #[derive(Debug)]
-pub struct Summons {
+pub struct ServeRequests {
     ports: Mutex<Vec<PortId>>,
     doorbell: OwnedFd,
 }
 
-impl Summons {
+impl ServeRequests {
     /// Makes the summons of a process.
     ///
     /// # Errors
@@ -91,20 +91,25 @@ pub struct Wire {
     ///   back
     /// - Reader: worker
     /// - Ordering: store release / load acquire
-    /// - Partner: `Summons`: its mutex and eventfd; then a job in the worker's mailbox
+    /// - Partner: `ServeRequests`: its mutex and eventfd; then a job in the worker's mailbox
     /// - Without it: two threads read one socket, or none does
     /// - Shown by: data process tests `devices`
     parked: AtomicBool,
     /// Why the worker parked it, if the session is over.
     failed: Mutex<Option<ProtocolError>>,
-    summons: Arc<Summons>,
+    summons: Arc<ServeRequests>,
     id: PortId,
 }
 
 impl Wire {
     /// A wire that belongs to the worker.
     #[must_use]
-    pub fn new(line: Line, socket: Arc<Descriptor>, summons: Arc<Summons>, id: PortId) -> Self {
+    pub fn new(
+        line: Line,
+        socket: Arc<Descriptor>,
+        summons: Arc<ServeRequests>,
+        id: PortId,
+    ) -> Self {
         let (line, failed) = (Mutex::new(line), Mutex::default());
         Self { line, socket, parked: AtomicBool::new(false), failed, summons, id }
     }
@@ -149,7 +154,7 @@ struct Registers {
     /// When the socket was last read, and when it last had a message.
     read_at: Nanos,
     heard_at: Nanos,
-    heard: Option<Heard>,
+    heard: Option<Access>,
     /// When to ask the device for interrupts.
     ask_at: Option<Nanos>,
     /// Registers in memory, which the driver writes without a message.
@@ -157,7 +162,7 @@ struct Registers {
     /// For how long a sleeping worker does not check them.
     nap: u64,
     /// The DMA proxy, if the guest's memory cannot be mapped.
-    courier: Option<Courier>,
+    dma_proxy: Option<DmaProxy>,
 }
 
 /// A device that a worker serves.
@@ -191,15 +196,15 @@ impl Bus {
             ask_at: None,
             mirror: None,
             nap: NAP_NS.0,
-            courier: None,
+            dma_proxy: None,
         };
         Self { registers, transmit }
     }
 
     /// Adds registers in memory, and memory by messages.
     #[must_use]
-    pub fn with(mut self, mirror: Option<Mirror>, courier: Option<Courier>) -> Self {
-        (self.registers.mirror, self.registers.courier) = (mirror, courier);
+    pub fn with(mut self, mirror: Option<Mirror>, dma_proxy: Option<DmaProxy>) -> Self {
+        (self.registers.mirror, self.registers.dma_proxy) = (mirror, dma_proxy);
         self
     }
 }
@@ -233,7 +238,7 @@ impl Source for Bus {
     }
 
     fn arm(&mut self, now: Nanos) -> bool {
-        self.registers.send_courier(now);
+        self.registers.run_dma_proxy(now);
         // Later changes of the socket are seen by epoll.
         let work = self.registers.is_rung()
             || self.transmit.iter_mut().any(|t| t.arm())
@@ -270,7 +275,7 @@ impl Registers {
             self.read_at = now;
             self.read(now);
         }
-        Attended { again: self.again(now), heard: self.heard.take() }
+        Attended { again: self.next_poll(now), heard: self.heard.take() }
     }
 
     /// Nanoseconds between two reads of the socket.
@@ -280,7 +285,7 @@ impl Registers {
 
     /// When there may be work, while the port is polled. Doorbells in memory are checked in each
     /// turn.
-    fn again(&self, now: Nanos) -> Nanos {
+    fn next_poll(&self, now: Nanos) -> Nanos {
         if self.mirror.is_some() {
             return now;
         }
@@ -302,7 +307,7 @@ impl Registers {
     }
 
     fn be_rung(&mut self, now: Nanos) {
-        (self.heard, self.heard_at) = (Some(Heard::Told), now);
+        (self.heard, self.heard_at) = (Some(Access::Told), now);
         if let Some(mirror) = &mut self.mirror {
             mirror.forward(now);
         }
@@ -327,29 +332,29 @@ impl Registers {
         match self.carry_out(&mut line, now) {
             Ok(true) => {
                 drop(line);
-                self.send_courier(now);
+                self.run_dma_proxy(now);
             }
             Ok(false) => wire.park(None),
             Err(error) => wire.park(Some(error)),
         }
     }
 
-    /// Runs the courier, if there is one and the socket belongs to the worker.
+    /// Runs the DMA proxy, if there is one and the socket belongs to the worker.
     #[inline]
-    fn send_courier(&mut self, now: Nanos) {
-        if self.courier.is_some() && !self.wire.is_parked() {
+    fn run_dma_proxy(&mut self, now: Nanos) {
+        if self.dma_proxy.is_some() && !self.wire.is_parked() {
             self.carry(now);
         }
     }
 
     #[cold]
     fn carry(&mut self, now: Nanos) {
-        let Some(courier) = &mut self.courier else { return };
-        courier.run(now);
+        let Some(dma_proxy) = &mut self.dma_proxy else { return };
+        dma_proxy.run(now);
         let line = self.wire.line();
-        while let Some(letter) = courier.letter() {
+        while let Some(letter) = dma_proxy.letter() {
             match line.say(letter) {
-                Ok(true) => courier.sent(),
+                Ok(true) => dma_proxy.sent(),
                 Ok(false) => break,
                 Err(error) => return self.wire.park(Some(error)),
             }
@@ -358,11 +363,11 @@ impl Registers {
         self.ask_at = self.vectors.ask(now).due;
     }
 
-    /// When the courier has to run while the worker sleeps.
+    /// When the DMA proxy has to run while the worker sleeps.
     fn carry_at(&self, now: Nanos) -> Option<Nanos> {
         // While the control thread has the wire, nothing can be sent. The worker is woken when it
         // gets the wire back.
-        self.courier.as_ref().filter(|_| !self.wire.is_parked())?.deadline(now)
+        self.dma_proxy.as_ref().filter(|_| !self.wire.is_parked())?.deadline(now)
     }
 
     /// As `read`; false if the rest is for the control thread.
@@ -370,7 +375,7 @@ impl Registers {
         if !line.look()? {
             return Ok(true);
         }
-        (self.heard, self.heard_at) = (Some(Heard::Told), now);
+        (self.heard, self.heard_at) = (Some(Access::Told), now);
         if let Some(mirror) = &mut self.mirror {
             // The driver wrote these registers before this message.
             mirror.forward(now);
@@ -384,14 +389,14 @@ impl Registers {
                 mine = false;
                 break;
             };
-            match (access, &mut self.courier) {
-                (Access::Answer(body), Some(courier)) => courier.answered(header, body)?,
-                // A reply to a request from when there was a courier.
+            match (access, &mut self.dma_proxy) {
+                (Access::Answer(body), Some(dma_proxy)) => dma_proxy.answered(header, body)?,
+                // A reply to a request from when there was a DMA proxy.
                 (Access::Answer(_), None) => {}
                 _ => self.answer(header, access, now),
             }
             if header.reply {
-                self.heard = Some(Heard::Asked);
+                self.heard = Some(Access::Asked);
             }
             line.did(header, if header.reply { &self.reply } else { &[] })?;
         }

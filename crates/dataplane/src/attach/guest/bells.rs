@@ -37,7 +37,7 @@ pub enum Bells {
 
 /// The outcome of a request to wake an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum WakeOutcome {
     /// The owner cannot be woken, or another worker is about to wake it.
     No,
     /// The owner was woken. If traffic is heavy, kicks stay disabled until `rests_until`; the
@@ -48,7 +48,7 @@ pub(crate) enum Rung {
     Later { due: Nanos, heavy: bool },
 }
 
-impl Rung {
+impl WakeOutcome {
     const YES: Self = Self::Yes { rests_until: None };
 
     /// The outcome of asking a device for interrupts.
@@ -63,24 +63,24 @@ impl Rung {
 
 impl Bells {
     /// Wakes the owner of a queue.
-    pub(crate) fn ring(&self, side: Side, now: Nanos) -> Rung {
+    pub(crate) fn ring(&self, side: Side, now: Nanos) -> WakeOutcome {
         match self {
-            Self::None => Rung::No,
+            Self::None => WakeOutcome::No,
             Self::Token(token) => {
                 token.wake();
-                Rung::YES
+                WakeOutcome::YES
             }
-            Self::Queues { .. } => self.bell(side).map_or(Rung::No, |bell| bell.ring(now)),
-            Self::Device(vectors) => Rung::of(vectors.ask_once(now)),
+            Self::Queues { .. } => self.bell(side).map_or(WakeOutcome::No, |bell| bell.ring(now)),
+            Self::Device(vectors) => WakeOutcome::of(vectors.ask_once(now)),
         }
     }
 
     /// Rings a bell that was deferred until `now`, unless it rang in between.
-    pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> Rung {
+    pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> WakeOutcome {
         if let Self::Device(vectors) = self {
-            return Rung::of(vectors.ask_late(now));
+            return WakeOutcome::of(vectors.ask_late(now));
         }
-        self.bell(side).map_or(Rung::No, |bell| bell.ring_late(now))
+        self.bell(side).map_or(WakeOutcome::No, |bell| bell.ring_late(now))
     }
 
     /// Cancels a deferred interrupt: the owner has looked at its queue in the meantime.
@@ -142,21 +142,21 @@ impl Bell {
         Self { eventfd, moderation, put_off: AtomicBool::new(false) }
     }
 
-    fn ring(&self, now: Nanos) -> Rung {
+    fn ring(&self, now: Nanos) -> WakeOutcome {
         if let Some(moderation) = &self.moderation {
             let due = moderation.due(ENOUGH, now);
             if due > now {
                 let first = !self.put_off.swap(true, Ordering::AcqRel);
-                let later = Rung::Later { due, heavy: moderation.is_heavy(now) };
-                return if first { later } else { Rung::No };
+                let later = WakeOutcome::Later { due, heavy: moderation.is_heavy(now) };
+                return if first { later } else { WakeOutcome::No };
             }
             self.see_to_it();
         }
         self.signal(now)
     }
 
-    fn ring_late(&self, now: Nanos) -> Rung {
-        if self.see_to_it() { self.signal(now) } else { Rung::No }
+    fn ring_late(&self, now: Nanos) -> WakeOutcome {
+        if self.see_to_it() { self.signal(now) } else { WakeOutcome::No }
     }
 
     fn forget(&self, now: Nanos) {
@@ -172,11 +172,11 @@ impl Bell {
         self.put_off.load(Ordering::Relaxed) && self.put_off.swap(false, Ordering::AcqRel)
     }
 
-    fn signal(&self, now: Nanos) -> Rung {
+    fn signal(&self, now: Nanos) -> WakeOutcome {
         let moderation = self.moderation.as_ref();
         let rests_until = moderation.and_then(|moderation| moderation.rung(now));
         self.eventfd.wake();
-        Rung::Yes { rests_until }
+        WakeOutcome::Yes { rests_until }
     }
 }
 
@@ -221,22 +221,29 @@ mod tests {
     #[test]
     fn without_moderation_every_ring_is_one() {
         let bell = bell(OFF);
-        (0..3).for_each(|now| assert_eq!(bell.ring(Nanos(now)), Rung::YES));
+        (0..3).for_each(|now| assert_eq!(bell.ring(Nanos(now)), WakeOutcome::YES));
         assert_eq!(signals(&bell), 3);
     }
 
     #[test]
     fn a_rate_spaces_interrupts_and_loses_none() {
         let bell = bell(Interrupts { max_rate: Some(1000), ..OFF });
-        assert_eq!(bell.ring(Nanos(SECOND)), Rung::YES);
+        assert_eq!(bell.ring(Nanos(SECOND)), WakeOutcome::YES);
         let due = Nanos(SECOND + SECOND / 1000);
-        assert_eq!(bell.ring(Nanos(SECOND + 5)), Rung::Later { due, heavy: false });
-        assert_eq!(bell.ring(Nanos(SECOND + 6)), Rung::No, "one is on its way");
+        assert_eq!(bell.ring(Nanos(SECOND + 5)), WakeOutcome::Later { due, heavy: false });
+        assert_eq!(bell.ring(Nanos(SECOND + 6)), WakeOutcome::No, "one is on its way");
         assert_eq!(signals(&bell), 1);
-        assert_eq!([bell.ring_late(due), bell.ring_late(due)], [Rung::YES, Rung::No]);
+        assert_eq!([bell.ring_late(due), bell.ring_late(due)], [WakeOutcome::YES, WakeOutcome::No]);
         assert_eq!(signals(&bell), 1);
-        assert_eq!(bell.ring(due + 1), Rung::Later { due: due + SECOND / 1000, heavy: false });
-        assert_eq!(bell.ring(due + SECOND), Rung::YES, "a late worker costs nobody an interrupt");
+        assert_eq!(
+            bell.ring(due + 1),
+            WakeOutcome::Later { due: due + SECOND / 1000, heavy: false }
+        );
+        assert_eq!(
+            bell.ring(due + SECOND),
+            WakeOutcome::YES,
+            "a late worker costs nobody an interrupt"
+        );
     }
 
     #[test]
@@ -246,12 +253,12 @@ mod tests {
         let bell = bell_for(Interrupts { max_delay_us: 100, ..OFF }, moved);
         let now = Nanos(SECOND);
         let due = now + 100_000;
-        assert_eq!(bell.ring(now), Rung::Later { due, heavy: false });
+        assert_eq!(bell.ring(now), WakeOutcome::Later { due, heavy: false });
         received.frames.add(ENOUGH - 1);
-        assert_eq!(bell.ring(now + 1), Rung::No, "one is on its way");
+        assert_eq!(bell.ring(now + 1), WakeOutcome::No, "one is on its way");
         received.frames.add(1);
-        assert_eq!(bell.ring(now + 2), Rung::YES);
-        assert_eq!(bell.ring_late(due), Rung::No, "nothing is left to ring for");
+        assert_eq!(bell.ring(now + 2), WakeOutcome::YES);
+        assert_eq!(bell.ring_late(due), WakeOutcome::No, "nothing is left to ring for");
         assert_eq!(signals(&bell), 1);
     }
 
@@ -261,7 +268,7 @@ mod tests {
         let eventfd = Arc::clone(&bell.eventfd);
         assert_eq!(
             bell.ring(Nanos(SECOND)),
-            Rung::Later { due: Nanos(SECOND + 100_000), heavy: false }
+            WakeOutcome::Later { due: Nanos(SECOND + 100_000), heavy: false }
         );
         drop(bell);
         assert_eq!(signals(&Bell::new(eventfd, OFF, Moved::default())), 1);

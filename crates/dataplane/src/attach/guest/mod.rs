@@ -46,5 +46,5 @@ pub trait FrontEnd {
     fn kept(&mut self) -> &mut Kept;
 
     /// Faults that were not reported yet: a reason and a sentence each.
-    fn news(&mut self) -> Vec<(&'static str, String)>;
+    fn new_faults(&mut self) -> Vec<(&'static str, String)>;
 }

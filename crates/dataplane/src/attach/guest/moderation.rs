@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_sends_hears_of_it_when_there_is_time() {
+    fn a_sender_without_receives_is_interrupted_late() {
         let held_back = Interrupts { max_sent_delay_us: 100, ..Interrupts::default() };
         let (moderation, sent, received) = moderation(held_back);
         let now = Nanos(Nanos::SECOND);

@@ -191,16 +191,16 @@ impl RingPort {
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
         // Memory that has failed stays failed: the client reads the fault again.
         if !control.mapping().has_failed() {
-            self.start_anew();
+            self.restart();
         }
         let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
         control.core_flags.0.reset_done.store(wanted, Ordering::Release);
         self.health.kick();
     }
 
-    fn start_anew(&mut self) {
-        self.senders.iter_mut().for_each(SendRing::start_anew);
-        self.receivers.iter().for_each(|queue| queue.start_anew());
+    fn restart(&mut self) {
+        self.senders.iter_mut().for_each(SendRing::restart);
+        self.receivers.iter().for_each(|queue| queue.restart());
         for control in self.controls().chain(self.receivers.iter().map(|queue| &*queue.control)) {
             control.core_flags.0.fault.store(0, Ordering::Relaxed);
         }

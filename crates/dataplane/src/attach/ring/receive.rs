@@ -8,7 +8,7 @@ use netring::layout::{
 };
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Offload, OffloadSet,
-    Picked, Software, Sole,
+    Picked, Software, SoleWorker,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
@@ -108,13 +108,13 @@ impl ReceiveQueue {
             // The predecessor may have died after it delivered and before it published that.
             queue.control.core.0.publish(published);
         } else {
-            queue.start_anew();
+            queue.restart();
         }
         queue
     }
 
     /// Takes all buffers back, and moves all positions to the start.
-    pub(super) fn start_anew(&self) {
+    pub(super) fn restart(&self) {
         let _filling = self.filling.lock();
         self.state.published.publish(0);
         self.state.released.publish(0);
@@ -393,7 +393,7 @@ impl Egress for ReceiveQueue {
 
     /// A fault of another ring, or of the port's memory, shows when buffers are taken back.
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         let _filling = sole.is_none().then(|| self.filling.lock());
         if self.out() >= self.warm.into() && !self.has_warm_buffers() {
             return false;

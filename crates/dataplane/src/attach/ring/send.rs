@@ -96,7 +96,7 @@ impl SendRing {
         self.control.mapping().has_failed()
     }
 
-    pub(super) fn start_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         (self.taken, self.done, self.completed) = (0, 0, 0);
         self.sizes.clear();
         self.state.taken.publish(0);

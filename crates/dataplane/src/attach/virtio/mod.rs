@@ -417,7 +417,7 @@ impl FrontEnd for VhostUser {
     }
 
     /// Also tells the front end of queues that its guest broke.
-    fn news(&mut self) -> Vec<(&'static str, String)> {
+    fn new_faults(&mut self) -> Vec<(&'static str, String)> {
         let refused = self.refused.take().map(|refused| ("refused", refused.to_string()));
         let mut news: Vec<_> = refused.into_iter().collect();
         for queue in 0..2 * self.queue_pairs {

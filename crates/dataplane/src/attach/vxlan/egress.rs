@@ -17,7 +17,7 @@ use super::answers::{Answer, Answers};
 use super::flood::{Done, Floods, To, count_refused};
 use super::peers::{Paths, Peers};
 use super::socket::Post;
-use super::train::{FRAMES, Train, Trains, Way};
+use super::train::{FRAMES, Train, TrainKey, Trains};
 use super::{MAX_FRAME, Tunnel};
 
 /// Distance in bytes between the datagrams in the arena.
@@ -120,7 +120,7 @@ impl Sending {
             }
             let at = number * STRIDE;
             write(&mut self.arena[at..at + datagram], tunnel, batch, *i);
-            self.trains.push(Way { via, socket, ecn }, at, datagram as u16);
+            self.trains.push(TrainKey { via, socket, ecn }, at, datagram as u16);
         }
     }
 

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 65_000;
 
 /// What the frames of a train have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct TrainKey {
     /// The peer.
     pub via: u16,
     /// The sending socket.
@@ -33,7 +33,7 @@ pub(super) struct Way {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Train {
     /// Where it goes, and how.
-    pub way: Way,
+    pub way: TrainKey,
     /// Bytes of each of its datagrams except the last.
     pub segment: u16,
     /// How many they are.
@@ -64,7 +64,7 @@ pub(super) struct Trains {
 
 impl Trains {
     pub const fn new() -> Self {
-        let way = Way { via: 0, socket: 0, ecn: Ecn::NotEct };
+        let way = TrainKey { via: 0, socket: 0, ecn: Ecn::NotEct };
         let none = Train { way, segment: 0, count: 0, bytes: 0, open: false, first: 0, last: 0 };
         let car = Car { at: 0, len: 0, next: 0 };
         Self { trains: [none; FRAMES], count: 0, cars: [car; FRAMES], used: 0 }
@@ -75,7 +75,7 @@ impl Trains {
     }
 
     /// Adds the datagram of `len` bytes at `at`. There is room for [`FRAMES`] of them.
-    pub fn push(&mut self, way: Way, at: usize, len: u16) {
+    pub fn push(&mut self, way: TrainKey, at: usize, len: u16) {
         let (Some(car), number) = (self.cars.get_mut(self.used), self.used as u8) else { return };
         *car = Car { at: at as u32, len, next: number };
         self.used += 1;
@@ -128,12 +128,12 @@ impl Train {
 mod tests {
     use super::*;
 
-    const fn way(via: u16, socket: u8) -> Way {
-        Way { via, socket, ecn: Ecn::NotEct }
+    const fn way(via: u16, socket: u8) -> TrainKey {
+        TrainKey { via, socket, ecn: Ecn::NotEct }
     }
 
     /// For each train: its peer, its socket and the numbers of its frames.
-    fn trains(frames: &[(Way, u16)]) -> Vec<(u16, u8, Vec<usize>)> {
+    fn trains(frames: &[(TrainKey, u16)]) -> Vec<(u16, u8, Vec<usize>)> {
         let mut trains = Trains::new();
         for (number, (way, len)) in frames.iter().enumerate() {
             trains.push(*way, number, *len);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_longer_frame_or_another_codepoint_begins_a_train() {
-        let marked = Way { ecn: Ecn::Ce, ..way(1, 0) };
+        let marked = TrainKey { ecn: Ecn::Ce, ..way(1, 0) };
         let frames = [(way(1, 0), 60), (way(1, 0), 61), (marked, 61), (marked, 61)];
         let expected = [(1, 0, vec![0]), (1, 0, vec![1]), (1, 0, vec![2, 3])];
         assert_eq!(trains(&frames), expected);

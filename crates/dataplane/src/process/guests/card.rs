@@ -45,7 +45,7 @@ impl Process {
 
     /// Carries out the messages of a front end, then passes its socket back to the worker.
     pub(super) fn serve_card(&mut self, id: PortId, card: &mut VfioUser) {
-        match self.talk(id, card) {
+        match self.serve_messages(id, card) {
             Ok(true) => {}
             // The rest is carried out after other front ends.
             Ok(false) => return self.summons.ask(id),
@@ -57,16 +57,16 @@ impl Process {
                         format_args!("disconnected its front end: {error}"),
                     );
                 }
-                self.hush(id, card);
+                self.suspend(id, card);
                 card.end();
             }
         }
-        self.say_news(id, card.news());
+        self.report_faults(id, card.new_faults());
         if card.has_ended() {
             return;
         }
         if !card.is_live() {
-            self.rouse(id, card);
+            self.resume(id, card);
         }
         card.unpark();
         if let Ok(record) = self.record(id) {
@@ -76,11 +76,11 @@ impl Process {
     }
 
     /// Carries out messages; false if there may be more.
-    fn talk(&mut self, id: PortId, card: &mut VfioUser) -> Result<bool, ProtocolError> {
+    fn serve_messages(&mut self, id: PortId, card: &mut VfioUser) -> Result<bool, ProtocolError> {
         for _ in 0..MESSAGES {
             let Some(message) = card.next_message()? else { return Ok(true) };
             if message.needs_quiet() {
-                self.hush(id, card);
+                self.suspend(id, card);
             }
             let done = card.handle(message)?;
             // The effects must outlive this process before the answer is sent. If the process dies
@@ -92,7 +92,7 @@ impl Process {
     }
 
     /// Takes a device's halves out of service. Returns once no worker uses them, nor guest memory.
-    fn hush(&mut self, id: PortId, card: &mut VfioUser) {
+    fn suspend(&mut self, id: PortId, card: &mut VfioUser) {
         if !card.is_live() {
             return;
         }
@@ -102,7 +102,7 @@ impl Process {
     }
 
     /// Makes a device's halves again.
-    fn rouse(&mut self, id: PortId, card: &mut VfioUser) {
+    fn resume(&mut self, id: PortId, card: &mut VfioUser) {
         match card.halves(clock()) {
             Ok(attached) => self.install(id, attached),
             Err(error) => {
@@ -115,8 +115,8 @@ impl Process {
     /// Applies a new policy to a card.
     pub(super) fn replug(&mut self, id: PortId, card: &mut VfioUser, policy: &Policy) {
         if card.set_interrupts(policy.interrupts) && card.is_live() {
-            self.hush(id, card);
-            self.rouse(id, card);
+            self.suspend(id, card);
+            self.resume(id, card);
         }
         if policy.link == card.has_link() {
             return;

@@ -105,13 +105,13 @@ impl Process {
             return self.remake(id, guest);
         }
         if changes.calls && guest.is_live() {
-            self.rehang_bells(id, guest);
+            self.replace_bells(id, guest);
         }
         None
     }
 
     /// Replaces the eventfds of queues, or their moderation.
-    fn rehang_bells(&mut self, id: PortId, guest: &VhostUser) {
+    fn replace_bells(&mut self, id: PortId, guest: &VhostUser) {
         let bells = guest.bells();
         let began = clock();
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
@@ -159,7 +159,7 @@ impl Process {
         let mtus = self.ports.iter().flatten().filter_map(mtu).filter(|mtu| *mtu >= 68);
         let inner_mtu = mtus.min().unwrap_or(u16::MAX);
         if std::mem::replace(&mut self.inner_mtu, inner_mtu) != inner_mtu {
-            (0..self.ports.len()).for_each(|id| self.tell_guest(id as PortId));
+            (0..self.ports.len()).for_each(|id| self.announce_policy(id as PortId));
         }
     }
 
@@ -169,7 +169,7 @@ impl Process {
             self.remake(id, guest);
         }
         if guest.set_interrupts(policy.interrupts) && guest.is_live() {
-            self.rehang_bells(id, guest);
+            self.replace_bells(id, guest);
         }
         self.keep(id, guest);
     }

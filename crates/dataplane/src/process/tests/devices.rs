@@ -344,7 +344,7 @@ fn regression_a_change_of_the_link_interrupts_a_guest_that_is_silent() {
 }
 
 #[test]
-fn a_successor_goes_on_and_nobody_notices() {
+fn a_successor_continues_unnoticed() {
     let mut host = Host::start();
     let mut a = Guest::start(host.plug(0), 2);
     let mut b = Guest::start(host.plug(1), 0);

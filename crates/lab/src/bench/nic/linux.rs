@@ -33,14 +33,14 @@ pub enum Card {
     /// virtio-net by vhost-user.
     Virtio,
     /// QEMU's own, on its stream socket.
-    Stream(Own),
+    Stream(QemuCard),
     /// QEMU's own, on a tap at a bridge.
-    Tap(Own),
+    Tap(QemuCard),
 }
 
 /// QEMU's cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Own {
+pub enum QemuCard {
     /// 82540EM.
     E1000,
     /// 82574L.
@@ -51,7 +51,7 @@ pub enum Own {
 
 /// A figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Figure {
     /// UDP datagrams of 18 bytes that the guest sends, in thousands per second.
     Udp,
     /// The same by pktgen, 32 at a time.
@@ -75,7 +75,7 @@ pub enum What {
 
 /// Figures that were measured and not yet used.
 #[derive(Debug, Default)]
-pub struct Cards(RefCell<BTreeMap<(Card, What), Vec<f64>>>);
+pub struct Cards(RefCell<BTreeMap<(Card, Figure), Vec<f64>>>);
 
 const GUEST: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 1]);
 const FAR: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 2]);
@@ -100,7 +100,7 @@ const TRIPS: usize = 500;
 const FLOOD: (usize, Duration) = (64, Duration::from_micros(500));
 
 /// Returns a figure of a card: an unused one of an earlier boot, or one of a new boot.
-pub fn figure(lab: &Lab, card: Card, what: What) -> Result<f64> {
+pub fn figure(lab: &Lab, card: Card, what: Figure) -> Result<f64> {
     let waiting = || lab.cards().0.borrow_mut().get_mut(&(card, what)).and_then(Vec::pop);
     if let Some(value) = waiting() {
         return Ok(value);
@@ -119,46 +119,46 @@ struct Setup {
     _bridge: Option<Bridge>,
 }
 
-fn measure(lab: &Lab, card: Card) -> Result<BTreeMap<What, f64>> {
+fn measure(lab: &Lab, card: Card) -> Result<BTreeMap<Figure, f64>> {
     lab.note("accelerator", format!("guests run by {}", Accelerator::choose().0.name()));
     let mut setup = Setup::boot(lab, card)?;
     let mut measured = BTreeMap::new();
-    for (at, what) in [("at udp", What::Udp), ("at pktgen", What::Burst)] {
+    for (at, what) in [("at udp", Figure::Udp), ("at pktgen", Figure::Burst)] {
         setup.wait_for(at)?;
         setup.far.rate(SETTLED, |_| true)?;
         let before = setup.counters()?;
         let rate = setup.far.rate(WATCHED, |frame| is_udp(frame, DISCARD))?;
         ensure!(rate > 0.0, "nothing came of the guest's {what:?}");
         measured.insert(what, rate / 1e3);
-        if what == What::Udp {
+        if what == Figure::Udp {
             let after = setup.counters()?;
-            let spent = Spent::between(&before, &after);
+            let spent = Cost::between(&before, &after);
             let sent = after.in_frames.saturating_sub(before.in_frames);
-            measured.insert(What::SyncSent, spent.waited / sent.max(1) as f64);
-            measured.insert(What::PostedSent, spent.posted / sent.max(1) as f64);
+            measured.insert(Figure::SyncSent, spent.waited / sent.max(1) as f64);
+            measured.insert(Figure::PostedSent, spent.posted / sent.max(1) as f64);
         }
     }
     setup.drain_until("at receive")?;
     let (received, spent) = setup.flood()?;
     ensure!(received > 0.0, "the guest received nothing");
-    measured.insert(What::Receive, received / 2.0 / 1e3);
-    measured.insert(What::SyncReceived, spent.waited);
-    measured.insert(What::InterruptsReceived, spent.interrupts);
+    measured.insert(Figure::Receive, received / 2.0 / 1e3);
+    measured.insert(Figure::SyncReceived, spent.waited);
+    measured.insert(Figure::InterruptsReceived, spent.interrupts);
     setup.wait_for("at trips")?;
     let [half, most] = setup.trips()?;
-    measured.insert(What::RoundTrip, half);
-    measured.insert(What::RoundTrip99, most);
+    measured.insert(Figure::RoundTrip, half);
+    measured.insert(Figure::RoundTrip99, most);
     Ok(measured)
 }
 
 /// What a card cost.
-struct Spent {
+struct Cost {
     waited: f64,
     posted: f64,
     interrupts: f64,
 }
 
-impl Spent {
+impl Cost {
     fn between(before: &PortStats, after: &PortStats) -> Self {
         let of = |count: fn(&PortStats) -> u64| count(after).saturating_sub(count(before)) as f64;
         Self {
@@ -194,7 +194,7 @@ impl Setup {
                 let daemon = lab.daemon("")?;
                 let socket = daemon.dir().join("card.sock");
                 daemon.add_port_of("card", &card.port(&socket), &[GUEST])?;
-                daemon.hold_back_usually("card", card.model())?;
+                daemon.set_default_coalescing("card", card.model())?;
                 let far = Wire::Port(Box::new(daemon.port("far")?));
                 let guest = start(&qemu, card, card.model().backend(socket), &[])?;
                 Ok(Self { guest, far, daemon: Some(daemon), _bridge: None })
@@ -225,7 +225,7 @@ impl Setup {
     }
 
     /// Sends a flood. Returns how many frames the guest received in 2 s, and the cost of each.
-    fn flood(&mut self) -> Result<(f64, Spent)> {
+    fn flood(&mut self) -> Result<(f64, Cost)> {
         let datagram = udp(DISCARD, &[0; 18]);
         let (frames, gap) = FLOOD;
         let before = self.counters()?;
@@ -241,9 +241,9 @@ impl Setup {
         let said = self.wait_for("toklat-guest: received")?;
         let number = said.split(' ').find_map(|word| word.parse::<f64>().ok());
         let out = after.out_frames.saturating_sub(before.out_frames).max(1) as f64;
-        let Spent { waited, posted, interrupts } = Spent::between(&before, &after);
+        let Cost { waited, posted, interrupts } = Cost::between(&before, &after);
         let spent =
-            Spent { waited: waited / out, posted: posted / out, interrupts: interrupts / out };
+            Cost { waited: waited / out, posted: posted / out, interrupts: interrupts / out };
         Ok((number.with_context(|| said.clone())?, spent))
     }
 
@@ -286,9 +286,9 @@ impl Card {
             Self::Pcnet => Model::Am79c970a,
             Self::Virtio => Model::Virtio,
             Self::Stream(own) | Self::Tap(own) => match own {
-                Own::E1000 => Model::E1000,
-                Own::E1000e => Model::E1000e,
-                Own::Pcnet => Model::Pcnet,
+                QemuCard::E1000 => Model::E1000,
+                QemuCard::E1000e => Model::E1000e,
+                QemuCard::Pcnet => Model::Pcnet,
             },
         }
     }

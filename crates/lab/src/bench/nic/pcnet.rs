@@ -32,7 +32,7 @@ const HELD: Combining = Combining { frames: 8, delay_us: 50 };
 
 /// Ways to need fewer accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Technique {
     /// A stock driver.
     Stock,
     /// Demands are coalesced under traffic, so that frames complete together.
@@ -51,11 +51,11 @@ fn no_time() -> Nanos {
     Nanos(0)
 }
 
-fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
+fn alone(way: Technique, sizes: Sizes) -> Result<Alone> {
     let mapping = Mapping::private(MEMORY)?;
     let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), AT)?);
     let config = DeviceConfig {
-        combining: (way == Way::Held).then_some(HELD),
+        combining: (way == Technique::Held).then_some(HELD),
         csb: true,
         ..DeviceConfig::alone(memory, MAC, 1)?
     };
@@ -65,7 +65,7 @@ fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).context("it is mapped")?;
     let regs = Direct::new(Arc::clone(&model.device), no_time as fn() -> Nanos);
     let mut driver = Driver::new(regs, &mut dma, sizes)?;
-    if let Way::Block(version) = way {
+    if let Technique::Block(version) = way {
         driver = driver.with_block(&mut dma, version)?;
     }
     driver.start(true, false)?;
@@ -76,13 +76,13 @@ const LARGE: Sizes = Sizes { transmit: 8, receive: 8 };
 
 /// As [`sending`], of this card.
 pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
-    let Alone { mut model, mut driver, .. } = alone(Way::Stock, LARGE)?;
+    let Alone { mut model, mut driver, .. } = alone(Technique::Stock, LARGE)?;
     sending(&mut model, &mut driver, len, time)
 }
 
 /// As [`receiving`], likewise.
 pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
-    let Alone { model, mut driver, .. } = alone(Way::Stock, LARGE)?;
+    let Alone { model, mut driver, .. } = alone(Technique::Stock, LARGE)?;
     receiving(&model, &mut driver, len, time)
 }
 
@@ -100,7 +100,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(way: Way) -> Result<Self> {
+    fn new(way: Technique) -> Result<Self> {
         let (guest, scratch) = (alone(way, Sizes::default())?, Scratch::new(BATCH));
         Ok(Self { guest, scratch, last: Nanos(0), awake: true, frames: 0, interrupts: 0 })
     }
@@ -155,7 +155,7 @@ impl Worker {
 
 /// Register accesses per frame, as a number and in words. The driver has the rings and interrupts
 /// of pcnet32, and sends bursts of one frame per microsecond.
-pub fn accesses(way: Way) -> Result<(f64, String)> {
+pub fn accesses(way: Technique) -> Result<(f64, String)> {
     let (mut worker, frame, mut now) = (Worker::new(way)?, frame(60), Nanos(0));
     // As many bursts come first to warm up, so that demands have a rhythm.
     let mut bursts = |worker: &mut Worker| -> Result<()> {
@@ -190,11 +190,12 @@ mod tests {
     #[test]
     fn regression_a_block_costs_a_demand_for_each_time_that_the_worker_slept() {
         for version in [Version::One, Version::Two] {
-            let (accesses, words) = super::accesses(Way::Block(version)).unwrap();
+            let (accesses, words) = super::accesses(Technique::Block(version)).unwrap();
             // A demand is two accesses: the number of the register, and its value.
             assert_eq!(accesses, 2.0 / BURST as f64, "{words}");
         }
-        let [stock, held] = [Way::Stock, Way::Held].map(|way| super::accesses(way).unwrap().0);
+        let [stock, held] =
+            [Technique::Stock, Technique::Held].map(|way| super::accesses(way).unwrap().0);
         assert!(stock > 10.0 && held > 1.0 && held < stock / 2.0, "{stock} {held}");
     }
 }

@@ -12,7 +12,7 @@ use super::guest;
 use super::machine::{self, Outcome, Variant, Work};
 use super::model;
 use super::one_access;
-use super::pcnet::{self, Way};
+use super::pcnet::{self, Technique};
 use crate::bench::lab::Lab;
 use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row, less, more};
@@ -180,10 +180,10 @@ const fn counted(id: &'static str, peer: Peer, ours: fn(&Lab) -> Result<f64>) ->
 }
 
 /// A driver without means to need fewer accesses.
-const STOCK: Peer = Peer::Toklat("stock", |_| Ok(pcnet::accesses(Way::Stock)?.0));
+const STOCK: Peer = Peer::Toklat("stock", |_| Ok(pcnet::accesses(Technique::Stock)?.0));
 
 /// Register accesses a frame sent.
-fn accesses(lab: &Lab, way: Way) -> Result<f64> {
+fn accesses(lab: &Lab, way: Technique) -> Result<f64> {
     let (accesses, words) = pcnet::accesses(way)?;
     lab.note("traps", words);
     Ok(accesses)
@@ -229,10 +229,10 @@ pub const PCNET: &[Row] = &[
         |lab| pcnet::from_switch(60, lab.duration()),
         Peer::None,
     ),
-    counted("nic.pcnet.accesses.stock", Peer::None, |lab| accesses(lab, Way::Stock)),
-    counted("nic.pcnet.accesses.held", STOCK, |lab| accesses(lab, Way::Held)),
-    counted("nic.pcnet.accesses.csb1", STOCK, |lab| accesses(lab, Way::Block(Version::One))),
-    counted("nic.pcnet.accesses.csb2", STOCK, |lab| accesses(lab, Way::Block(Version::Two))),
+    counted("nic.pcnet.accesses.stock", Peer::None, |lab| accesses(lab, Technique::Stock)),
+    counted("nic.pcnet.accesses.held", STOCK, |lab| accesses(lab, Technique::Held)),
+    counted("nic.pcnet.accesses.csb1", STOCK, |lab| accesses(lab, Technique::Block(Version::One))),
+    counted("nic.pcnet.accesses.csb2", STOCK, |lab| accesses(lab, Technique::Block(Version::Two))),
 ];
 
 const CARDS: &str = "core 0: two 82540EM drivers in one thread, by vfio-user, which send (a frame at a time) \

@@ -32,8 +32,8 @@ fn the_default_region_has_as_many_buffers_as_the_kernels() {
 #[test]
 fn an_interface_says_where_its_rings_are() {
     let mut region = region();
-    let tx = region.add_rings(Way::Send, (2, 64), Fill::Own).unwrap();
-    let rx = region.add_rings(Way::Receive, (1, 128), Fill::Own).unwrap();
+    let tx = region.add_rings(Direction::Send, (2, 64), Fill::Own).unwrap();
+    let rx = region.add_rings(Direction::Receive, (1, 128), Fill::Own).unwrap();
     let interface = Interface { name: "vale0:p", tx, rx, bound: [1..2, 0..1] };
     let (number, extra) = region.add_interface(&interface, 3).unwrap();
     assert_eq!((number, extra), (0, 3));
@@ -56,8 +56,8 @@ fn an_interface_says_where_its_rings_are() {
 fn twins_have_the_same_buffers_and_only_one_gives_them_back() {
     let mut region = region();
     let free = region.free_buffers();
-    let tx = region.add_rings(Way::Send, (2, 64), Fill::Own).unwrap();
-    let rx = region.add_rings(Way::Receive, (2, 64), Fill::TwinOf(tx)).unwrap();
+    let tx = region.add_rings(Direction::Send, (2, 64), Fill::Own).unwrap();
+    let rx = region.add_rings(Direction::Receive, (2, 64), Fill::TwinOf(tx)).unwrap();
     for ring in 0..2 {
         let [ours, theirs] = [tx, rx].map(|spec| region.buffers_in(spec.first + ring, 64));
         assert_eq!(ours, theirs);
@@ -99,7 +99,7 @@ fn a_region_that_is_used_up_is_as_it_was() {
     let free = region.free_buffers();
     let mut made = Vec::new();
     let refused = loop {
-        match region.add_rings(Way::Send, (1, 128), Fill::Own) {
+        match region.add_rings(Direction::Send, (1, 128), Fill::Own) {
             Ok(spec) => made.push(spec),
             Err(error) => break error,
         }
@@ -107,5 +107,9 @@ fn a_region_that_is_used_up_is_as_it_was() {
     assert_eq!((refused, region.free_buffers()), (Errno::NOMEM, free % 128));
     made.into_iter().for_each(|spec| region.remove_rings(spec, true));
     assert_eq!(region.free_buffers(), free);
-    assert_eq!(region.add_rings(Way::Send, (1, 4096), Fill::Own), Err(Errno::NOMEM), "too long");
+    assert_eq!(
+        region.add_rings(Direction::Send, (1, 4096), Fill::Own),
+        Err(Errno::NOMEM),
+        "too long"
+    );
 }

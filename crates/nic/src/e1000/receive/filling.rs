@@ -7,8 +7,8 @@ use port::{Batch, FrameIdx, Limits};
 use shmem::{Bytes, Near};
 
 use super::spread::{FromBatch, SHORTEST, Shape, Source};
-use super::{Filling, Met, Statistics};
-use crate::csb::Way;
+use super::{Filling, Outcome, Statistics};
+use crate::csb::Direction;
 use crate::e1000::core::Core;
 use crate::e1000::filter::{Filter, destination};
 use crate::e1000::registers::{Fault, Registers};
@@ -53,7 +53,7 @@ impl Filling {
         if self.watch.finds_failed(&core.memory) {
             return Err(Fault::Memory);
         }
-        let new_block = self.host.notice(&core.block, Way::Receive, self.queue);
+        let new_block = self.host.notice(&core.block, Direction::Receive, self.queue);
         if self.ring.is_none() {
             self.find_ring(core)?;
         }
@@ -72,7 +72,7 @@ impl Filling {
         let (registers, words) = (&core.registers, &table::RX[self.queue & 1]);
         let bytes = registers.get(words.len);
         (self.size, self.head) = (bytes / ring::DESCRIPTOR, registers.get(words.head));
-        let tail = core.tail(Way::Receive, self.queue);
+        let tail = core.tail(Direction::Receive, self.queue);
         let idle = !self.host.is_there() && tail == self.head;
         if self.size == 0 || idle {
             // There are no buffers, and the ring's address may not be set up yet.
@@ -130,7 +130,7 @@ impl Filling {
         }
         let tail = match self.host.on() {
             Some(host) => host.tail(self.size).map_err(|fault| core.fail_by_block(fault))?,
-            None => core.tail(Way::Receive, self.queue),
+            None => core.tail(Direction::Receive, self.queue),
         };
         if tail >= self.size {
             return Err(Fault::BadIndex);
@@ -308,7 +308,7 @@ impl Filling {
         let source = FromBatch { frame, head, good: is_good(batch, i) };
         let met = self.receive_one(core, &source, tally)?;
         self.publish(&core.registers);
-        Ok(met != Met::Full)
+        Ok(met != Outcome::Full)
     }
 
     /// Filters a frame and spreads it over as many buffers as it needs.
@@ -317,20 +317,20 @@ impl Filling {
         core: &Core,
         source: &impl Source,
         tally: &mut Statistics,
-    ) -> Result<Met, Fault> {
+    ) -> Result<Outcome, Fault> {
         let (head, len) = (source.head(), source.len());
         let destination = destination(head);
         let tag = self.filter.tag(head).filter(|_| self.filter.tags);
         let registers = &core.registers;
         if !self.filter.takes_tag(registers, tag) || !self.filter.takes(registers, destination) {
             tally.filtered += 1;
-            return Ok(Met::Dropped);
+            return Ok(Outcome::Dropped);
         }
         // The limit of 1,522 bytes includes a tag, so a tag does not raise it.
         if len > self.filter.longest {
             registers.count(table::ROC, 1);
             tally.too_long += 1;
-            return Ok(Met::Dropped);
+            return Ok(Outcome::Dropped);
         }
         let stripped = tag.filter(|_| self.filter.strip);
         let frame = Shape { source, cut: if stripped.is_some() { 4 } else { 0 } };
@@ -342,9 +342,9 @@ impl Filling {
             None => self.spread(core, &frame, status, stripped.unwrap_or(0))?,
         };
         match met {
-            Met::Delivered => tally.add(len, destination, self.filter.small),
-            Met::TooLong => tally.too_long += 1,
-            Met::Dropped | Met::Full => {}
+            Outcome::Delivered => tally.add(len, destination, self.filter.small),
+            Outcome::TooLong => tally.too_long += 1,
+            Outcome::Dropped | Outcome::Full => {}
         }
         Ok(met)
     }

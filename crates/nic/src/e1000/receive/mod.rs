@@ -75,7 +75,7 @@ struct Statistics {
 
 /// The result of delivering one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Met {
+pub(super) enum Outcome {
     Delivered,
     Dropped,
     Full,
@@ -225,16 +225,16 @@ impl Core {
     }
 
     /// Receives a frame that the device itself loops back to its guest. It counts as received.
-    pub fn loop_back(&self, frame: &mut [u8]) -> Result<Met, Fault> {
+    pub fn loop_back(&self, frame: &mut [u8]) -> Result<Outcome, Fault> {
         let mut filling = self.lock(0);
         let mut tally = Statistics::default();
         let met = match filling.prepare(self) {
             Ok(true) => filling.receive_one(self, &Private(frame), &mut tally),
-            Ok(false) => Ok(Met::Dropped),
+            Ok(false) => Ok(Outcome::Dropped),
             Err(fault) => Err(fault),
         };
         filling.publish(&self.registers);
-        let lost = usize::from(met == Ok(Met::Full));
+        let lost = usize::from(met == Ok(Outcome::Full));
         self.note_received(0, &tally, lost, false);
         met
     }

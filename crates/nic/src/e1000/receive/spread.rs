@@ -4,7 +4,7 @@ use frame::{Ipv4, Layers, Network, Transport};
 use port::Picked;
 use shmem::Bytes;
 
-use super::{Filling, Met};
+use super::{Filling, Outcome};
 use crate::e1000::core::Core;
 use crate::e1000::registers::Fault;
 use crate::e1000::ring::rx;
@@ -83,9 +83,9 @@ impl Filling {
         frame: &Shape<'_, impl Source>,
         status: u32,
         tag: u16,
-    ) -> Result<Met, Fault> {
+    ) -> Result<Outcome, Fault> {
         let available = self.available(core)?;
-        let Some(ring) = self.ring.clone() else { return Ok(Met::Full) };
+        let Some(ring) = self.ring.clone() else { return Ok(Outcome::Full) };
         let (before, total) = (self.filled.len(), frame.len() + self.filter.fcs);
         let mut near = core.memory.near();
         let mut at = 0;
@@ -107,16 +107,16 @@ impl Filling {
             let word = self.word(here, flags, if last { tag } else { 0 });
             self.filled.push(word);
             if last {
-                return Ok(Met::Delivered);
+                return Ok(Outcome::Delivered);
             }
         }
         if available < MAX_SPREAD {
             self.filled.truncate(before);
-            return Ok(Met::Full);
+            return Ok(Outcome::Full);
         }
         let damaged = self.damaged();
         self.filled.last_mut().into_iter().for_each(|last| *last = damaged);
-        Ok(Met::TooLong)
+        Ok(Outcome::TooLong)
     }
 
     /// Packet split (82574L datasheet, 7.1.10). A descriptor names four buffers and takes two
@@ -129,12 +129,12 @@ impl Filling {
         sizes: [u32; 4],
         status: u32,
         tag: u16,
-    ) -> Result<Met, Fault> {
+    ) -> Result<Outcome, Fault> {
         let (place, next) = (self.place(0), self.place(1));
         let descriptor =
             self.ring.as_ref().and_then(|ring| Some((ring.get(place)?, ring.get(next)?)));
         let (Some((low, high)), true) = (descriptor, self.available(core)? >= 2) else {
-            return Ok(Met::Full);
+            return Ok(Outcome::Full);
         };
         let addresses = [low.first(), low.second(), high.first(), high.second()];
         let buffers = addresses.into_iter().zip(sizes);
@@ -142,7 +142,7 @@ impl Filling {
         else {
             // The frame is longer than all its buffers: it is lost, as in the chip.
             core.registers.count(table::ROC, 1);
-            return Ok(Met::TooLong);
+            return Ok(Outcome::TooLong);
         };
         high.set_first(lengths[1] << 16 | lengths[2] << 32 | lengths[3] << 48);
         high.publish(0);
@@ -152,7 +152,7 @@ impl Filling {
         self.head = (self.head + 2) % self.size.max(1);
         core.registers.publish(table::RX[self.queue & 1].head, self.head);
         self.host.publish_head(self.head);
-        Ok(Met::Delivered)
+        Ok(Outcome::Delivered)
     }
 
     /// The checksum status of a frame whose sender vouched for it.

@@ -27,8 +27,8 @@ use super::registers::{Fault, told};
 use super::ring::{self, Descriptor, tx};
 use super::table::{self, cause, rctl, tctl};
 use crate::combine::Combine;
+use crate::csb::Direction;
 use crate::csb::Host;
-use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
 use crate::model::ring::Place;
 
@@ -161,9 +161,9 @@ impl Transmit {
             (self.gathered, self.completed) = (0, 0);
             self.ring = None;
             self.unfinished = None;
-            self.host.notice(&self.core.block, Way::Send, self.queue);
+            self.host.notice(&self.core.block, Direction::Send, self.queue);
             self.host.restart(self.core.registers.get(table::TX[self.queue].head));
-        } else if self.host.notice(&self.core.block, Way::Send, self.queue) {
+        } else if self.host.notice(&self.core.block, Direction::Send, self.queue) {
             self.host.publish_head(self.core.registers.get(table::TX[self.queue].head));
         }
     }
@@ -176,7 +176,7 @@ impl Transmit {
         self.size = bytes / ring::DESCRIPTOR;
         self.next = registers.get(words.head);
         self.done = self.next;
-        let idle = !self.host.is_there() && core.tail(Way::Send, self.queue) == self.next;
+        let idle = !self.host.is_there() && core.tail(Direction::Send, self.queue) == self.next;
         if self.size == 0 || idle {
             // There is nothing to send, and the ring's address may not be set up yet.
             self.size = 0;
@@ -220,7 +220,7 @@ impl Transmit {
         let tail = match self.host.on() {
             Some(_) if self.size == 0 => 0,
             Some(host) => host.tail(self.size).map_err(|fault| self.core.fail_by_block(fault))?,
-            None => self.core.tail(Way::Send, self.queue),
+            None => self.core.tail(Direction::Send, self.queue),
         };
         if self.size == 0 || tail == self.next || self.unfinished == Some(tail) {
             return Ok(None);
@@ -235,7 +235,7 @@ impl Transmit {
     }
 
     /// True if frames up to `tail` must wait for more. A ring that is half full waits for nothing.
-    fn holds_back(&mut self, tail: u32, now: Nanos) -> bool {
+    fn coalesces(&mut self, tail: u32, now: Nanos) -> bool {
         let (size, next) = (self.size, self.next);
         let waiting = Place { at: next, len: size }.distance(tail);
         waiting < size / 2 && !self.combine.is_due(waiting, now)
@@ -330,7 +330,7 @@ impl Ingress for Transmit {
             }
         };
         // Lent frames keep their private headers.
-        if self.gathered != self.completed || self.holds_back(tail, now) {
+        if self.gathered != self.completed || self.coalesces(tail, now) {
             return 0;
         }
         self.headers.reuse();
@@ -424,6 +424,6 @@ impl Transmitting for Transmit {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.combine.deadline().into_iter().chain(self.host.look_again_at()).min()
+        self.combine.deadline().into_iter().chain(self.host.recheck_at()).min()
     }
 }

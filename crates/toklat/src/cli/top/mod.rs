@@ -104,7 +104,7 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
         _ if view.is_typing() => type_filter(view, key.code),
         KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('?' | 'h') => view.help(),
-        KeyCode::Char('/') => view.begin_filter(),
+        KeyCode::Char('/') => view.edit_filter(),
         KeyCode::Char('r') => view.sort_by(Sort::Rate),
         KeyCode::Char('s') => view.sort_next(),
         KeyCode::Char('g') | KeyCode::Enter => view.graph(),

@@ -178,7 +178,7 @@ impl View {
     }
 
     /// Begins to type a filter.
-    pub fn begin_filter(&mut self) {
+    pub fn edit_filter(&mut self) {
         self.filter.clear();
         self.typing = true;
     }

@@ -44,7 +44,7 @@ impl Exit {
 
     /// Waits for its complete end, and reaps it if it became this process's child because its
     /// parent ended first.
-    pub async fn bury(self: Arc<Self>) {
+    pub async fn wait_and_reap(self: Arc<Self>) {
         let all = self.pidfd.try_clone();
         let all = all.and_then(|pidfd| descriptors::register(pidfd, Interest::READABLE));
         if let Ok(all) = all

@@ -43,7 +43,7 @@ impl Switch {
         let moved = self.ports.values().filter(|p| old.to(p.spec.owner) != access.to(p.spec.owner));
         let moved: Vec<PortId> = moved.map(|port| port.id).collect();
         for id in moved {
-            self.listen_anew(id).await?;
+            self.remake_socket(id).await?;
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Switch {
     }
 
     /// Makes the socket of a waiting port again, with permissions for its new users.
-    pub(super) async fn listen_anew(&mut self, id: PortId) -> Result<(), ApiError> {
+    pub(super) async fn remake_socket(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         if open::of(&port.spec.kind).is_for_users() {
             let spec = port.spec.clone();

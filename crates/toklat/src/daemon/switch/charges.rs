@@ -80,9 +80,9 @@ impl Switch {
     }
 
     /// Tells the data process each user's limits.
-    pub async fn tell_limits(&self) {
+    pub async fn send_limits(&self) {
         let limits = self.environment.ledger.process_limits();
-        if let Err(error) = self.tell(&Command::SetLimits { limits }, &[]).await {
+        if let Err(error) = self.command(&Command::SetLimits { limits }, &[]).await {
             tracing::error!(switch = self.name, %error, "limits of users were not taken");
         }
     }

@@ -65,10 +65,10 @@ impl Switch {
         let configured = port.configured;
         self.names.insert(name.into(), id);
         self.ports.insert(id, port);
-        if let Err(error) = self.tell_port(id).await {
+        if let Err(error) = self.send_port(id).await {
             self.detach(id);
             if configured {
-                self.tell_port(id).await?
+                self.send_port(id).await?
             } else {
                 self.forget(id)
             }
@@ -126,7 +126,7 @@ impl Switch {
         let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);
         self.recharge_switch();
         for id in stay {
-            done = done.and(self.tell_port(id).await);
+            done = done.and(self.send_port(id).await);
         }
         done
     }

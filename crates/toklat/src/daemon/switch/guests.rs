@@ -98,7 +98,7 @@ impl Switch {
         (port.client, port.watch) = (client, Some(watch));
         (port.failure, port.quarantined) = (None, false);
         port.charges.take(charge, None);
-        self.add_again(id).await
+        self.restore_port(id).await
     }
 
     /// Returns kept items to a new data process.

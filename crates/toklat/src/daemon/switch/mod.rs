@@ -33,7 +33,7 @@ use tokio::task::JoinHandle;
 pub use self::access::Access;
 pub use self::clients::Attach;
 pub use self::port::Port;
-use self::quarantine::{Quarantine, Who};
+use self::quarantine::{Offender, Quarantine};
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
@@ -188,9 +188,9 @@ impl Switch {
         for port in ports {
             self.take_over(port)?;
         }
-        self.tell_limits().await;
+        self.send_limits().await;
         // The earlier supervisor may have ended before it sent changed settings.
-        if let Err(error) = self.tell(&Command::set_switch(&self.config), &[]).await {
+        if let Err(error) = self.command(&Command::set_switch(&self.config), &[]).await {
             tracing::error!(switch = self.name, %error, "settings were not taken");
         }
         Ok(())
@@ -232,11 +232,11 @@ impl Switch {
         self.runs(process)?;
         self.renew_sampling();
         self.warn_of_cpus();
-        self.tell_limits().await;
+        self.send_limits().await;
         self.retire_numbers().await;
         self.restore_kept().await;
-        self.add_all_again().await;
-        if let Err(error) = self.tell(&Command::Resume, &[]).await {
+        self.restore_all_ports().await;
+        if let Err(error) = self.command(&Command::Resume, &[]).await {
             tracing::error!(switch = self.name, %error, "the switch goes on late");
         }
         Ok(())
@@ -298,7 +298,7 @@ impl Switch {
     fn quarantine_port(&mut self, id: PortId) {
         let Some(port) = self.ports.get(&id) else { return };
         let (name, configured) = (port.name.clone(), port.configured);
-        let term = self.quarantine.begin(who(&name, port.uid(self.access)), Instant::now());
+        let term = self.quarantine.begin(offender(&name, port.uid(self.access)), Instant::now());
         tracing::error!(switch = self.name, port = name, ?term, "port is quarantined");
         // No data process runs, so none is told.
         let _ = self.vacated(id, Ok(None));
@@ -320,7 +320,7 @@ impl Switch {
     /// # Errors
     /// Says how long the quarantine lasts.
     pub(super) fn check_quarantine(&self, name: &str, uid: u32) -> Result<(), ApiError> {
-        let Some(left) = self.quarantine.lasts(&who(name, uid), Instant::now()) else {
+        let Some(left) = self.quarantine.lasts(&offender(name, uid), Instant::now()) else {
             return Ok(());
         };
         let left = left.as_secs() + 1;
@@ -340,13 +340,13 @@ impl Switch {
 
     /// Claims the restart for the caller. Returns false if the data process runs, the switch was
     /// removed, or another task has claimed the restart.
-    pub fn begin_restart(&mut self) -> bool {
+    pub fn claim_restart(&mut self) -> bool {
         let wanted = !self.removed && !self.is_running() && !self.restarting;
         self.restarting |= wanted;
         wanted
     }
 
-    /// Ends the claim of [`begin_restart`](Self::begin_restart), successful or not.
+    /// Ends the claim of [`claim_restart`](Self::claim_restart), successful or not.
     pub fn end_restart(&mut self) {
         self.restarting = false;
     }
@@ -425,17 +425,17 @@ impl Switch {
 
     /// Sends a command to the data process. Returns `None` if none runs: the record then applies at
     /// its restart.
-    async fn tell(
+    async fn command(
         &self,
         command: &Command,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<Answer>, ApiError> {
         let Some(process) = &self.process else { return Ok(None) };
-        self.heard(process.ask(command, fds).await)
+        self.interpret(process.ask(command, fds).await)
     }
 
-    /// Interprets the answer to a command, as `tell` does.
-    fn heard(&self, answer: Result<Answer, AskError>) -> Result<Option<Answer>, ApiError> {
+    /// Interprets the answer to a command, as `command` does.
+    fn interpret(&self, answer: Result<Answer, AskError>) -> Result<Option<Answer>, ApiError> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(AskError::Dead(error)) => {
@@ -450,9 +450,9 @@ impl Switch {
         }
     }
 
-    /// Works as `tell`, for commands that are not recorded.
-    async fn tell_now(&self, command: &Command) -> Result<(), ApiError> {
-        let told = self.tell(command, &[]).await;
+    /// Works as `command`, for commands that are not recorded.
+    async fn command_unrecorded(&self, command: &Command) -> Result<(), ApiError> {
+        let told = self.command(command, &[]).await;
         // The command is not recorded, so it fails if no data process runs.
         match told.map_err(|error| ApiError { remedy: "nothing was changed".into(), ..error })? {
             Some(_) => Ok(()),
@@ -474,7 +474,7 @@ impl Switch {
             return self.rebuild(config).await;
         }
         if self.config != config {
-            self.tell(&Command::set_switch(&config), &[]).await?;
+            self.command(&Command::set_switch(&config), &[]).await?;
             self.config = config;
         }
         Ok(())
@@ -519,9 +519,9 @@ fn new_state(config: &SwitchConfig) -> Result<(Memfd, State), ApiError> {
 
 /// What to quarantine for a port of this name and user. Root and the daemon's user lose only the
 /// port, not all their ports.
-fn who(name: &str, uid: u32) -> Who {
+fn offender(name: &str, uid: u32) -> Offender {
     match uid == 0 || uid == rustix::process::geteuid().as_raw() {
-        true => Who::Port(name.into()),
-        false => Who::User(uid),
+        true => Offender::Port(name.into()),
+        false => Offender::User(uid),
     }
 }

@@ -141,23 +141,23 @@ impl Switch {
             let mut port = Port::new(id, "retired", PortSpec::default(), false);
             port.known = true;
             // A refusal only leaves old counters behind.
-            let _ = self.tell(&port.add_command(self.access), &[]).await;
-            let _ = self.tell(&Command::RemovePort { id }, &[]).await;
+            let _ = self.command(&port.add_command(self.access), &[]).await;
+            let _ = self.command(&Command::RemovePort { id }, &[]).await;
         }
     }
 
     /// Adds a recorded port to a new data process. If it refuses, a configured port stays vacant
     /// with the reason, and any other port is removed.
-    pub(super) async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
-        match self.tell_port(id).await {
+    pub(super) async fn restore_port(&mut self, id: PortId) -> Result<(), ApiError> {
+        match self.send_port(id).await {
             Err(error) => Err(self.refused(id, error).await),
             Ok(()) => Ok(()),
         }
     }
 
-    /// Works as `add_again`, for all recorded ports. Many commands are in flight at a time, so the
+    /// Works as `restore_port`, for all recorded ports. Many commands are in flight at a time, so the
     /// data process adds the ports together.
-    pub(super) async fn add_all_again(&mut self) {
+    pub(super) async fn restore_all_ports(&mut self) {
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for ids in ids.chunks(MAX_PENDING) {
             let ask = |id| {
@@ -169,7 +169,7 @@ impl Switch {
             let answers = process.ask_all(&commands).await;
             drop(commands);
             for (id, answer) in ids.iter().zip(answers) {
-                match self.heard(answer) {
+                match self.interpret(answer) {
                     Ok(answer) => self.added(*id, answer.as_ref()),
                     Err(error) => {
                         let error = self.refused(*id, error).await;
@@ -190,14 +190,14 @@ impl Switch {
             return error;
         }
         port.failure = Some(error.reason.clone());
-        self.tell_port(id).await.err().unwrap_or(error)
+        self.send_port(id).await.err().unwrap_or(error)
     }
 
     /// Sends the recorded port to the data process.
-    pub(super) async fn tell_port(&mut self, id: PortId) -> Result<(), ApiError> {
+    pub(super) async fn send_port(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get(&id) else { return Ok(()) };
         let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
-        let answer = self.tell(&port.add_command(self.access), &fds).await?;
+        let answer = self.command(&port.add_command(self.access), &fds).await?;
         self.added(id, answer.as_ref());
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Switch {
         self.names.insert(port.name.clone(), id);
         self.ports.insert(id, port);
         self.recharge(id);
-        let told = self.tell_port(id).await;
+        let told = self.send_port(id).await;
         if told.is_err() {
             self.detach(id);
             self.forget(id);
@@ -371,18 +371,18 @@ impl Switch {
         }
         if old.policy != spec.policy {
             let policy = spec.policy.clone();
-            self.tell(&Command::SetPolicy { id, policy }, &[]).await?;
+            self.command(&Command::SetPolicy { id, policy }, &[]).await?;
         }
         if old.worker != spec.worker
             && let Some(worker) = spec.worker
         {
-            self.tell(&Command::MovePort { id, worker }, &[]).await?;
+            self.command(&Command::MovePort { id, worker }, &[]).await?;
             self.port_mut(name)?.worker = Some(worker);
         }
         let anew = self.access.to(old.owner) != self.access.to(spec.owner);
         self.port_mut(name)?.spec = spec;
         self.recharge(id);
-        if anew { self.listen_anew(id).await } else { Ok(()) }
+        if anew { self.remake_socket(id).await } else { Ok(()) }
     }
 
     pub(super) async fn replace_port(
@@ -405,7 +405,7 @@ impl Switch {
                 Err(error) => return Err(self.refused(id, error).await),
             };
         }
-        self.add_again(id).await
+        self.restore_port(id).await
     }
 
     /// Removes a port from the data process, and closes what was kept for it. Its number stays
@@ -427,7 +427,7 @@ impl Switch {
             };
             let answers = answers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
             for (id, answer) in ids.iter().zip(answers) {
-                let told = answer.map_or(Ok(None), |answer| self.heard(answer));
+                let told = answer.map_or(Ok(None), |answer| self.interpret(answer));
                 let vacated = self.vacated(*id, told);
                 done = done.and(vacated);
             }
@@ -463,7 +463,7 @@ impl Switch {
         }
         if let (Attachment::VfioUser(_), Some(socket)) = (&port.attachment, port.fds.first()) {
             // To its front end a reset connection would mean more than a disconnect.
-            socket.take_leave();
+            socket.drain_and_hang_up();
         }
         port.fds.clear();
         port.tunnel = None;

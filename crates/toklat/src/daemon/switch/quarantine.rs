@@ -12,7 +12,7 @@ const FORGIVEN: Duration = Duration::from_secs(3600);
 
 /// What is quarantined: an untrusted user with all its ports, or one port by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Who {
+pub enum Offender {
     /// A user other than root and the daemon's user.
     User(u32),
     /// A port of root or of the daemon's user.
@@ -30,7 +30,7 @@ struct Term {
 pub struct Quarantine {
     /// The port that was being served when the last data process died.
     suspect: Option<PortId>,
-    terms: HashMap<Who, Term>,
+    terms: HashMap<Offender, Term>,
 }
 
 impl Quarantine {
@@ -48,7 +48,7 @@ impl Quarantine {
     }
 
     /// Begins a quarantine; returns its length.
-    pub fn begin(&mut self, who: Who, now: Instant) -> Duration {
+    pub fn begin(&mut self, who: Offender, now: Instant) -> Duration {
         let earlier = self.terms.get(&who).filter(|term| now < term.until + FORGIVEN);
         let length = earlier.map_or(TERMS.0, |term| (2 * term.length).min(TERMS.1));
         self.terms.insert(who, Term { until: now + length, length });
@@ -56,7 +56,7 @@ impl Quarantine {
     }
 
     /// The rest of the quarantine; `None` if there is none.
-    pub fn lasts(&self, who: &Who, now: Instant) -> Option<Duration> {
+    pub fn lasts(&self, who: &Offender, now: Instant) -> Option<Duration> {
         let term = self.terms.get(who)?;
         term.until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn terms_get_longer_until_they_are_forgiven() {
         let (mut quarantine, start) = (Quarantine::default(), Instant::now());
-        let (user, port) = (Who::User(1000), Who::Port("p".into()));
+        let (user, port) = (Offender::User(1000), Offender::Port("p".into()));
         let mut now = start;
         let lengths: Vec<_> = (0..8)
             .map(|_| {

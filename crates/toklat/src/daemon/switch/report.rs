@@ -19,7 +19,7 @@ impl Switch {
     /// There is no such port, or no data process runs.
     pub async fn flush_fdb(&self, flush: &FdbFlush) -> Result<(), ApiError> {
         let port = flush.port.as_deref().map(|name| self.port(name)).transpose()?.map(|p| p.id);
-        self.tell_now(&Command::FlushFdb { port, vlan: flush.vlan }).await
+        self.command_unrecorded(&Command::FlushFdb { port, vlan: flush.vlan }).await
     }
 
     /// Adds a permanent address.
@@ -28,7 +28,7 @@ impl Switch {
     /// There is no such port, no room, or no data process runs.
     pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
         let port = self.port(&entry.port)?.id;
-        self.tell_now(&Command::AddFdb { mac: entry.mac, vlan: entry.vlan, port }).await
+        self.command_unrecorded(&Command::AddFdb { mac: entry.mac, vlan: entry.vlan, port }).await
     }
 
     /// Removes an address.
@@ -36,7 +36,7 @@ impl Switch {
     /// # Errors
     /// There is no such address, or no data process runs.
     pub async fn delete_fdb(&self, mac: Mac, vlan: Option<VlanId>) -> Result<(), ApiError> {
-        let done = self.tell_now(&Command::DeleteFdb { mac, vlan }).await;
+        let done = self.command_unrecorded(&Command::DeleteFdb { mac, vlan }).await;
         let now = port::Nanos(monotonic_ns());
         done.map_err(|error| {
             let knows =

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_is_said_to_be_in_use() {
+    fn an_open_port_is_reported_as_in_use() {
         let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let place = Place { netns: None, at: holder.local_addr().unwrap() };
         let error = Arc::<Tunnels>::default().join(&place, 5, "x".into()).unwrap_err();

@@ -425,7 +425,7 @@ fn throughput_outcomes(what: &str, sent: &Totals, got: &sink::Report, ns: f64) -
         None => got.totals.frames,
     };
     let lost = sent.frames.saturating_sub(received);
-    let flawless = got.findings.is_none_or(|findings| findings.flawless());
+    let flawless = got.findings.is_none_or(|findings| findings.is_flawless());
     vec![
         Outcome::result(format!("{what}, between two processes"), pps(sent.pps)),
         Outcome::result("  on the switch's core", format!("{ns:.1} ns a frame")),

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use jail::child::{Child, Outfit};
+use jail::child::{Child, ChildSetup};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -150,7 +150,7 @@ fn spawn(
     command.args(["--foreground", "--quiet", "--fd"]).arg(theirs.as_raw_fd().to_string());
     command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
-    let outfit = Outfit::new().with(theirs).with_descriptors(MAX_DESCRIPTORS);
+    let outfit = ChildSetup::new().with(theirs).with_descriptors(MAX_DESCRIPTORS);
     Child::start(&mut command, &outfit.ending_by(Signal::KILL)).with_context(|| {
         format!("Cannot start {program}; install it (apt install passt, https://passt.top)")
     })

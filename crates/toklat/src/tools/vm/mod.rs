@@ -29,7 +29,7 @@ use crate::cli::port_options::{KindOptions, PolicyOptions};
 use crate::tools::{session, uplink};
 use control::name::{PortName, SwitchName};
 use control::{Client, ClientError, Global, Result, UsageError};
-use jail::child::Outfit;
+use jail::child::ChildSetup;
 use jail::parent_death;
 
 /// Time limit for QEMU to end after a signal.
@@ -312,7 +312,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let mut watcher = Watcher::start(global, &port, given.is_some())?;
     let _uplink = if args.uplink { Uplink::start(global, &port.switch)? } else { None };
     eprintln!("toklat: {line}");
-    let mut child = Outfit::new()
+    let mut child = ChildSetup::new()
         .equip(&mut command)
         .spawn()
         .with_context(|| format!("Cannot start {}", qemu.program.display()))?;

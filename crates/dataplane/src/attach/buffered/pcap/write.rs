@@ -47,7 +47,7 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     state.set_write_error(None);
     let counters = state.egress(0).ok_or(AttachError::Counters)?;
     let mut bytes = Vec::with_capacity(BUFFER);
-    begin_section(&mut bytes).map_err(|e| PcapError::File(std::io::Error::other(e)))?;
+    write_section_header(&mut bytes).map_err(|e| PcapError::File(std::io::Error::other(e)))?;
     let spooled =
         Spooled { bytes, waiting: Tally::default(), counters, failed: false, closing: false };
     let spool = Arc::new(Spool { spooled: Mutex::new(spooled), wake: Condvar::new() });
@@ -66,7 +66,7 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     })
 }
 
-fn begin_section(to: &mut Vec<u8>) -> Result<(), pcap_file::PcapError> {
+fn write_section_header(to: &mut Vec<u8>) -> Result<(), pcap_file::PcapError> {
     let mut writer = PcapNgWriter::with_endianness(to, Endianness::native())?;
     let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
     interface.options = vec![InterfaceDescriptionOption::IfTsResol(9)];

@@ -95,7 +95,7 @@ impl Fifo {
     }
 
     /// The bytes that are not taken yet.
-    pub fn there(&mut self) -> &mut [u8] {
+    pub fn unread(&mut self) -> &mut [u8] {
         let (taken, filled) = (self.taken, self.filled);
         &mut self.bytes()[taken..filled]
     }
@@ -118,7 +118,7 @@ impl Fifo {
     /// The space for more bytes, after those that are there. Call [`fill`](Self::fill) with the
     /// number that arrived. The buffer is marked until it is [settled](Self::settle).
     pub fn space(&mut self) -> &mut [u8] {
-        self.unsettle();
+        self.mark_changing();
         let (taken, filled) = (self.taken, self.filled);
         if taken > 0 {
             self.bytes().copy_within(taken..filled, 0);
@@ -135,7 +135,7 @@ impl Fifo {
     }
 
     /// Marks the buffer, because bytes or cursors are about to change.
-    pub fn unsettle(&mut self) {
+    pub fn mark_changing(&mut self) {
         if !self.unsettled {
             self.unsettled = true;
             self.cursors.unsettled.store(1, Ordering::Relaxed);
@@ -166,14 +166,14 @@ mod tests {
         fifo.settle();
         fifo.take(2);
         fifo.settle();
-        assert_eq!(Fifo::open(&map, MEMORY, true).unwrap().there(), b"llo");
+        assert_eq!(Fifo::open(&map, MEMORY, true).unwrap().unread(), b"llo");
         let mut fifo = Fifo::open(&map, MEMORY, true).unwrap();
         let space = fifo.space();
         space[..2].copy_from_slice(b"w!");
         assert_eq!(space.len(), Fifo::ROOM - 3);
         fifo.fill(2);
         fifo.settle();
-        assert_eq!(Fifo::open(&map, MEMORY, true).unwrap().there(), b"llow!");
+        assert_eq!(Fifo::open(&map, MEMORY, true).unwrap().unread(), b"llow!");
         assert!(Fifo::open(&map, MEMORY, false).unwrap().is_empty());
         assert!(Fifo::open(&map, 4 * MEMORY, false).is_none(), "beyond the end");
     }

@@ -129,12 +129,12 @@ impl Stream {
     /// Sends waiting bytes until the socket is full. Returns true if any were sent.
     fn flush(&self, out: &mut Out) -> bool {
         let mut moved = false;
-        out.bytes.unsettle();
+        out.bytes.mark_changing();
         while !out.bytes.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match self
                 .payer
-                .call_of_batch(|| rustix::net::send(&self.socket, out.bytes.there(), flags))
+                .call_of_batch(|| rustix::net::send(&self.socket, out.bytes.unread(), flags))
             {
                 Ok(sent) => {
                     out.bytes.take(sent);
@@ -242,12 +242,12 @@ pub struct TooLong;
 /// # Errors
 /// [`TooLong`]: the start of the next frame is unknown.
 pub fn next_frame(from: &mut Fifo) -> Result<Option<Bytes<'_>>, TooLong> {
-    let Some((prefix, _)) = from.there().split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let Some((prefix, _)) = from.unread().split_first_chunk::<PREFIX>() else { return Ok(None) };
     let len = u32::from_be_bytes(*prefix) as usize;
     if len > MAX_FRAME {
         return Err(TooLong);
     }
-    if from.there().len() < PREFIX + len {
+    if from.unread().len() < PREFIX + len {
         return Ok(None);
     }
     let taken = from.take(PREFIX + len);
@@ -339,7 +339,7 @@ impl Reader for StreamIngress {
         }
     }
 
-    fn read_again(&mut self) {
+    fn clear_empty(&mut self) {
         self.dry.clear();
     }
 

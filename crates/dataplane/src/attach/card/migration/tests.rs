@@ -12,7 +12,7 @@ use shmem::budget::Account;
 
 use super::super::message::{HEADER as MESSAGE, Request};
 use super::super::message::{Header, command};
-use super::super::{Message, Plug, Summons, VfioUser};
+use super::super::{Message, Plug, ServeRequests, VfioUser};
 use super::DeviceState::{Error, Resuming, Running, Stop, StopCopy};
 use super::*;
 use crate::attach::guest::FrontEnd;
@@ -52,7 +52,7 @@ impl Bed {
         socket.set_nonblocking(true).unwrap();
         let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
         let state = State::private(&config).unwrap().port(0).unwrap();
-        let summons = Arc::new(Summons::new().unwrap());
+        let summons = Arc::new(ServeRequests::new().unwrap());
         let server = VfioUser::new(
             (OwnedFd::from(socket).into(), None),
             plug,
@@ -239,7 +239,7 @@ fn a_state_that_was_read_is_one_to_go_on_with_and_the_same_again() {
         assert!(from.frames() > 0, "{model:?}: the driver's card does not work");
         let state = from.save();
         let mut to = Bed::new(plug(model, csb, Mac::local(1)));
-        assert!(to.load(&state), "{model:?}: {:?}", to.server.news());
+        assert!(to.load(&state), "{model:?}: {:?}", to.server.new_faults());
         let again = to.save();
         // Times are by another clock.
         let same = state.iter().zip(&again).filter(|(a, b)| a == b).count();
@@ -295,7 +295,7 @@ fn a_state_of_another_card_is_refused_and_that_is_said() {
         let state = Bed::new(plug(from.0, from.1, Mac::local(1))).save();
         let mut bed = Bed::new(plug(to.0, to.1, Mac::local(1)));
         assert_eq!(bed.load(&state), from == to, "{from:?} to {to:?}");
-        assert_eq!(bed.server.news().len(), usize::from(from != to));
+        assert_eq!(bed.server.new_faults().len(), usize::from(from != to));
         let mut other = Bed::new(plug(from.0, from.1, Mac::local(2)));
         assert!(!other.load(&state), "of another address");
     }
@@ -331,7 +331,7 @@ fn states_follow_each_other_as_the_specification_says() {
 fn transfers_are_as_large_as_was_agreed_at_most() {
     let mut bed = Bed::in_use(NicModel::AM79C973, false);
     for (theirs, most) in [(1 << 20, MAX_TRANSFER), (512, 512)] {
-        bed.server.session.migration.agree(theirs);
+        bed.server.session.migration.negotiate(theirs);
         bed.to(StopCopy).unwrap();
         for (room, size) in [(u32::MAX, most + 1), (u32::MAX, u32::MAX), (7, 0), (most, most)] {
             assert_eq!(bed.ask(Request::StateRead { room, size }), Err(Errno::INVAL));
@@ -381,7 +381,7 @@ fn a_successor_goes_on_with_the_move() {
         let kept = bed.server.to_keep();
         let socket = bed.server.socket.try_clone().unwrap();
         let (plug, port) = (bed.server.plug, bed.server.state.clone());
-        let summons = Arc::new(Summons::new().unwrap());
+        let summons = Arc::new(ServeRequests::new().unwrap());
         bed.server = VfioUser::new(
             (socket, None),
             plug,
@@ -393,5 +393,5 @@ fn a_successor_goes_on_with_the_move() {
         assert!(!bed.server.has_ended());
     }
     bed.to(Running).unwrap();
-    assert!(bed.server.news().is_empty());
+    assert!(bed.server.new_faults().is_empty());
 }

@@ -91,7 +91,7 @@ fn sorting_goes_round_and_a_paused_screen_stays() {
 #[test]
 fn a_filter_leaves_ports_with_its_text() {
     let mut view = view(&["web1", "web2", "db"], 64_000);
-    view.begin_filter();
+    view.edit_filter();
     "WEB".chars().for_each(|typed| view.filter(Some(typed)));
     let lines = screen(&mut view, 80, 10);
     assert!(lines[9].starts_with(" filter: WEB_"), "{lines:?}");
@@ -100,7 +100,7 @@ fn a_filter_leaves_ports_with_its_text() {
     let lines = screen(&mut view, 80, 10);
     assert!(lines[9].contains("/ WEB") && lines[9].contains("1-2 of 2"), "{lines:?}");
     view.scroll(isize::MAX);
-    view.begin_filter();
+    view.edit_filter();
     view.filter(Some('d'));
     view.filter(Some('x'));
     view.filter(None);

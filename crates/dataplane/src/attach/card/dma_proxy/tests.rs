@@ -1,4 +1,4 @@
-//! A courier with an 82540EM that sends frames, and a front end that answers as each test wants.
+//! A DMA proxy with an 82540EM that sends frames, and a front end that answers as each test wants.
 
 use frame::Mac;
 use nic::device::{DeviceConfig, Model};
@@ -35,7 +35,7 @@ struct Letter {
 
 struct Bed {
     model: Model,
-    courier: Courier,
+    dma_proxy: DmaProxy,
     guest: Vec<u8>,
 }
 
@@ -49,8 +49,8 @@ impl Bed {
         let memory = GuestMemory::of(Mapping::sparse(MEMORY).unwrap(), 0).unwrap().into_copy();
         let config = DeviceConfig::alone(Arc::new(memory), Mac::local(1), 1).unwrap();
         let model = e1000::model(Chip::Em82540, Shared::private().unwrap(), config);
-        let courier = Courier::new(Arc::clone(&model.device), transfer, 0);
-        let bed = Self { model, courier, guest: vec![0; MEMORY] };
+        let dma_proxy = DmaProxy::new(Arc::clone(&model.device), transfer, 0);
+        let bed = Self { model, dma_proxy, guest: vec![0; MEMORY] };
         bed.model.device.set_bus_master(true);
         bed.start();
         bed
@@ -75,17 +75,17 @@ impl Bed {
         frame.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8 ^ n as u8);
     }
 
-    /// What the courier sends.
+    /// What the DMA proxy sends.
     fn letters(&mut self) -> Vec<Letter> {
-        self.courier.run(NOW);
+        self.dma_proxy.run(NOW);
         let mut letters = Vec::new();
-        while let Some(letter) = self.courier.letter() {
+        while let Some(letter) = self.dma_proxy.letter() {
             let mut fields = Fields(letter);
             let (id, command) = (fields.u16(), fields.u16());
             assert_eq!((fields.u32() as usize, fields.u64()), (letter.len(), 0));
             let (at, len) = (fields.u64(), fields.u64());
             letters.push(Letter { id, command, at, len, data: fields.0.to_vec() });
-            self.courier.sent();
+            self.dma_proxy.sent();
         }
         letters
     }
@@ -94,7 +94,7 @@ impl Bed {
         let mut bytes = Vec::new();
         write_header(&mut bytes, letter.id, letter.command, body.len(), flags);
         let header = Header::of(bytes.first_chunk::<HEADER>().unwrap())?;
-        self.courier.answered(header, body)
+        self.dma_proxy.answered(header, body)
     }
 
     fn body(&self, letter: &Letter) -> Vec<u8> {
@@ -198,7 +198,7 @@ fn a_driver_is_told_again_when_it_can_see_what_it_was_told_of() {
 }
 
 #[test]
-fn what_nobody_answers_is_bounded() {
+fn unanswered_requests_are_bounded() {
     let mut bed = Bed::new();
     (0..100).for_each(|n| bed.put(n, 1500));
     bed.write(TDT, 100);
@@ -291,7 +291,7 @@ fn a_reset_takes_back_what_was_pushed() {
     assert!(stale.iter().all(|letter| letter.command == command::DMA_WRITE) && !stale.is_empty());
     bed.write(CTRL, 1 << 26);
     bed.start();
-    assert!(bed.letters().is_empty() && bed.courier.open.is_empty());
+    assert!(bed.letters().is_empty() && bed.dma_proxy.open.is_empty());
     for letter in &stale {
         bed.say(letter, flags::REPLY | flags::ERROR, &[]).unwrap();
     }
@@ -302,7 +302,7 @@ fn a_reset_takes_back_what_was_pushed() {
 }
 
 #[test]
-fn a_copy_that_has_grown_is_begun_anew() {
+fn a_copy_that_has_grown_is_restarted() {
     let mut bed = Bed::new();
     let mut next = 0;
     let mut begun = 0;
@@ -313,7 +313,7 @@ fn a_copy_that_has_grown_is_begun_anew() {
         bed.serve();
         assert_eq!(bed.gather(), [60]);
         bed.serve();
-        begun += u64::from(bed.courier.pages < 8);
+        begun += u64::from(bed.dma_proxy.pages < 8);
     }
-    assert!(begun > 1, "{}", bed.courier.pages);
+    assert!(begun > 1, "{}", bed.dma_proxy.pages);
 }

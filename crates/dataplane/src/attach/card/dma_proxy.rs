@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The device's model works on a copy of the guest's memory. Its remote part ([`nic::remote`]) says
-//! what to read and what was written; the courier sends a bounded number of messages for that.
+//! what to read and what was written; the DMA proxy sends a bounded number of messages for that.
 //! Replies arrive between register accesses and are matched by their number. No thread waits for
 //! them: a front end that waits for a register access cannot answer before it has its reply.
 //!
@@ -35,10 +35,10 @@ const HEAD: usize = 16;
 /// Beyond twice as many, nothing is read until it is replaced.
 const PAGES: usize = (64 << 20) / 4096;
 /// Nanoseconds until a message is tried again that the socket had no room for.
-const AGAIN_NS: u64 = 1_000_000;
+const RETRY_NS: u64 = 1_000_000;
 
 /// The DMA proxy of one device.
-pub struct Courier {
+pub struct DmaProxy {
     device: Arc<dyn Device>,
     held: Held,
     /// The messages in flight, oldest first.
@@ -81,7 +81,7 @@ impl What {
     }
 }
 
-impl Courier {
+impl DmaProxy {
     /// A proxy for a device whose memory is a copy. The front end accepts `transfer` bytes in a
     /// message; message numbers continue after `id`.
     #[must_use]
@@ -141,7 +141,7 @@ impl Courier {
     /// When to run again without a message.
     #[must_use]
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
-        let again = (!self.outbox.is_empty()).then_some(now + AGAIN_NS);
+        let again = (!self.outbox.is_empty()).then_some(now + RETRY_NS);
         again.into_iter().chain(self.device.remote()?.look_at()).min()
     }
 
@@ -193,7 +193,7 @@ impl Courier {
     }
 }
 
-impl Out for Courier {
+impl Out for DmaProxy {
     fn has_room(&self) -> bool {
         let bytes: usize = self.open.iter().map(|open| open.len).sum();
         self.open.len() < WINDOW && bytes < WINDOW_BYTES && self.outbox.len() < WINDOW
