@@ -19,7 +19,6 @@ const LONG: &[(&str, usize)] = &[
     ("crates/dataplane/src/worker.rs", 626),
     ("crates/toklat/src/daemon/openapi.rs", 655),
     ("crates/toklat/src/daemon/switch/port.rs", 645),
-    ("crates/toklat/tests/vhost_user.rs", 765),
 ];
 
 /// Measures all of them, and names what is too long.
