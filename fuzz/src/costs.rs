@@ -88,7 +88,8 @@ impl Scribbler {
                 at ^= at << 13;
                 at ^= at >> 7;
                 at ^= at << 17;
-                // What lies beyond the end of a file that was cut short is not written: that would make it long again.
+                // What lies beyond the end of a file that was cut short is not written: that would
+                // make it long again.
                 let len = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
                 let place = at & 0xfff8;
                 if place + 8 <= len {

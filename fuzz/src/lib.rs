@@ -1,5 +1,5 @@
-//! What several targets need: the steps of an input, a guest's memory, cards and frames for them, what front ends
-//! send, and what no input may cost.
+//! What several targets need: the steps of an input, a guest's memory, cards and frames for them,
+//! what front ends send, and what no input may cost.
 
 mod costs;
 
@@ -94,7 +94,8 @@ pub fn reading<T>(most: impl FnOnce(&T) -> u64, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What a worker does with the queues that run, until they are quiet; frames come in if `frames_come`.
+/// What a worker does with the queues that run, until they are quiet; frames come in if
+/// `frames_come`.
 pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     let mut scratch = Scratch::new(64);
     attached.source.disarm();

@@ -1,5 +1,5 @@
-//! What a client sends to the attach socket: any bytes parse or are refused, and a geometry that passes
-//! the checks describes rings that lie within a file of the size it was checked against.
+//! What a client sends to the attach socket: any bytes parse or are refused, and a geometry that
+//! passes the checks describes rings that lie within a file of the size it was checked against.
 #![no_main]
 
 use jail::strangers::Descriptor;

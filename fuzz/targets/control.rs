@@ -1,7 +1,8 @@
-//! What a supervisor says to a data process, which runs in threads of this one: any bytes are refused or are a message that
-//! is the same after a round trip. Each message has one answer in time, with any descriptors beside it; what is no message
-//! ends the connection and nothing else. The ports that are there by then are those that were added and not removed, as
-//! they were last told to be. Nothing is left when the process has stopped.
+//! What a supervisor says to a data process, which runs in threads of this one: any bytes are
+//! refused or are a message that is the same after a round trip. Each message has one answer in
+//! time, with any descriptors beside it; what is no message ends the connection and nothing else.
+//! The ports that are there by then are those that were added and not removed, as they were last
+//! told to be. Nothing is left when the process has stopped.
 //!
 //! The input is lines: a digit that stands for descriptors, if one does, and a message.
 #![no_main]

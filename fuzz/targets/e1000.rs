@@ -1,9 +1,10 @@
-//! A guest that accesses its e1000 in any way, at any time, over rings, buffers and a status block of any
-//! content, while frames come in, batches are lent and processes die: nothing panics or loops, every
-//! frame is accounted for, and a reset heals the NIC.
+//! A guest that accesses its e1000 in any way, at any time, over rings, buffers and a status block
+//! of any content, while frames come in, batches are lent and processes die: nothing panics or
+//! loops, every frame is accounted for, and a reset heals the NIC.
 //!
-//! The first byte of the input picks the chip and its options; then come steps of 13 bytes: what to do,
-//! where (u32), and a value (u64). With the option of much memory, rings may be as long as there are.
+//! The first byte of the input picks the chip and its options; then come steps of 13 bytes: what to
+//! do, where (u32), and a value (u64). With the option of much memory, rings may be as long as
+//! there are.
 #![no_main]
 
 use std::sync::Arc;

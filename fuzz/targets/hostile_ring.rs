@@ -1,6 +1,6 @@
 //! A client that writes whatever it likes into its region while two others use the switch: nothing
-//! panics or loops, the two others lose no frame and get no byte that they were not sent, and every frame
-//! is accounted for.
+//! panics or loops, the two others lose no frame and get no byte that they were not sent, and every
+//! frame is accounted for.
 //!
 //! The input is a list of 13-byte steps: what to do, where (u32), and a value (u64).
 #![no_main]

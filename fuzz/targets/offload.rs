@@ -1,6 +1,6 @@
-//! Offload requests over any bytes are refused, or can be met: every segment has a checksum that is right
-//! if the frame's was begun as it should be, all payload is there once, and no header that was judged
-//! changes.
+//! Offload requests over any bytes are refused, or can be met: every segment has a checksum that is
+//! right if the frame's was begun as it should be, all payload is there once, and no header that
+//! was judged changes.
 #![no_main]
 
 use frame::{MAX_SEGMENTS, OFFLOAD_HEADER, Offload, checksum};

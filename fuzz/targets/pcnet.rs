@@ -1,8 +1,9 @@
-//! A guest that accesses its PCnet in any way, at any time, over rings and buffers of any content, while
-//! frames come in: nothing panics or loops, every frame is accounted for, and a reset heals the chip.
+//! A guest that accesses its PCnet in any way, at any time, over rings and buffers of any content,
+//! while frames come in: nothing panics or loops, every frame is accounted for, and a reset heals
+//! the chip.
 //!
-//! The first byte of the input picks the chip; then come steps of 9 bytes: what to do, where (u32), and a
-//! value (u32). With the option of much memory, rings may be as long as there are.
+//! The first byte of the input picks the chip; then come steps of 9 bytes: what to do, where (u32),
+//! and a value (u32). With the option of much memory, rings may be as long as there are.
 #![no_main]
 
 use std::sync::Arc;
@@ -76,7 +77,8 @@ impl Guest {
         }
     }
 
-    /// Writes a ring's worth of descriptors of software style 2: a frame begins every so many, and has an end or none.
+    /// Writes a ring's worth of descriptors of software style 2: a frame begins every so many, and
+    /// has an end or none.
     fn fill(&self, at: u32, value: u32) {
         let (from, every, endless) = (at & 0xf_fff0, at >> 24 & 0x7f, at >> 31 != 0);
         for n in 0..0x1_0000u32 {

@@ -1,5 +1,5 @@
-//! A pipe whose other end writes whatever it likes to the shared rings: the honest end stays within its
-//! memory, and either goes on or says what was broken.
+//! A pipe whose other end writes whatever it likes to the shared rings: the honest end stays within
+//! its memory, and either goes on or says what was broken.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What a peer writes into a stream, in pieces of any length: frames come out as they were framed, or
-//! the stream ends.
+//! What a peer writes into a stream, in pieces of any length: frames come out as they were framed,
+//! or the stream ends.
 #![no_main]
 
 use dataplane::attach::buffered::stream::{Fifo, next_frame};

@@ -1,4 +1,5 @@
-//! Segments, close to those that would be right, and the calls of an application: the TCP machine keeps its promises.
+//! Segments, close to those that would be right, and the calls of an application: the TCP machine
+//! keeps its promises.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! A guest that accesses the one-access NIC in any way, at any time, while frames come in: nothing panics, every frame is
-//! accounted for, every state that accesses make can be taken over, and a reset heals the device.
+//! A guest that accesses the one-access NIC in any way, at any time, while frames come in: nothing
+//! panics, every frame is accounted for, every state that accesses make can be taken over, and a
+//! reset heals the device.
 //!
 //! Steps of 13 bytes: what to do, where (u32), and a value (u64).
 #![no_main]

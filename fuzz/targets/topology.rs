@@ -1,6 +1,7 @@
-//! Topology files: any text is refused with a reason, or is a topology that is the same after a round trip, also through
-//! what a restart reads. What the daemon would accept names switches and ports by words that are names in paths and on
-//! screens, and gives no socket, tap or file to two ports; that is looked at here by other means.
+//! Topology files: any text is refused with a reason, or is a topology that is the same after a
+//! round trip, also through what a restart reads. What the daemon would accept names switches and
+//! ports by words that are names in paths and on screens, and gives no socket, tap or file to two
+//! ports; that is looked at here by other means.
 #![no_main]
 
 use std::collections::BTreeSet;

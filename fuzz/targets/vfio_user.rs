@@ -1,13 +1,14 @@
-//! What a vfio-user front end says: any messages, in any order and any pieces, with any descriptors, are
-//! carried out, refused or end the session; what runs by then, over memory of any content that may also
-//! be cut short, is served without a fault of ours; what is kept of the session is the same when it is
-//! taken back, and a successor goes on with it at any time. What is asked of memory that came without a file is
-//! answered, or not, or otherwise. A card's state that was changed on its way is
-//! refused, or one to go on with.
+//! What a vfio-user front end says: any messages, in any order and any pieces, with any
+//! descriptors, are carried out, refused or end the session; what runs by then, over memory of any
+//! content that may also be cut short, is served without a fault of ours; what is kept of the
+//! session is the same when it is taken back, and a successor goes on with it at any time. What is
+//! asked of memory that came without a file is answered, or not, or otherwise. A card's state that
+//! was changed on its way is refused, or one to go on with.
 //!
-//! The first byte of the input picks the card and how it is; then come steps: command, flags, descriptors,
-//! length, and so many bytes. One whose flags say so is no message, but a write to the guest's memory, or
-//! to the registers that are shared, or to the card's state, which leaves it and comes back.
+//! The first byte of the input picks the card and how it is; then come steps: command, flags,
+//! descriptors, length, and so many bytes. One whose flags say so is no message, but a write to the
+//! guest's memory, or to the registers that are shared, or to the card's state, which leaves it and
+//! comes back.
 #![no_main]
 
 use std::io::IoSlice;
@@ -35,7 +36,8 @@ use toklat_fuzz::{MAC, Memory, assert_same, connection, drain, port_state, serve
 const STEPS: usize = 128;
 /// Bytes of a card's first base address register, at least.
 const REGISTERS: u64 = 128 << 10;
-/// A step's flags, beside those of messages: the message is cut off, or has another size than it says,
+/// A step's flags, beside those of messages: the message is cut off, or has another size than it
+/// says,
 const CUT: u8 = 1;
 /// frames come in after it,
 const DELIVER: u8 = 2;

@@ -1,10 +1,10 @@
-//! What a vhost-user front end says: any messages, in any order, with any descriptors, are carried out,
-//! refused or end the session; the queues that run by then, over memory of any content that may also be
-//! cut short, are served without a fault of ours; what is kept of the session is the same when it is
-//! taken back, and a successor goes on with it at any time.
+//! What a vhost-user front end says: any messages, in any order, with any descriptors, are carried
+//! out, refused or end the session; the queues that run by then, over memory of any content that
+//! may also be cut short, are served without a fault of ours; what is kept of the session is the
+//! same when it is taken back, and a successor goes on with it at any time.
 //!
-//! The input is a list of steps: code, flags, descriptors, length, and so many bytes. One whose flags say
-//! so is no message, but a write to the guest's memory.
+//! The input is a list of steps: code, flags, descriptors, length, and so many bytes. One whose
+//! flags say so is no message, but a write to the guest's memory.
 #![no_main]
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,7 @@
-//! A guest that writes whatever it likes into its memory, whose queues have up to 32,768 entries, while two
-//! others use the switch: nothing panics or loops, no turn reads more of its descriptors than it may, the two
-//! others lose no frame and get no byte that they were not sent, and every frame is accounted for.
+//! A guest that writes whatever it likes into its memory, whose queues have up to 32,768 entries,
+//! while two others use the switch: nothing panics or loops, no turn reads more of its descriptors
+//! than it may, the two others lose no frame and get no byte that they were not sent, and every
+//! frame is accounted for.
 //!
 //! The first byte of the input says what the hostile guest negotiated; then come steps of 13 bytes:
 //! what to do, where (u32), and a value (u64).
@@ -192,8 +193,8 @@ impl Guest {
         }
     }
 
-    /// Writes a whole ring or table of descriptors: chains of `every`, whose first has a length and whose others have
-    /// another, and of a split queue as many heads, all of the same chain.
+    /// Writes a whole ring or table of descriptors: chains of `every`, whose first has a length and
+    /// whose others have another, and of a split queue as many heads, all of the same chain.
     fn fill(&self, queue: usize, is_table: bool, (every, value): (u32, u64)) {
         let QueueConfig { layout, features, state, .. } = &self.configs[queue];
         let packed = features.contains(Features::RING_PACKED);

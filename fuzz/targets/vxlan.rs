@@ -1,5 +1,6 @@
-//! Datagrams of any bytes from a tunnel's underlay: only frames of the segment come out, nothing but a congestion mark
-//! and its checksum changes in them, and what is merged of them is cut into the same again.
+//! Datagrams of any bytes from a tunnel's underlay: only frames of the segment come out, nothing
+//! but a congestion mark and its checksum changes in them, and what is merged of them is cut into
+//! the same again.
 //!
 //! Input: the outer codepoint, then datagrams, each behind its length (two bytes).
 #![no_main]

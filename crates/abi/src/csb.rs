@@ -44,21 +44,23 @@
 //! | 8C | `queues` | device | how many of the driver's queues it serves, as above |
 //! | 90 | `spin_us` | device | how long it polls |
 //! | 94 | `fault` | device | why it has stopped: [`Fault`]; 0 while it runs |
-//! | 400 + 100q | transmit queue q: `tail`, `request_interrupt`, `want_at`, `on` | driver | |
-//! | 480 + 100q | transmit queue q: `head`, `request_doorbell`, `ask_at` | device | |
-//! | 800 + 100q | receive queue q: `tail`, `request_interrupt`, `want_at`, `on` | driver | |
-//! | 880 + 100q | receive queue q: `head`, `request_doorbell`, `ask_at` | device | |
+//! | 400 + 100q | transmit queue q: `tail`, `want`, `want_at`, `on` | driver | |
+//! | 480 + 100q | transmit queue q: `head`, `ask`, `ask_at` | device | |
+//! | 800 + 100q | receive queue q: `tail`, `want`, `want_at`, `on` | driver | |
+//! | 880 + 100q | receive queue q: `head`, `ask`, `ask_at` | device | |
 //!
 //! - `tail`, `head`: indices into the ring, as its registers have them. Descriptors from `head` up
 //!   to, not including, `tail` are the device's. v1's `guest_rdt` is such a tail too: drivers that
 //!   store the index refilled last keep that one buffer back.
 //! - `on`: the queue uses the block. While it is 0, the queue uses its registers, and `tail` may be
 //!   stored anyway.
-//! - `request_interrupt`: the driver sleeps; interrupt it. `want_at`: the interrupt is due when `head` comes to
-//!   this index or passes it; [`NONE`]: at once. v1 has the index for transmit queues only.
-//! - `request_doorbell`: the device sleeps; ring its doorbell. Any write to the tail's register does; its value
-//!   does not count while the queue is on. `ask_at`: the doorbell is due when `tail` comes to this
-//!   index or passes it; [`NONE`]: at once. v1 has the index for receive queues only.
+//! - `want`: the driver sleeps; interrupt it. `want_at`: the interrupt is due when
+//!   `head` comes to this index or passes it; [`NONE`]: at once. v1 has the index for transmit
+//!   queues only.
+//! - `ask`: the device sleeps; ring its doorbell. Any write to the tail's register
+//!   does; its value does not count while the queue is on. `ask_at`: the doorbell is due when
+//!   `tail` comes to this index or passes it; [`NONE`]: at once. v1 has the index for receive
+//!   queues only.
 //! - v1's flags are 0 or not. v2's are armed while odd, and each arming is one more than the last.
 //!   The side that answers remembers which arming it has answered.
 //!

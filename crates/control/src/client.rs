@@ -115,7 +115,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon refuses or goes away.
-    pub fn send(
+    pub fn submit(
         &mut self,
         method: Method,
         path: &str,

@@ -40,7 +40,8 @@ pub fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
     Ok(tun)
 }
 
-/// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute path.
+/// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute
+/// path.
 ///
 /// # Errors
 /// There is none, or the daemon may not enter it.

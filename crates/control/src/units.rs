@@ -70,7 +70,8 @@ pub fn duration(text: &str) -> Result<Duration, ParseUnitError> {
     parsed.ok_or(ParseUnitError("a time is seconds, or a number with us, ms, s, m or h"))
 }
 
-/// How interrupts are moderated, as `--interrupts` says it: `off`, or `rate=N,delay=US,adaptive,sent=US`.
+/// How interrupts are moderated, as `--interrupts` says it: `off`, or
+/// `rate=N,delay=US,adaptive,sent=US`.
 ///
 /// # Errors
 /// Says what was expected.

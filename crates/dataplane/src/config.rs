@@ -144,7 +144,8 @@ pub struct PortConfig {
     pub worker: Option<u16>,
     /// What it is attached to.
     pub attachment: Attachment,
-    /// The user it works for: the peer at its socket, else its owner. Budgets and sanctions are per user.
+    /// The user it works for: the peer at its socket, else its owner. Budgets and sanctions are per
+    /// user.
     pub uid: u32,
 }
 

@@ -83,8 +83,8 @@ impl Inline {
     /// Plugs in the [`rings`](netring::Port::rings) of a port of this process.
     ///
     /// # Errors
-    /// [`AttachError`] when the rings do not lie in their mapping, the forwarding table has no room for
-    /// the port's addresses, or all port numbers are taken.
+    /// [`AttachError`] when the rings do not lie in their mapping, the forwarding table has no room
+    /// for the port's addresses, or all port numbers are taken.
     pub fn add_rings(
         &mut self,
         name: &str,
@@ -207,7 +207,8 @@ impl Inline {
     }
 
     /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
-    /// frames were gathered. A port that asked to be reset is, within as many turns as there are ports.
+    /// frames were gathered. A port that asked to be reset is, within as many turns as there are
+    /// ports.
     // Its instructions are counted by this name (`cargo xtask perf`).
     #[inline(never)]
     pub fn turn(&mut self, now: Nanos) -> usize {

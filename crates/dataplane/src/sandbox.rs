@@ -13,8 +13,8 @@
 //!   handles a refusal, and the switch should not end because of it.
 //! - Running a program or accessing other processes ends the process with SIGSYS, which its
 //!   supervisor sees. No path of ours does that, so an intruder does.
-//! - `clone3` fails with `ENOSYS`: a filter cannot see its flags, and the C library falls back to `clone`,
-//!   which is allowed for threads only.
+//! - `clone3` fails with `ENOSYS`: a filter cannot see its flags, and the C library falls back to
+//!   `clone`, which is allowed for threads only.
 //!
 //! No memory can be made executable. Violations are not logged, because an intruder could fill a
 //! disk with them; `strace` shows them.

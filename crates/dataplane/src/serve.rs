@@ -8,7 +8,7 @@ use link::{Channel, Impairment, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, SoleWorker};
 use shmem::Shared;
 
-use crate::attach::{Access, Attended, Exit, Source};
+use crate::attach::{Attended, Exit, RegisterAccess, Source};
 use crate::config::Policy;
 use crate::port_link::{self, Change, FarQueue};
 use crate::user::{Payer, excused};
@@ -329,7 +329,7 @@ impl Served {
     /// Before a turn: does the work of sockets, registers and timers, if it is due. Returns what
     /// the owner said besides frames.
     #[inline]
-    pub fn attend(&mut self, switch: Switch<'_>) -> Option<Access> {
+    pub fn attend(&mut self, switch: Switch<'_>) -> Option<RegisterAccess> {
         let at = self.attend_at?;
         if at > switch.now || switch.draining && !self.impeded {
             return None;
@@ -338,13 +338,13 @@ impl Served {
     }
 
     #[inline(never)]
-    fn attend_now(&mut self, now: Nanos) -> Option<Access> {
-        let Attended { again, heard } = self.touch(|source| source.attend(now));
+    fn attend_now(&mut self, now: Nanos) -> Option<RegisterAccess> {
+        let Attended { again, access } = self.touch(|source| source.attend(now));
         self.attend_at = Some(again);
-        if heard.is_some() {
+        if access.is_some() {
             self.busy_at = now;
         }
-        heard
+        access
     }
 
     /// When an armed port has work by itself.

@@ -192,12 +192,12 @@ impl Worker {
     /// Gives each hot port a turn; returns the number of frames gathered.
     #[inline]
     fn pass(&mut self, common: &Common, now: Nanos) -> usize {
-        // SAFETY: loaded after this pass's epoch was announced; the control thread frees a table only
-        // after a later announcement.
+        // SAFETY: loaded after this pass's epoch was announced; the control thread frees a table
+        // only after a later announcement.
         let table = unsafe { &*common.table.load(Ordering::Acquire) };
-        // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`, or is
-        // a channel's own memory, kept until completed; both outlive the pass, and stalled frames are
-        // given up before their port is dropped.
+        // SAFETY: whatever frames point to is kept mapped by a port in this table or in
+        // `self.ports`, or is a channel's own memory, kept until completed; both outlive the pass,
+        // and stalled frames are given up before their port is dropped.
         let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let switch = Switch {
             ports: &table.ports,
@@ -225,11 +225,11 @@ impl Worker {
             };
             let turn = || (port.attend(switch), port.turn(tools, switch, wake));
             match catch_unwind(AssertUnwindSafe(turn)) {
-                Ok((heard, gathered)) => {
+                Ok((access, gathered)) => {
                     frames += gathered;
-                    if let Some(heard) = heard {
+                    if let Some(access) = access {
                         self.busy_at = now;
-                        self.patience.heard(heard);
+                        self.patience.note_access(access);
                     }
                 }
                 Err(_) => {

@@ -73,7 +73,8 @@ impl Mac {
         Self::new([0x02, 0, a, b, c, d])
     }
 
-    /// An address in QEMU's range (52:54:00), the same for the same name: from the name's FNV-1a hash.
+    /// An address in QEMU's range (52:54:00), the same for the same name: from the name's FNV-1a
+    /// hash.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         let hash = name

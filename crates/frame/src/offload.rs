@@ -106,8 +106,9 @@ impl Offload {
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
     }
 
-    /// The request as one word, without the header length, which [`validate`](Self::validate) finds:
-    /// `flags` u8 | `gso_type` u8 | `gso_size` u16 | `checksum_start` u16 | `checksum_offset` u16.
+    /// The request as one word, without the header length, which [`validate`](Self::validate)
+    /// finds: `flags` u8 | `gso_type` u8 | `gso_size` u16 | `checksum_start` u16 |
+    /// `checksum_offset` u16.
     #[inline]
     #[must_use]
     pub const fn to_word(&self) -> u64 {

@@ -254,8 +254,8 @@ mod tests {
         assert_eq!((count(60), count(590), count(1514)), (7, 4, 1));
     }
 
-    /// A changed byte adds `d << 8k` to a word, so it adds the high half of that times the factor to
-    /// the check word, and perhaps a carry.
+    /// A changed byte adds `d << 8k` to a word, so it adds the high half of that times the factor
+    /// to the check word, and perhaps a carry.
     #[test]
     fn every_byte_counts() {
         for factor in Probe::FACTORS {

@@ -187,7 +187,7 @@ impl Input<'_> {
             self.link.confirm(address, mac, request && for_us, self.now);
         }
         if request && for_us {
-            self.link.tell(mac, address);
+            self.link.reply_arp(mac, address);
         }
         Ok(())
     }

@@ -16,7 +16,8 @@ pub enum Side {
 
 /// Forks this process, which must have one thread.
 pub fn fork() -> io::Result<Side> {
-    // SAFETY: this process has one thread (`Jail::enter` looks), so the copy holds no lock of a thread that it lacks.
+    // SAFETY: this process has one thread (`Jail::enter` looks), so the copy holds no lock of a
+    // thread that it lacks.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 #[expect(unsafe_code, reason = "a process can ask for this signal only by itself")]
 pub fn signal(command: &mut Command, signal: Signal) -> &mut Command {
     let parent = getpid();
-    // SAFETY: between fork and exec there are two system calls, which allocate nothing and take no lock; nor do these errors.
+    // SAFETY: between fork and exec there are two system calls, which allocate nothing and take no
+    // lock; nor do these errors.
     unsafe { command.pre_exec(move || ask(signal, parent)) }
 }
 
@@ -29,7 +30,8 @@ pub(crate) fn ask(signal: Signal, parent: Pid) -> io::Result<()> {
 #[expect(unsafe_code, reason = "by itself it would leave the terminal too late")]
 pub fn in_its_own_session(command: &mut Command) -> &mut Command {
     let leave = || rustix::process::setsid().map(|_| ()).map_err(std::io::Error::from);
-    // SAFETY: between fork and exec there is one system call, which allocates nothing and takes no lock.
+    // SAFETY: between fork and exec there is one system call, which allocates nothing and takes no
+    // lock.
     unsafe { command.pre_exec(leave) }
 }
 

@@ -14,7 +14,8 @@ const CAPABILITIES: libc::c_ulong = 64;
 /// has no effect. Call it before the change of user, which takes that right away.
 pub fn drop_bounds() {
     for capability in 0..CAPABILITIES {
-        // SAFETY: takes numbers alone. It fails for one that the kernel does not know, and without CAP_SETPCAP.
+        // SAFETY: takes numbers alone. It fails for one that the kernel does not know, and without
+        // CAP_SETPCAP.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
 }

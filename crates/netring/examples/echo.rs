@@ -1,5 +1,5 @@
-//! Sends every frame back where it came from, without copying it: the two addresses change places in
-//! the buffer, and the buffer changes places with one of the send ring.
+//! Sends every frame back where it came from, without copying it: the two addresses change places
+//! in the buffer, and the buffer changes places with one of the send ring.
 //!
 //! ```text
 //! toklat daemon &

@@ -78,7 +78,8 @@ pub struct Request {
     pub name: [u8; NAME],
     /// How the region is divided.
     pub geometry: Geometry,
-    /// Send rings of the port; for pipes, those of the `{` end, mirrored by the other's receive rings.
+    /// Send rings of the port; for pipes, those of the `{` end, mirrored by the other's receive
+    /// rings.
     pub tx: RingSpec,
     /// Receive rings of the port or the `{` end.
     pub rx: RingSpec,
@@ -88,8 +89,8 @@ pub struct Request {
     pub peer_rx: RingSpec,
     /// Bytes of a buffer the switch may fill (at most `geometry.buf_size`).
     pub buf_usable: u32,
-    /// The offload requests that slots are to carry ([`frame::OffloadSet::bits`]); other bits are zero.
-    /// Of a pipe, both ends ask for the same.
+    /// The offload requests that slots are to carry ([`frame::OffloadSet::bits`]); other bits are
+    /// zero. Of a pipe, both ends ask for the same.
     pub offloads: u32,
 }
 

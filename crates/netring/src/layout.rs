@@ -1,7 +1,7 @@
 //! netmap's structures in memory (API 14), and the control block of a ring.
 //!
-//! Ownership in one sentence: slots from `head` to `tail - 1` belong to the client, the others to the
-//! core (the switch, or the twin of a pipe); one slot always stays empty.
+//! Ownership in one sentence: slots from `head` to `tail - 1` belong to the client, the others to
+//! the core (the switch, or the twin of a pipe); one slot always stays empty.
 
 use frame::OffloadSet;
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
@@ -44,8 +44,8 @@ pub mod slot_flags {
     /// A monitor's slot that came from a send ring.
     pub const TXMON: u16 = 0x0040;
     /// toklat's own: `ptr` of the frame's first slot is an offload request
-    /// ([`frame::Offload::to_word`]). Only in ports that were opened with offloads, and never beside
-    /// [`INDIRECT`].
+    /// ([`frame::Offload::to_word`]). Only in ports that were opened with offloads, and never
+    /// beside [`INDIRECT`].
     pub const OFFLOAD: u16 = 0x0080;
 }
 

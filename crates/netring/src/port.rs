@@ -318,9 +318,9 @@ impl Port {
     /// As for [`flush`](Self::flush).
     ///
     /// # Safety
-    /// Every slot that was filled since the last flush and is marked indirect must have the address of
-    /// as many readable bytes as its length says. In a pipe the other end must be trusted, too: it can
-    /// write to the slots.
+    /// Every slot that was filled since the last flush and is marked indirect must have the address
+    /// of as many readable bytes as its length says. In a pipe the other end must be trusted, too:
+    /// it can write to the slots.
     pub unsafe fn flush_indirect(&mut self) -> Result<(), PortError> {
         for queue in &mut self.send {
             // SAFETY: the caller's.
@@ -464,7 +464,8 @@ impl Port {
     /// without an error is unchanged.
     ///
     /// # Errors
-    /// [`PortError::NotReset`] when the switch does not answer; see also [`PortError::NotRestartable`].
+    /// [`PortError::NotReset`] when the switch does not answer; see also
+    /// [`PortError::NotRestartable`].
     pub fn reset(&mut self) -> Result<(), PortError> {
         match self.check() {
             Err(PortError::Fault(_)) => self.restart()?,

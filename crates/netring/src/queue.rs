@@ -298,8 +298,8 @@ impl SendQueue {
     /// Copies the bytes that indirect slots point to into their buffers.
     ///
     /// # Safety
-    /// Every slot that was filled since the last publish and is marked indirect must have the address
-    /// of that many readable bytes, and nobody else may be able to change it meanwhile.
+    /// Every slot that was filled since the last publish and is marked indirect must have the
+    /// address of that many readable bytes, and nobody else may be able to change it meanwhile.
     pub(crate) unsafe fn resolve_indirect(&mut self) {
         let mut at = self.published;
         while at != self.head {

@@ -1,5 +1,5 @@
-//! Objective: buffers change places between ports of one region, and none is lost or doubled. Steps:
-//! two inline ports with a core each; every buffer's number is accounted for at the end.
+//! Objective: buffers change places between ports of one region, and none is lost or doubled.
+//! Steps: two inline ports with a core each; every buffer's number is accounted for at the end.
 
 mod support;
 

@@ -5,7 +5,8 @@ use netring::layout::Fault;
 use netring::{PortError, drive_hostile_pipe};
 use proptest::prelude::*;
 
-/// Rings are laid out in the order `{` send, `}` receive, `}` send, `{` receive; ours is the `{` end.
+/// Rings are laid out in the order `{` send, `}` receive, `}` send, `{` receive; ours is the `{`
+/// end.
 const TWIN: u8 = 1;
 const RECEIVE: u8 = 3;
 

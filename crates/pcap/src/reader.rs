@@ -21,7 +21,8 @@ pub struct ReaderWaker {
     /// # Protocol: `Bell.rung`
     /// - Writer: a thread or signal handler that rings (sets), the sleeper (clears)
     /// - Reader: the sleeper, before it sleeps
-    /// - Ordering: sequentially consistent; set before the descriptor is written, cleared before it is read
+    /// - Ordering: sequentially consistent; set before the descriptor is written, cleared before it
+    ///   is read
     /// - Partner: the eventfd
     /// - Without it: a ring between two looks is emptied from the descriptor unseen
     /// - Shown by: `pcap` test `a_sleeper_is_woken_by_a_frame_also_after_another_reader_took_it`

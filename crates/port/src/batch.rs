@@ -1,4 +1,5 @@
-//! Frames on their way through a switch: gathered into a [`Scratch`], lent to egresses as a [`Batch`].
+//! Frames on their way through a switch: gathered into a [`Scratch`], lent to egresses as a
+//! [`Batch`].
 
 mod lent;
 
@@ -135,9 +136,9 @@ impl MapGuard<'_> {
     /// Vouches for the mappings.
     ///
     /// # Safety
-    /// Until the guard is dropped, no memory that a frame in any scratch in use with it points to may
-    /// be unmapped. Workers promise it by epochs: a mapping is only dropped after every worker has
-    /// announced a later turn.
+    /// Until the guard is dropped, no memory that a frame in any scratch in use with it points to
+    /// may be unmapped. Workers promise it by epochs: a mapping is only dropped after every worker
+    /// has announced a later turn.
     #[must_use]
     pub unsafe fn assume_mapped() -> Self {
         Self { now: Nanos(0), mapped: PhantomData }

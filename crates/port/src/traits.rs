@@ -58,7 +58,8 @@ pub struct Effects {
 /// Limits on how an egress may treat a list of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the largest frame on a wire ([`Batch::wire_len`]); longer ones are dropped and counted.
+    /// Bytes of the largest frame on a wire ([`Batch::wire_len`]); longer ones are dropped and
+    /// counted.
     pub max_frame: u32,
     /// True to stall without room, instead of dropping.
     pub lossless: bool,

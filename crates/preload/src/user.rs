@@ -23,7 +23,8 @@ impl UserMemory for Memory {
         }
         let local = iovec(bytes.as_ptr().expose_provenance(), bytes.len());
         let remote = iovec(at as usize, bytes.len());
-        // SAFETY: the kernel checks both ranges; the program said that the remote one may be written.
+        // SAFETY: the kernel checks both ranges; the program said that the remote one may be
+        // written.
         let done = unsafe { libc::process_vm_writev(process(), &local, 1, &remote, 1, 0) };
         if done == bytes.len() as isize { Ok(()) } else { Err(Errno::FAULT) }
     }

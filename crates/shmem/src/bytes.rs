@@ -24,8 +24,8 @@ pub fn prefetch(at: *const u8) {
 pub fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, as above. Processors without the instruction (before 2006) take it for no
-    // operation; the intrinsic would become a fetch to read unless the whole program is built for newer
-    // ones.
+    // operation; the intrinsic would become a fetch to read unless the whole program is built for
+    // newer ones.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

@@ -158,7 +158,8 @@ extern "C" fn on_sigbus(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes a siginfo_t, with an address if the code is positive (sigaction(2)).
+    // SAFETY: the kernel passes a siginfo_t, with an address if the code is positive
+    // (sigaction(2)).
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     if code > 0 && replace(address) {
         return;

@@ -122,8 +122,8 @@ impl<'m> Near<'m> {
         if from.saturating_add(len) > self.size {
             return self.look_elsewhere(at, len as u32);
         }
-        // SAFETY: the range of `size` bytes at `self.at` lies in a mapping that the memory table keeps,
-        // and the table is borrowed for 'm; from + len <= size.
+        // SAFETY: the range of `size` bytes at `self.at` lies in a mapping that the memory table
+        // keeps, and the table is borrowed for 'm; from + len <= size.
         Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
     }
 
@@ -334,8 +334,8 @@ impl Entry {
         if from.saturating_add(u64::from(len)) > self.size {
             return None;
         }
-        // SAFETY: the range of `size` bytes at `self.at` lies in the mapping (checked when made), which
-        // lives as long as self; from + len <= size.
+        // SAFETY: the range of `size` bytes at `self.at` lies in the mapping (checked when made),
+        // which lives as long as self; from + len <= size.
         Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
     }
 }

@@ -45,7 +45,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The `len` bytes at `at`, which something else has mapped: on a bare machine, or for a device. They are not unmapped.
+    /// The `len` bytes at `at`, which something else has mapped: on a bare machine, or for a
+    /// device. They are not unmapped.
     ///
     /// # Safety
     /// They must stay mapped, readable and writable, as long as the result or something made of it
@@ -176,8 +177,8 @@ impl<T: Shareable> Deref for Shared<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: aligned, inside the mapping (checked when made), mapped as long as self lives, and
-        // valid whatever bytes it has (Shareable).
+        // SAFETY: aligned, inside the mapping (checked when made), mapped as long as self lives,
+        // and valid whatever bytes it has (Shareable).
         unsafe { self.at.as_ref() }
     }
 }
@@ -292,7 +293,8 @@ impl<'p> Buffers<'p> {
         (len <= self.stride).then_some(Windows { buffers: self, len })
     }
 
-    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
+    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is
+    /// shorter.
     #[inline(always)]
     #[must_use]
     pub fn get(self, index: u32, len: u32) -> Option<Bytes<'p>> {
@@ -321,8 +323,8 @@ impl<'p> Windows<'p> {
     pub fn get(self, index: u32) -> Option<Bytes<'p>> {
         let Buffers { at, stride, count, .. } = self.buffers;
         let at = at.wrapping_add(index as usize * stride as usize);
-        // SAFETY: index < count and len <= stride (`Buffers::windows`), so it lies in the range that
-        // `Pool::new` found mapped; the pool, which is borrowed for 'p, keeps it so.
+        // SAFETY: index < count and len <= stride (`Buffers::windows`), so it lies in the range
+        // that `Pool::new` found mapped; the pool, which is borrowed for 'p, keeps it so.
         (index < count).then(|| unsafe { Bytes::from_raw(at, self.len as usize) })
     }
 }

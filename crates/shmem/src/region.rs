@@ -74,7 +74,8 @@ pub struct Memfd {
 const HUGE_PAGE: usize = 2 << 20;
 
 impl Memfd {
-    /// Makes a file of at least `len` bytes (rounded up to whole pages), all zero, and seals its size.
+    /// Makes a file of at least `len` bytes (rounded up to whole pages), all zero, and seals its
+    /// size.
     ///
     /// # Errors
     /// [`RegionError::Create`] when the kernel refuses.

@@ -180,10 +180,11 @@ fn tshark_captures_at_a_port() {
     );
 }
 
-/// Objective: frames that are dropped are captured, each with the reason as its comment, and nothing else is.
+/// Objective: frames that are dropped are captured, each with the reason as its comment, and
+/// nothing else is.
 ///
-/// Steps: `cap --drops` watches a switch; a port that reads nothing gets more than its ring holds; a port sends to itself and
-/// what it may not; tshark reads the comments.
+/// Steps: `cap --drops` watches a switch; a port that reads nothing gets more than its ring holds;
+/// a port sends to itself and what it may not; tshark reads the comments.
 #[test]
 fn dropped_frames_are_captured_with_their_reason() {
     if Command::new("tshark").arg("--version").output().is_err() {

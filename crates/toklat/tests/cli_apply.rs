@@ -1,4 +1,5 @@
-//! `toklat apply` as a user runs it: what it adds and changes, what it leaves alone, and what it removes when asked to.
+//! `toklat apply` as a user runs it: what it adds and changes, what it leaves alone, and what it
+//! removes when asked to.
 
 mod daemon;
 
@@ -53,7 +54,8 @@ fn regression_apply_removes_nothing_that_it_was_not_asked_to() {
     assert_eq!(objects(&daemon), ["mine", "mine:a", "vale0", "vale0:p", "vale0:q"]);
 }
 
-/// Objective: a pipe from a command that failed, an empty file and lists instead of tables change nothing.
+/// Objective: a pipe from a command that failed, an empty file and lists instead of tables change
+/// nothing.
 #[test]
 fn regression_nothing_is_not_a_topology() {
     let daemon = Daemon::start();
@@ -72,8 +74,8 @@ fn regression_nothing_is_not_a_topology() {
     assert_eq!(objects(&daemon), ["mine"]);
 }
 
-/// Objective: `--prune` removes what the same file made, and neither what commands nor other files made, not even on a switch
-/// of the file's own.
+/// Objective: `--prune` removes what the same file made, and neither what commands nor other files
+/// made, not even on a switch of the file's own.
 #[test]
 fn pruning_removes_what_the_file_made() {
     let daemon = Daemon::start();
@@ -125,8 +127,8 @@ fn pruning_asks_before_it_takes_a_port_away() {
     });
 }
 
-/// Objective: what cannot be is found before anything is done, without a daemon too; what fails all the same says how far it
-/// came.
+/// Objective: what cannot be is found before anything is done, without a daemon too; what fails all
+/// the same says how far it came.
 #[test]
 fn mistakes_are_found_before_anything_is_changed() {
     let daemon = Daemon::start();
@@ -177,8 +179,8 @@ fn a_topology_that_changed_meanwhile_is_not_replaced() {
     assert!(put(&tag()).0.starts_with("HTTP/1.1 200"));
 }
 
-/// Objective: a topology file that has changed is applied when the daemon starts; one that has not leaves alone what commands
-/// changed since; one that cannot be read keeps nothing from running.
+/// Objective: a topology file that has changed is applied when the daemon starts; one that has not
+/// leaves alone what commands changed since; one that cannot be read keeps nothing from running.
 #[test]
 fn a_restart_applies_a_file_that_has_changed() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Completions, asked for as shells ask: bash and zsh by their own means, the others by what their scripts run.
+//! Completions, asked for as shells ask: bash and zsh by their own means, the others by what their
+//! scripts run.
 
 mod daemon;
 
@@ -43,8 +44,8 @@ fn bash_offers_switches_ports_and_models() {
     assert!(bash(&daemon, "toklat port add vale0:n --vlan").contains(&"--vlan-trunk".to_owned()));
 }
 
-/// A zsh at a terminal, which finds the script in its function path; what its completion adds for the
-/// line is printed between angle brackets.
+/// A zsh at a terminal, which finds the script in its function path; what its completion adds for
+/// the line is printed between angle brackets.
 const ZSH: &str = r#"
 zmodload zsh/zpty
 mkdir $ZDOTDIR/functions

@@ -1,5 +1,5 @@
-//! Wrong inputs: each is answered in a few lines with what to do, by the exit codes of the README, and nothing is changed or
-//! left behind.
+//! Wrong inputs: each is answered in a few lines with what to do, by the exit codes of the README,
+//! and nothing is changed or left behind.
 
 mod daemon;
 

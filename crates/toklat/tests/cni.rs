@@ -1,4 +1,5 @@
-//! The CNI plugin, run as container runtimes run it: `CNI_*` variables, the configuration on standard input, JSON back.
+//! The CNI plugin, run as container runtimes run it: `CNI_*` variables, the configuration on
+//! standard input, JSON back.
 
 mod daemon;
 

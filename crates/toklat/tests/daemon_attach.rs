@@ -68,7 +68,7 @@ fn say(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 /// The reply, whose descriptors are dropped.
-fn receive(socket: &OwnedFd) -> Reply {
+fn read_reply(socket: &OwnedFd) -> Reply {
     let mut bytes = [0; size_of::<Reply>()];
     let got = rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap().1;
     assert_eq!(got, size_of::<Reply>());
@@ -109,7 +109,8 @@ fn frames_cross_and_ports_go_with_their_clients() {
 fn a_switch_can_be_opened_again_while_it_goes() {
     let daemon = Daemon::start();
     for _ in 0..30 {
-        // A child that another test starts has a copy of the token until it runs a program of its own.
+        // A child that another test starts has a copy of the token until it runs a program of its
+        // own.
         let open = |name| loop {
             match daemon.open(name) {
                 Err(OpenError::Refused { errno, .. }) if errno == Errno::BUSY.raw_os_error() => {
@@ -226,13 +227,13 @@ fn malformed_requests_are_refused_and_cost_others_nothing() {
         ("random bytes", &[0xa5; 152], &[memory.as_fd()]),
     ] {
         say(&socket, bytes, fds);
-        let reply = receive(&socket);
+        let reply = read_reply(&socket);
         assert_eq!(reply.status, Errno::INVAL.raw_os_error(), "{what}: {}", reply.message());
         assert!(reply.message().contains("; "), "{what}: {} has no remedy", reply.message());
     }
     // The connection is as good as before.
     say(&socket, good.as_bytes(), &[memory.as_fd()]);
-    let reply = receive(&socket);
+    let reply = read_reply(&socket);
     assert_eq!(reply.status, 0, "{}", reply.message());
     daemon.wait_for("the port whose token was dropped to go", |d| d.ports("vale0").len() == 2);
     until_traffic_flows(&mut a, &mut b, &mut 0);
@@ -328,7 +329,8 @@ fn only_an_owner_opens_an_owned_port() {
         command.env("TOKLAT_DIR", daemon.dir()).uid(65534).gid(65534);
         let output = loop {
             match command.output() {
-                // Another test's child was started as the program was written, and has it open until it runs.
+                // Another test's child was started as the program was written, and has it open
+                // until it runs.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                     std::thread::yield_now();
                 }

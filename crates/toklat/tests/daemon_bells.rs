@@ -47,8 +47,8 @@ fn others_go_on(daemon: &mut Daemon, (a, b): (&mut Port, &mut Port), port: &str)
     daemon.wait_for("the log's line", |daemon| daemon.log().contains(&said));
 }
 
-/// Objective: the owner of a token that is watched 160,000 times is woken by a thread of its user's own after the
-/// first slow wake-up, then not at all, and told so; others are served.
+/// Objective: the owner of a token that is watched 160,000 times is woken by a thread of its user's
+/// own after the first slow wake-up, then not at all, and told so; others are served.
 #[test]
 fn regression_a_token_that_takes_long_to_ring_is_its_users_trouble() {
     let test = "regression_a_token_that_takes_long_to_ring_is_its_users_trouble";

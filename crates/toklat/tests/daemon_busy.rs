@@ -10,8 +10,9 @@ use serde_json::json;
 
 /// Objective: reading counters waits for no data process.
 ///
-/// Steps: the data process is stopped; a change of a port waits for it; meanwhile status and counters are read, again and again,
-/// and the change is still waiting; the data process goes on, and so does the change.
+/// Steps: the data process is stopped; a change of a port waits for it; meanwhile status and
+/// counters are read, again and again, and the change is still waiting; the data process goes on,
+/// and so does the change.
 #[test]
 fn status_and_counters_are_read_while_a_data_process_is_asked() {
     let daemon = Daemon::start();
@@ -49,7 +50,8 @@ fn status_and_counters_are_read_while_a_data_process_is_asked() {
     assert!(daemon.get("/v1/switches/vale0/ports/a")["spec"]["lossless"] == true);
 }
 
-/// Objective: whoever adds a port to a switch that a client made is told how to keep it, and that is so.
+/// Objective: whoever adds a port to a switch that a client made is told how to keep it, and that
+/// is so.
 #[test]
 fn a_switch_that_a_client_made_says_how_to_keep_it() {
     let daemon = Daemon::start();

@@ -91,8 +91,8 @@ impl Stranger {
         (0..random.below(5)).map(|_| Self::new(random)).collect()
     }
 
-    /// Closes this test's copy. The peer stays if a copy was sent, which is to linger; else the test
-    /// itself would wait.
+    /// Closes this test's copy. The peer stays if a copy was sent, which is to linger; else the
+    /// test itself would wait.
     fn let_go(self, was_sent: bool) -> Option<TcpStream> {
         let peer = self.peer.filter(|_| was_sent);
         // By now a peer that does not stay is gone.

@@ -18,10 +18,12 @@ fn exchange(daemon: &mut Daemon, a: &mut Port, b: &mut Port, number: u64) -> Dur
     began.elapsed()
 }
 
-/// Objective: frames come late, and come though nothing follows them, whichever worker serves the ports and though it sleeps;
-/// a bad link survives the data process, and is shown, exported and mended.
+/// Objective: frames come late, and come though nothing follows them, whichever worker serves the
+/// ports and though it sleeps; a bad link survives the data process, and is shown, exported and
+/// mended.
 ///
-/// Steps: two workers, one port each; each direction of the link gets a delay in turn; frames are sent one by one.
+/// Steps: two workers, one port each; each direction of the link gets a delay in turn; frames are
+/// sent one by one.
 #[test]
 fn a_delay_is_set_shown_kept_and_lifted() {
     let mut daemon = Daemon::start();

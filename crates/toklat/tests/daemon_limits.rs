@@ -8,11 +8,12 @@ use daemon::frames::{frame, receive, until_traffic_flows};
 use daemon::{Daemon, kill_process};
 use serde_json::json;
 
-/// Objective: a limit holds from the moment it is set, under traffic, survives the data process, and is gone when it is lifted; it
-/// loses nothing that the port itself sends.
+/// Objective: a limit holds from the moment it is set, under traffic, survives the data process,
+/// and is gone when it is lifted; it loses nothing that the port itself sends.
 ///
-/// Steps: a port gets a limit of 1000 frames a second, with a bucket of a second's worth, and 3000 frames take two seconds at
-/// least; the same limit again brings no tokens; the data process is killed, its successor has the limit; it is lifted.
+/// Steps: a port gets a limit of 1000 frames a second, with a bucket of a second's worth, and 3000
+/// frames take two seconds at least; the same limit again brings no tokens; the data process is
+/// killed, its successor has the limit; it is lifted.
 #[test]
 fn a_limit_is_set_shown_kept_and_lifted_under_traffic() {
     let mut daemon = Daemon::start();

@@ -43,7 +43,8 @@ fn said(log: &str, what: &str) -> (u64, u64) {
 
 /// Objective: a peer that is refused without end has one line a second written, and all is counted.
 ///
-/// Steps: a front end says 20,000 times what is refused; a client asks 2,000 times for what there is not.
+/// Steps: a front end says 20,000 times what is refused; a client asks 2,000 times for what there
+/// is not.
 #[test]
 fn regression_what_is_refused_without_end_is_one_line_a_second_with_a_count() {
     const MESSAGES: u64 = 20_000;

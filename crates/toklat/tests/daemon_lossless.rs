@@ -10,8 +10,9 @@ fn state(daemon: &Daemon) -> Value {
     daemon.get("/v1/switches/vale0/ports/b")["state"].clone()
 }
 
-/// Objective: a lossless port whose client frees no slot is `stalled`, visibly, after the stall time; its frames are dropped
-/// at once and counted as such; as soon as it has room nothing is lost any more.
+/// Objective: a lossless port whose client frees no slot is `stalled`, visibly, after the stall
+/// time; its frames are dropped at once and counted as such; as soon as it has room nothing is lost
+/// any more.
 #[test]
 fn regression_a_receiver_that_frees_nothing_is_stalled_and_one_that_does_loses_nothing() {
     let mut daemon = Daemon::start();

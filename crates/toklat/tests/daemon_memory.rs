@@ -1,5 +1,5 @@
-//! Memory that guests and clients lend: how much of it is mapped, for each and for all, and what the kernel
-//! is told of whoever maps it.
+//! Memory that guests and clients lend: how much of it is mapped, for each and for all, and what
+//! the kernel is told of whoever maps it.
 
 mod daemon;
 

@@ -14,7 +14,8 @@ use serde_json::json;
 /// How often each end is moved to the other worker and back.
 const MOVES: usize = 100;
 
-/// Objective: a port that is moved between workers under traffic loses no frame, and none comes twice or out of order.
+/// Objective: a port that is moved between workers under traffic loses no frame, and none comes
+/// twice or out of order.
 #[test]
 fn a_port_is_moved_between_workers_under_traffic_and_loses_nothing() {
     let daemon = Daemon::start();

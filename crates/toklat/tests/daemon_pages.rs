@@ -1,5 +1,5 @@
-//! Pages that their owner holds back while the switch touches them: the user is found and named, and nobody else loses
-//! a frame.
+//! Pages that their owner holds back while the switch touches them: the user is found and named,
+//! and nobody else loses a frame.
 
 mod daemon;
 
@@ -130,8 +130,8 @@ fn named(daemon: &mut Daemon, honest: &mut Honest) {
     (0..100).for_each(|_| honest.step(daemon));
 }
 
-/// Objective: an owner who takes pages away while they are stored to is found and at fault; its neighbours, who get
-/// and send the same frames, lose none and are not blamed.
+/// Objective: an owner who takes pages away while they are stored to is found and at fault; its
+/// neighbours, who get and send the same frames, lose none and are not blamed.
 #[test]
 fn regression_a_receiver_that_holds_pages_back_is_found_and_out_of_service() {
     let test = "regression_a_receiver_that_holds_pages_back_is_found_and_out_of_service";
@@ -140,8 +140,8 @@ fn regression_a_receiver_that_holds_pages_back_is_found_and_out_of_service() {
     }
 }
 
-/// Objective: the same of an owner whose frames are read: its receiver, in whose memory they are stored at the same
-/// time, is not blamed.
+/// Objective: the same of an owner whose frames are read: its receiver, in whose memory they are
+/// stored at the same time, is not blamed.
 #[test]
 fn regression_a_sender_that_holds_pages_back_is_found_and_its_receiver_not_blamed() {
     let test = "regression_a_sender_that_holds_pages_back_is_found_and_its_receiver_not_blamed";

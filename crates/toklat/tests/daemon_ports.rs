@@ -14,7 +14,8 @@ const PORTS: usize = 4096;
 /// What a process may have open.
 const LIMIT: u64 = 20_000;
 
-/// Three descriptors for a port at most in the supervisor and in the data process: so 4,096 fit the limit.
+/// Three descriptors for a port at most in the supervisor and in the data process: so 4,096 fit the
+/// limit.
 #[test]
 fn a_full_switch_fits_its_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);

@@ -34,7 +34,8 @@ fn usage(daemon: &Daemon, uid: u32, what: &str) -> u64 {
     user.map_or(0, |user| user["usage"][what].as_u64().unwrap())
 }
 
-/// Objective: whatever two greedy users take of a switch's ports, a third finds room, and root more.
+/// Objective: whatever two greedy users take of a switch's ports, a third finds room, and root
+/// more.
 #[test]
 fn regression_a_user_cannot_hold_all_ports_of_a_switch() {
     let test = "regression_a_user_cannot_hold_all_ports_of_a_switch";
@@ -59,8 +60,8 @@ fn regression_a_user_cannot_hold_all_ports_of_a_switch() {
     drop((other, third, roots));
 }
 
-/// Objective: a configured quota holds, is changed by a command, survives a restart of the daemon, and what is
-/// held already counts then.
+/// Objective: a configured quota holds, is changed by a command, survives a restart of the daemon,
+/// and what is held already counts then.
 #[test]
 fn a_quota_is_set_kept_and_counted() {
     let test = "a_quota_is_set_kept_and_counted";
@@ -94,7 +95,8 @@ fn a_quota_is_set_kept_and_counted() {
     assert_eq!(daemon.get("/v1/quotas")["configured"]["user"], json!({}));
 }
 
-/// Objective: a user makes a few switches by opening ports of them, and leaves the others to others.
+/// Objective: a user makes a few switches by opening ports of them, and leaves the others to
+/// others.
 #[test]
 fn regression_a_user_cannot_make_all_automatic_switches() {
     let test = "regression_a_user_cannot_make_all_automatic_switches";

@@ -47,9 +47,11 @@ fn write_capture(file: &Path, datagrams: &[Vec<u8>]) {
     std::fs::write(file, bytes).unwrap();
 }
 
-/// Objective: Wireshark's decoder reads the samples and the counters of a real switch as they are meant.
+/// Objective: Wireshark's decoder reads the samples and the counters of a real switch as they are
+/// meant.
 ///
-/// Steps: a switch that samples every frame; frames from a to b, floods, and to the sender itself; what came is decoded.
+/// Steps: a switch that samples every frame; frames from a to b, floods, and to the sender itself;
+/// what came is decoded.
 #[test]
 fn wireshark_decodes_the_samples_and_counters_of_a_switch() {
     let test = "wireshark_decodes_the_samples_and_counters_of_a_switch";
@@ -119,7 +121,8 @@ fn wireshark_decodes_the_samples_and_counters_of_a_switch() {
     assert!(metrics.as_str().unwrap().contains(samples), "{metrics}");
 }
 
-/// Objective: what is sampled survives the data process and the daemon's successor, and ends when it is told to.
+/// Objective: what is sampled survives the data process and the daemon's successor, and ends when
+/// it is told to.
 #[test]
 fn a_switch_is_sampled_until_it_is_told_otherwise() {
     let mut daemon = Daemon::start();

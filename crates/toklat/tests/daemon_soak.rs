@@ -1,5 +1,5 @@
-//! Clients come and are killed at random, and once the data process: who is left alone loses nothing,
-//! the sums agree and nothing stays behind. `TOKLAT_SEED=N` repeats a run's choices.
+//! Clients come and are killed at random, and once the data process: who is left alone loses
+//! nothing, the sums agree and nothing stays behind. `TOKLAT_SEED=N` repeats a run's choices.
 
 mod daemon;
 
@@ -63,8 +63,9 @@ struct Talk {
     lost: AtomicU64,
 }
 
-/// Sends numbered frames, a window of them at a time, until told to end; adds up in `lost` those that
-/// did not come, within a second once the data process was `killed`. No frame comes twice or out of order.
+/// Sends numbered frames, a window of them at a time, until told to end; adds up in `lost` those
+/// that did not come, within a second once the data process was `killed`. No frame comes twice or
+/// out of order.
 fn exchange(a: &mut Port, b: &mut Port, mut number: u64, talk: &Talk) -> u64 {
     let first = number;
     while !talk.ends.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Ports over sockets, as QEMU's `-netdev stream` and `-netdev dgram` use them: who listens, who connects,
-//! and that either side may go and come back. The tests play QEMU.
+//! Ports over sockets, as QEMU's `-netdev stream` and `-netdev dgram` use them: who listens, who
+//! connects, and that either side may go and come back. The tests play QEMU.
 
 mod daemon;
 
@@ -156,7 +156,8 @@ fn streams_outlive_a_data_process() {
     daemon.wait_for("the frame", |_| b.receive().is_some_and(|got| got == sent));
     for number in 3..7 {
         crosses(&mut daemon, number, &mut b, &mut a);
-        // It dies asleep: within a call of the stream's, its successor would have to end the connection.
+        // It dies asleep: within a call of the stream's, its successor would have to end the
+        // connection.
         std::thread::sleep(MOMENT);
         daemon::kill_process(daemon.data_process("vale0"));
         daemon.wait_for("the next one", |d| d.get("/v1/switches/vale0")["restarts"] == number - 1);
@@ -184,8 +185,9 @@ fn peers_may_be_on_tcp_of_this_machine() {
     assert_eq!((status, &refused["error"]), (400, &json!("bad_request")), "{refused}");
 }
 
-/// Objective: a port that is to connect to somebody who is not there, or whose socket it may not use, says so in `port show`,
-/// in the log and in metrics, and stops saying so once it is connected.
+/// Objective: a port that is to connect to somebody who is not there, or whose socket it may not
+/// use, says so in `port show`, in the log and in metrics, and stops saying so once it is
+/// connected.
 #[test]
 fn a_port_that_cannot_connect_says_why_and_since_when() {
     let mut daemon = Daemon::start();

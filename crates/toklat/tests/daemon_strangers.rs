@@ -1,7 +1,8 @@
-//! Descriptors that strangers send, whose close waits as long as the stranger likes: nobody else waits.
+//! Descriptors that strangers send, whose close waits as long as the stranger likes: nobody else
+//! waits.
 //!
-//! Each test leaves the peer of a lingering socket unread while it looks at the others, so that whoever
-//! closes that socket waits meanwhile.
+//! Each test leaves the peer of a lingering socket unread while it looks at the others, so that
+//! whoever closes that socket waits meanwhile.
 
 mod daemon;
 
@@ -98,7 +99,8 @@ impl Others {
     }
 }
 
-/// Attacks with one lingering descriptor, on kernels that can refuse descriptors and on those that cannot.
+/// Attacks with one lingering descriptor, on kernels that can refuse descriptors and on those that
+/// cannot.
 fn attack(with: impl Fn(&Others, OwnedFd)) {
     for passrights in ["on", "off"] {
         let mut others = Others::start(passrights);
@@ -251,8 +253,8 @@ fn regression_a_lingering_socket_with_a_datagram_delays_no_one_else() {
     });
 }
 
-/// Objective: files of a slow file system, sent as whatever there is, hold up nobody, though not even their
-/// attributes are told.
+/// Objective: files of a slow file system, sent as whatever there is, hold up nobody, though not
+/// even their attributes are told.
 #[test]
 fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     let test = "regression_a_file_that_is_never_closed_delays_no_one_else";
@@ -273,8 +275,8 @@ fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     others.nothing_is_left();
 }
 
-/// Objective: a data process whose close of a file never ends is succeeded when it is killed, though the
-/// kernel keeps it.
+/// Objective: a data process whose close of a file never ends is succeeded when it is killed,
+/// though the kernel keeps it.
 #[test]
 fn regression_a_process_that_cannot_end_has_a_successor() {
     let test = "regression_a_process_that_cannot_end_has_a_successor";
@@ -282,7 +284,8 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
     let mut others = Others::start("on");
     let guest = UnixStream::connect(others.socket("guest")).unwrap();
     let table = words(&[1, 0, 4096, 1 << 40, 0]);
-    // Closed by the data process last: that asks the file system, as each close of such a file does.
+    // Closed by the data process last: that asks the file system, as each close of such a file
+    // does.
     let file = files.open();
     assert!(say(&guest, code::SET_MEM_TABLE, &table, &[file.as_fd()]));
     others.daemon.wait_for("the close", |_| files.closes() > 0);
@@ -299,7 +302,8 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
     others.daemon.wait_for("its end", |_| !std::path::Path::new(&format!("/proc/{old}")).exists());
 }
 
-/// Objective: a user whose descriptors cannot be closed is not heard until they are, and others are.
+/// Objective: a user whose descriptors cannot be closed is not heard until they are, and others
+/// are.
 #[test]
 fn regression_a_user_whose_descriptors_cannot_be_closed_waits_alone() {
     const STRANGER: u32 = 4001;

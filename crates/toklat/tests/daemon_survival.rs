@@ -44,7 +44,8 @@ fn offload_requests_go_on_after_a_restart() {
     kill_process(daemon.data_process("vale0"));
     until_traffic_flows(&mut a, &mut b, &mut number);
     assert!(crosses(&mut a, &mut b));
-    // A new supervisor finds the switch with its ports as they are, and so does its next data process.
+    // A new supervisor finds the switch with its ports as they are, and so does its next data
+    // process.
     daemon.kill();
     daemon.start_again();
     kill_process(daemon.data_process("vale0"));
@@ -58,7 +59,8 @@ fn offload_requests_go_on_after_a_restart() {
     assert!(!crosses(&mut a, &mut b));
 }
 
-/// Sends a TCP packet of 100 bytes whose checksum is left to others from `a` to `b`; true if it arrives so.
+/// Sends a TCP packet of 100 bytes whose checksum is left to others from `a` to `b`; true if it
+/// arrives so.
 fn crosses(a: &mut netring::Port, b: &mut netring::Port) -> bool {
     let mut bytes = [0; 154];
     bytes[..15].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45]);
@@ -269,8 +271,8 @@ fn regression_a_data_process_that_dies_and_dies_is_never_given_up() {
 
 /// Objective: a worker that is stuck in one port's turn is a pause to the others.
 ///
-/// Steps: a port is made to hang its worker with its first frame; it is ended and succeeded without being asked for
-/// anything, and the log says of which port.
+/// Steps: a port is made to hang its worker with its first frame; it is ended and succeeded without
+/// being asked for anything, and the log says of which port.
 #[test]
 fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
     let name = "a_worker_that_is_stuck_is_a_pause_to_other_ports";
@@ -294,8 +296,9 @@ fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
 
 /// Objective: a port that its data process dies of does not take the others along.
 ///
-/// Steps: a port is made to crash its data process with its first frame; a client sends one there again and again, whenever
-/// it can; after two deaths the port is quarantined, others talk on and go on talking, and an upgrade ends it.
+/// Steps: a port is made to crash its data process with its first frame; a client sends one there
+/// again and again, whenever it can; after two deaths the port is quarantined, others talk on and
+/// go on talking, and an upgrade ends it.
 #[test]
 fn regression_a_port_that_two_data_processes_died_of_is_quarantined() {
     if !cfg!(debug_assertions) {

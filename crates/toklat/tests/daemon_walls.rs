@@ -31,14 +31,15 @@ const NAMESPACES: [(&str, &str); 7] = [
     ("cgroup_namespace", "cgroup"),
 ];
 
-/// In which namespace of a kind a process is. Which one a process that cannot be looked into is in is only root's to know; it
-/// is not ours.
+/// In which namespace of a kind a process is. Which one a process that cannot be looked into is in
+/// is only root's to know; it is not ours.
 fn namespace(pid: u32, space: &str) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/{space}")).ok()
 }
 
-/// Objective: a data process has no capability, no way to new ones, a list of system calls, no core file, and,
-/// started by root, a user of its own; it lives in namespaces of its own where there are such; what stands is shown; its successor has the same, and frames cross.
+/// Objective: a data process has no capability, no way to new ones, a list of system calls, no core
+/// file, and, started by root, a user of its own; it lives in namespaces of its own where there are
+/// such; what stands is shown; its successor has the same, and frames cross.
 #[test]
 fn a_data_process_is_confined_and_says_how() {
     let mut daemon = Daemon::start();
@@ -83,8 +84,8 @@ fn a_data_process_is_confined_and_says_how() {
     until_traffic_flows(&mut a, &mut b, &mut 0);
 }
 
-/// Objective: where not all walls stand, `--require-walls` starts nothing and says why; elsewhere it changes
-/// nothing.
+/// Objective: where not all walls stand, `--require-walls` starts nothing and says why; elsewhere
+/// it changes nothing.
 #[test]
 fn walls_can_be_required() {
     let daemon = Daemon::start_with(&["--require-walls"]);

@@ -1,4 +1,5 @@
-//! libvirt's hook, driven as libvirt drives it: the script, its arguments, and the domain's XML on standard input.
+//! libvirt's hook, driven as libvirt drives it: the script, its arguments, and the domain's XML on
+//! standard input.
 
 mod daemon;
 

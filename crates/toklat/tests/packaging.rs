@@ -39,7 +39,8 @@ fn packaged(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Objective: the recipes' sockets are where the packaged daemon may make them, or where members of its group may.
+/// Objective: the recipes' sockets are where the packaged daemon may make them, or where members of
+/// its group may.
 #[test]
 fn recipes_use_places_that_the_package_makes() {
     let recipes = std::fs::read_to_string(packaged("docs/virtual-machines.md")).unwrap();
@@ -112,7 +113,8 @@ fn packages_name_files_that_there_are() {
     assert!(seen >= 20, "{seen}");
 }
 
-/// Objective: AppArmor understands the profile, which lets the daemon reach what the unit gives it, and the unit names it.
+/// Objective: AppArmor understands the profile, which lets the daemon reach what the unit gives it,
+/// and the unit names it.
 #[test]
 fn apparmor_understands_the_profile_that_the_unit_names() {
     let name = "apparmor_understands_the_profile_that_the_unit_names";

@@ -1,10 +1,12 @@
-//! Objective: whatever strangers do, whose port is honest loses no frame, and the worker's turns stay short.
+//! Objective: whatever strangers do, whose port is honest loses no frame, and the worker's turns
+//! stay short.
 //!
-//! Steps: an honest pair talks at half of what it could, through a worker that is alone on one CPU; everything else
-//! shares the other. First nobody attacks (the control), then attackers of all kinds at once, each as a user of its
-//! own, then those whose first blow cannot be foreseen. Frames lost and the times of turns are printed beside the
-//! control's. `TOKLAT_SIEGE_SECONDS` (default 60) is the whole time, `TOKLAT_SIEGE_ONLY` a part of the attackers' names;
-//! `cargo xtask siege` runs it on optimised code.
+//! Steps: an honest pair talks at half of what it could, through a worker that is alone on one CPU;
+//! everything else shares the other. First nobody attacks (the control), then attackers of all
+//! kinds at once, each as a user of its own, then those whose first blow cannot be foreseen. Frames
+//! lost and the times of turns are printed beside the control's. `TOKLAT_SIEGE_SECONDS` (default
+//! 60) is the whole time, `TOKLAT_SIEGE_ONLY` a part of the attackers' names; `cargo xtask siege`
+//! runs it on optimised code.
 
 #[path = "siege/attackers.rs"]
 mod attackers;
@@ -33,8 +35,8 @@ const GROUP: (&str, u32) = ("nogroup", 65534);
 const HONEST: u32 = 4000;
 /// Where the worker is; everything else is on CPU 0.
 const WORKER_CPU: usize = 1;
-/// How much longer a turn may be under attack, at the 99.99th percentile: on a machine that does nothing else,
-/// which `TOKLAT_SIEGE_ALONE` says, and beside whatever else runs.
+/// How much longer a turn may be under attack, at the 99.99th percentile: on a machine that does
+/// nothing else, which `TOKLAT_SIEGE_ALONE` says, and beside whatever else runs.
 const SLACK: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// When an attacker's blows fall.
@@ -235,7 +237,8 @@ fn pin(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Percent of a CPU that the machine below took from all of ours so far, in seconds times a hundred.
+/// Percent of a CPU that the machine below took from all of ours so far, in seconds times a
+/// hundred.
 fn steal() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     stat.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0.0)

@@ -55,7 +55,8 @@ fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// What is sent through a lossless port arrives whole and in order, and a sink that saw it all says so.
+/// What is sent through a lossless port arrives whole and in order, and a sink that saw it all says
+/// so.
 #[test]
 fn everything_sent_to_a_lossless_port_arrives() {
     let daemon = patient_daemon();

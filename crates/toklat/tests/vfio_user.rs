@@ -1,5 +1,5 @@
-//! Emulated network cards without virtual machines: drivers that exchange frames over a switch, and live
-//! through the end of every process but their own.
+//! Emulated network cards without virtual machines: drivers that exchange frames over a switch, and
+//! live through the end of every process but their own.
 
 mod daemon;
 
@@ -104,7 +104,8 @@ fn stream_from(
         std::thread::yield_now();
     }
     let failures = [a.failure(), b.failure()];
-    // Who is killed as it begins to answer leaves a doubt, and its successor says that the access failed.
+    // Who is killed as it begins to answer leaves a doubt, and its successor says that the access
+    // failed.
     let doubt = |failure: &ClientError| !lossless && matches!(failure, Refused(Errno::IO));
     assert!(failures.iter().flatten().all(doubt), "{failures:?}");
     faults
@@ -282,11 +283,12 @@ fn interrupts_for_sent_frames_are_held_back_and_none_is_lost() {
     }
 }
 
-/// Objective: machines move to another host in the middle of a conversation, and their drivers do not notice.
+/// Objective: machines move to another host in the middle of a conversation, and their drivers do
+/// not notice.
 ///
-/// Steps: two cards talk over a switch; they stop with frames in their rings, and their states go to ports of the
-/// same names of another daemon, and back again, where they talk on. Every frame arrives, once and in order. Data
-/// processes die while the cards stand still.
+/// Steps: two cards talk over a switch; they stop with frames in their rings, and their states go
+/// to ports of the same names of another daemon, and back again, where they talk on. Every frame
+/// arrives, once and in order. Data processes die while the cards stand still.
 #[test]
 fn cards_move_to_another_host_and_no_frame_is_lost() {
     let both = |model| [(model, false, "trap"), (model, true, "trap")];

@@ -1,4 +1,5 @@
-//! Emulated network cards whose guests' memory has no file: what drivers send and receive goes by messages.
+//! Emulated network cards whose guests' memory has no file: what drivers send and receive goes by
+//! messages.
 
 mod daemon;
 
@@ -52,8 +53,8 @@ fn number(frame: &[u8]) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-/// Two cards with drivers that have greeted each other: the switch knows where they are, and the cards
-/// have read the descriptors they were given.
+/// Two cards with drivers that have greeted each other: the switch knows where they are, and the
+/// cards have read the descriptors they were given.
 fn start(daemon: &Daemon, models: [&str; 2], memory: [fn() -> Memory; 2]) -> [Card; 2] {
     let card =
         |i: usize| Card::start_with(&socket(daemon, ["a", "b"][i]), models[i], false, memory[i]());
@@ -62,8 +63,8 @@ fn start(daemon: &Daemon, models: [&str; 2], memory: [fn() -> Memory; 2]) -> [Ca
     let (started, mut greeted) = (Instant::now(), [false; 2]);
     while greeted != [true; 2] {
         for (i, from) in [(0, 1), (1, 2)] {
-            // Frames before the other's descriptors are read go nowhere. One is on its way at a time: a ring
-            // of greetings would leave no room for what follows them.
+            // Frames before the other's descriptors are read go nowhere. One is on its way at a
+            // time: a ring of greetings would leave no room for what follows them.
             if !greeted[1 - i] && cards[i].room() == empty[i] {
                 cards[i].send(&frame(from, 3 - from, 0));
             }
@@ -79,8 +80,8 @@ fn start(daemon: &Daemon, models: [&str; 2], memory: [fn() -> Memory; 2]) -> [Ca
     cards
 }
 
-/// Frames from card `from` to the other until `last` has arrived, each as it was sent, in order. Rings are
-/// looked at when an interrupt comes, or all the time if `polls`.
+/// Frames from card `from` to the other until `last` has arrived, each as it was sent, in order.
+/// Rings are looked at when an interrupt comes, or all the time if `polls`.
 fn stream(cards: &mut [Card; 2], from: usize, numbers: std::ops::RangeInclusive<u64>, polls: bool) {
     let (mut sent, mut seen, last) = (*numbers.start() - 1, *numbers.start() - 1, *numbers.end());
     let station = from as u8 + 1;
@@ -151,7 +152,8 @@ fn drivers_of_the_pcnet_family_exchange_frames() {
 
 /// Objective: frames are pushed to a guest that says nothing, by a worker that sleeps.
 ///
-/// Steps: the receiving driver reads its memory alone, and no register; frames come one by one, with pauses.
+/// Steps: the receiving driver reads its memory alone, and no register; frames come one by one,
+/// with pauses.
 #[test]
 fn frames_reach_a_guest_that_says_nothing() {
     let models = ["82540em", "82574l"];
@@ -175,8 +177,8 @@ fn frames_reach_a_guest_that_says_nothing() {
 
 /// Objective: data processes that die with the copy of a guest's memory leave a card that goes on.
 ///
-/// Steps: two cards talk, their data process is killed again and again; frames are lost, none comes twice or
-/// broken, and the talk goes on without the drivers' doing.
+/// Steps: two cards talk, their data process is killed again and again; frames are lost, none comes
+/// twice or broken, and the talk goes on without the drivers' doing.
 #[test]
 fn killed_data_processes_are_not_noticed_by_drivers() {
     for model in ["82574l", "82540em", "am79c973"] {
@@ -221,8 +223,8 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
 
 /// Objective: an access to a register never waits for memory.
 ///
-/// Steps: the driver's side answers nothing that the card asks of memory; registers are read and written for
-/// as long as it has frames to send; it is reset, and answers again: frames go.
+/// Steps: the driver's side answers nothing that the card asks of memory; registers are read and
+/// written for as long as it has frames to send; it is reset, and answers again: frames go.
 #[test]
 fn registers_are_answered_while_memory_is_not() {
     let models = ["82574l", "82540em"];

@@ -236,7 +236,8 @@ fn qemu(
         netdev += ",queues=2";
     }
     if accelerator == Accelerator::Tcg {
-        // QEMU before 8.1 ends with a fault when vhost-user has MSI-X vectors that KVM does not route.
+        // QEMU before 8.1 ends with a fault when vhost-user has MSI-X vectors that KVM does not
+        // route.
         device += ",vectors=0";
     }
     command.args(["-netdev", &netdev, "-device"]);

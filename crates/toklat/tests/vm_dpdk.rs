@@ -1,7 +1,8 @@
 //! DPDK's driver of the e1000 family in virtual machines, on cards that ports emulate.
 //!
-//! testpmd sends what it receives back to a port of the test's own, both ways with checksums left to the card:
-//! all frames come in, whatever their checksums are, and the card has made every one right on the way out.
+//! testpmd sends what it receives back to a port of the test's own, both ways with checksums left
+//! to the card: all frames come in, whatever their checksums are, and the card has made every one
+//! right on the way out.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -138,7 +139,8 @@ fn dpdk_s_driver_passes_frames_both_ways_with_checksums_on() {
     }
 }
 
-/// Has a guest forward frames through a card, has its link go away and come back, and compares what it counted.
+/// Has a guest forward frames through a card, has its link go away and come back, and compares what
+/// it counted.
 fn drive(dir: &Path, card: &str) {
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.peer]");

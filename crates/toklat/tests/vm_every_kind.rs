@@ -19,7 +19,8 @@ mod daemon;
 enum Attachment {
     /// By `toklat vm run` with these options.
     Run(&'static [&'static str]),
-    /// By a QEMU of somebody's own: the port's kind, and QEMU's `-netdev`, with `DIR` for the daemon's directory.
+    /// By a QEMU of somebody's own: the port's kind, and QEMU's `-netdev`, with `DIR` for the
+    /// daemon's directory.
     Own { kind: &'static str, netdev: &'static str },
 }
 
@@ -140,8 +141,9 @@ fn until_complete(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
 
 /// Objective: whatever two ports are, TCP passes between them, whole.
 ///
-/// Steps: guests with six kinds of NICs and sockets, the host at a tap and a program at rings with a stack
-/// of its own serve a page each; each fetches those of all others and compares them, so that bulk goes both ways.
+/// Steps: guests with six kinds of NICs and sockets, the host at a tap and a program at rings with
+/// a stack of its own serve a page each; each fetches those of all others and compares them, so
+/// that bulk goes both ways.
 #[test]
 fn every_two_kinds_of_ports_exchange_tcp() {
     let test = "every_two_kinds_of_ports_exchange_tcp";
@@ -203,8 +205,8 @@ fn every_two_kinds_of_ports_exchange_tcp() {
             guest.wait_for(&text, PATIENCE, &AtomicBool::new(false)).unwrap();
         }
     }
-    // With a limit the page takes as long as it must, and is whole: but for what the bucket holds, 25 kB, and a last segment of
-    // 64 KiB, in debt.
+    // With a limit the page takes as long as it must, and is whole: but for what the bucket holds,
+    // 25 kB, and a last segment of 64 KiB, in debt.
     let least = Duration::from_secs_f64((page().len() - 25_000 - 65_536) as f64 * 8.0 / 2e6);
     let ports = GUESTS.iter().map(|(name, number, _)| (*name, *number));
     for (name, number) in ports.chain([("program", PROGRAM)]) {

@@ -45,8 +45,8 @@ fn serve_boot_files(world: &Namespace, asked: Sender<String>) {
 
 /// Objective: a boot loader that knows nothing of us gets an address and boots over every card.
 ///
-/// Steps: passt, and a server that has a script; Debian's iPXE asks for an address by DHCP, fetches the
-/// script by HTTP, and runs it, which asks for another file.
+/// Steps: passt, and a server that has a script; Debian's iPXE asks for an address by DHCP, fetches
+/// the script by HTTP, and runs it, which asks for another file.
 #[test]
 fn ipxe_boots_by_dhcp_and_http_over_every_card() {
     let test = "ipxe_boots_by_dhcp_and_http_over_every_card";

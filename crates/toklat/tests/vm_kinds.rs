@@ -44,7 +44,8 @@ fn models_without_offloads_talk_to_virtio() {
     }
 }
 
-/// The host and a guest share a segment by a tap: TCP both ways, whole segments, no checksum computed.
+/// The host and a guest share a segment by a tap: TCP both ways, whole segments, no checksum
+/// computed.
 #[test]
 fn the_host_and_a_guest_share_a_segment() {
     let test = "the_host_and_a_guest_share_a_segment";
@@ -99,8 +100,9 @@ fn the_host_and_a_guest_share_a_segment() {
 
 /// Objective: a QEMU that is killed under traffic takes its own port along, and no other's frames.
 ///
-/// Steps: two programs talk, one of them to a guest as well, which echoes; QEMU is killed; each frame of the two
-/// arrives, in order, before, meanwhile and afterwards; the port that `vm run` made is gone. With virtio and with an emulated NIC.
+/// Steps: two programs talk, one of them to a guest as well, which echoes; QEMU is killed; each
+/// frame of the two arrives, in order, before, meanwhile and afterwards; the port that `vm run`
+/// made is gone. With virtio and with an emulated NIC.
 #[test]
 fn a_killed_qemu_costs_no_other_guest_a_frame() {
     if !can_emulate("a_killed_qemu_costs_no_other_guest_a_frame") {

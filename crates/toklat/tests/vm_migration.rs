@@ -27,7 +27,8 @@ impl Monitor {
     /// Runs a command, and returns what it returns; `None` if QEMU is gone.
     fn ask(&mut self, command: &str, arguments: &Value) -> Option<Value> {
         let ask = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
-        // In one piece: QEMU obeys at the last brace, and may be gone before a newline that comes behind it.
+        // In one piece: QEMU obeys at the last brace, and may be gone before a newline that comes
+        // behind it.
         self.0.get_mut().write_all(ask.as_bytes()).ok()?;
         loop {
             let mut line = String::new();

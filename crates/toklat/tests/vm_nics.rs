@@ -1,7 +1,7 @@
 //! Network cards that ports emulate, in virtual machines with the drivers that every guest has.
 //!
-//! A guest reaches another over the switch, both ways, with checksums on; neither notices the end of a data
-//! process; QEMU outlives the port.
+//! A guest reaches another over the switch, both ways, with checksums on; neither notices the end
+//! of a data process; QEMU outlives the port.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -54,9 +54,11 @@ fn drivers_of_every_guest_reach_the_switch() {
     }
 }
 
-/// Objective: stock guests of the next Debian release (kernel 6.12 or newer) reach others by virtio and by each card.
+/// Objective: stock guests of the next Debian release (kernel 6.12 or newer) reach others by virtio
+/// and by each card.
 ///
-/// Steps: with each NIC, such a guest asks, pings and sends TCP both ways to a guest of this release.
+/// Steps: with each NIC, such a guest asks, pings and sends TCP both ways to a guest of this
+/// release.
 #[test]
 fn guests_with_newer_kernels_reach_the_switch() {
     let test = "guests_with_newer_kernels_reach_the_switch";
@@ -94,8 +96,8 @@ fn guests_with_newer_kernels_reach_the_switch() {
 
 /// Objective: guests whose frames wait for others (`--combine`) lose none, and their last one goes.
 ///
-/// Steps: with each model, a guest asks another one by one, which has each question wait for others that do not come;
-/// then both send as fast as they can.
+/// Steps: with each model, a guest asks another one by one, which has each question wait for others
+/// that do not come; then both send as fast as they can.
 #[test]
 fn guests_whose_frames_wait_for_others_lose_none() {
     if !can_emulate("guests_whose_frames_wait_for_others_lose_none") {
@@ -127,8 +129,8 @@ fn guests_whose_frames_wait_for_others_lose_none() {
 
 /// Objective: a guest whose memory nobody shares reaches the switch, with the drivers that it has.
 ///
-/// Steps: guests of private memory, which QEMU reads and writes for their cards by messages, ping one another's server
-/// with long frames, and answer pings themselves.
+/// Steps: guests of private memory, which QEMU reads and writes for their cards by messages, ping
+/// one another's server with long frames, and answer pings themselves.
 #[test]
 fn guests_whose_memory_is_private_reach_the_switch() {
     if !can_emulate("guests_whose_memory_is_private_reach_the_switch") {

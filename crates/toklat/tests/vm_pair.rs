@@ -1,5 +1,5 @@
-//! The test guest by itself, and what virtual machines are compared with: two guests between which there is no toklat.
-//! And the end of those who start pairs of guests.
+//! The test guest by itself, and what virtual machines are compared with: two guests between which
+//! there is no toklat. And the end of those who start pairs of guests.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;

@@ -15,9 +15,9 @@ mod daemon;
 
 /// Takes a megabyte that is posted, of a word over and over, and says thanks if it is right.
 ///
-/// So much is sent to the server, not by it, and neither side says that it ends: the passt of 2023-03-09,
-/// Debian 12's, stops sending to a guest whose window was full, sends some bytes twice, and does not
-/// always pass an end on; at QEMU's own netdev, too.
+/// So much is sent to the server, not by it, and neither side says that it ends: the passt of
+/// 2023-03-09, Debian 12's, stops sending to a guest whose window was full, sends some bytes twice,
+/// and does not always pass an end on; at QEMU's own netdev, too.
 fn reply_and_close(mut stream: TcpStream) {
     const POSTED: usize = 1_000_000;
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
@@ -36,12 +36,13 @@ fn reply_and_close(mut stream: TcpStream) {
     let _ = stream.read(&mut piece);
 }
 
-/// Objective: a guest gets an address from passt and reaches a server through it; when passt is killed
-/// under traffic, nobody else on the switch loses a frame, and the next one is taken into use.
+/// Objective: a guest gets an address from passt and reaches a server through it; when passt is
+/// killed under traffic, nobody else on the switch loses a frame, and the next one is taken into
+/// use.
 ///
-/// Steps: passt in a namespace with a default route; a guest asks for an address, sends a megabyte, and
-/// then without end; two other ports play ping-pong while passt dies; another passt; the guest reaches a
-/// server again, and asks for its address again.
+/// Steps: passt in a namespace with a default route; a guest asks for an address, sends a megabyte,
+/// and then without end; two other ports play ping-pong while passt dies; another passt; the guest
+/// reaches a server again, and asks for its address again.
 #[test]
 fn a_guest_reaches_the_world_through_passt_which_may_die() {
     let test = "a_guest_reaches_the_world_through_passt_which_may_die";
@@ -66,7 +67,7 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
     daemon.wait_for("passt", |daemon| state(daemon) == "attached");
     let streamed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&streamed);
-    serve(&world, 7000, thank);
+    serve(&world, 7000, reply_and_close);
     serve(&world, 7001, move |mut stream| {
         let mut bytes = [0; 4096];
         while let Ok(got @ 1..) = stream.read(&mut bytes) {
@@ -88,7 +89,8 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
     guest.says("toklat-guest: thanked");
     daemon.wait_for("a stream", |_| streamed.load(Ordering::Relaxed) > 1_000_000);
 
-    // Once passt is gone its address is not known: what the guest sends it goes to all ports, and must not fill their rings.
+    // Once passt is gone its address is not known: what the guest sends it goes to all ports, and
+    // must not fill their rings.
     let [mut a, mut b] = ["vale0:a", "vale0:b"]
         .map(|name| small(name).slots(1024).directory(daemon.dir()).open().unwrap());
     let mut number = 0;
@@ -105,7 +107,7 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
     }
     daemon.wait_for("the port to be vacant", |daemon| state(daemon) == "vacant");
     passt = Passt::start(&world, &socket);
-    serve(&world, 7002, thank);
+    serve(&world, 7002, reply_and_close);
     daemon.wait_for("the next passt", |daemon| state(daemon) == "attached");
     guest.says("leased 192.0.2.2/24 of 192.0.2.1");
     guest.says("toklat-guest: again");

@@ -37,8 +37,8 @@ fn commands_of(section: &str) -> Vec<&'static str> {
 
 /// Objective: three commands lead from the installed package to two machines that reach each other.
 ///
-/// Steps: a daemon with the unit's options and the package's topology file; the document's commands, as they stand but for
-/// their images; one guest pings the other.
+/// Steps: a daemon with the unit's options and the package's topology file; the document's
+/// commands, as they stand but for their images; one guest pings the other.
 #[test]
 fn three_commands_lead_from_the_package_to_two_machines() {
     if !can_run("three_commands_lead_from_the_package_to_two_machines") {
@@ -62,7 +62,8 @@ fn three_commands_lead_from_the_package_to_two_machines() {
     daemon.stop(&json!({}));
 }
 
-/// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody computes its checksum.
+/// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody
+/// computes its checksum.
 #[test]
 fn tcp_between_guests_crosses_in_whole_segments() {
     if !can_run("tcp_between_guests_crosses_in_whole_segments") {
@@ -107,7 +108,8 @@ fn queues_of_all_kinds_meet() {
     client.succeeds();
 }
 
-/// Killed, `vm run` leaves neither a QEMU nor a port behind; a killed QEMU takes its port along, and the others stay.
+/// Killed, `vm run` leaves neither a QEMU nor a port behind; a killed QEMU takes its port along,
+/// and the others stay.
 #[test]
 fn nothing_is_left_of_a_killed_machine() {
     if !can_run("nothing_is_left_of_a_killed_machine") {
@@ -137,7 +139,8 @@ fn nothing_is_left_of_a_killed_machine() {
     daemon.wait_for("QEMU's end", |_| !is_alive(qemu));
 }
 
-/// A data process that is killed under live guests is back within a second, and so is their network.
+/// A data process that is killed under live guests is back within a second, and so is their
+/// network.
 #[test]
 fn guests_do_not_notice_that_the_data_process_died() {
     if !can_run("guests_do_not_notice_that_the_data_process_died") {

@@ -1,4 +1,5 @@
-//! `toklat uplink`: guests get addresses, reach a server, each other, and are reached; passts and the switch may go.
+//! `toklat uplink`: guests get addresses, reach a server, each other, and are reached; passts and
+//! the switch may go.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -81,9 +82,10 @@ fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
 
 /// Objective: one command gives all guests of a switch a way out.
 ///
-/// Steps: two guests get addresses of their own by DHCP, load a page from a server in another namespace, and reach each
-/// other; the host reaches the second one's server at a forwarded port; one guest's passt is killed, and it gets out again,
-/// as does the other; the switch goes, and with it the uplink and its passts.
+/// Steps: two guests get addresses of their own by DHCP, load a page from a server in another
+/// namespace, and reach each other; the host reaches the second one's server at a forwarded port;
+/// one guest's passt is killed, and it gets out again, as does the other; the switch goes, and with
+/// it the uplink and its passts.
 #[test]
 fn guests_get_addresses_and_a_way_out_by_one_command() {
     let test = "guests_get_addresses_and_a_way_out_by_one_command";

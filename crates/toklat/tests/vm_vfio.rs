@@ -1,8 +1,9 @@
-//! Our drivers on cards of a machine, by VFIO: the machine is virtual and the cards are QEMU's own, which know
-//! nothing of our models; the kernel's IOMMU driver and VFIO are real.
+//! Our drivers on cards of a machine, by VFIO: the machine is virtual and the cards are QEMU's own,
+//! which know nothing of our models; the kernel's IOMMU driver and VFIO are real.
 //!
-//! In the guest, the kernel's driver gives the card up, and `toklat card` sends requests through it to a port of
-//! the test's own, by looking and by interrupts. Requests are compared here, and replies there, byte by byte.
+//! In the guest, the kernel's driver gives the card up, and `toklat card` sends requests through it
+//! to a port of the test's own, by looking and by interrupts. Requests are compared here, and
+//! replies there, byte by byte.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,8 @@ fn entry(archive: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) {
     }
 }
 
-/// The program's libraries on this machine, by the names that it asks for, and its loader as `ld.so`.
+/// The program's libraries on this machine, by the names that it asks for, and its loader as
+/// `ld.so`.
 fn libraries(program: &Path) -> Vec<(String, PathBuf)> {
     let list = Command::new("ldd").arg(program).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
@@ -133,8 +135,9 @@ struct Nic {
     driver: &'static str,
     /// Its kind, as the program says it.
     kind: &'static str,
-    /// Pages of 2 MiB that the guest has. QEMU's e1000e drops a frame that it is to send if the frame's bytes do not
-    /// follow each other in the guest's memory, page by page, as the IOMMU has them (`net_tx_pkt_add_raw_fragment`).
+    /// Pages of 2 MiB that the guest has. QEMU's e1000e drops a frame that it is to send if the
+    /// frame's bytes do not follow each other in the guest's memory, page by page, as the IOMMU has
+    /// them (`net_tx_pkt_add_raw_fragment`).
     huge_pages: u8,
 }
 

@@ -1,6 +1,8 @@
-//! VXLAN tunnels between hosts that are network namespaces: to the kernel's VXLAN, and to another toklat.
+//! VXLAN tunnels between hosts that are network namespaces: to the kernel's VXLAN, and to another
+//! toklat.
 //!
-//! Each test makes its hosts on a link, and a daemon whose tunnels and taps are in their namespaces.
+//! Each test makes its hosts on a link, and a daemon whose tunnels and taps are in their
+//! namespaces.
 
 mod daemon;
 

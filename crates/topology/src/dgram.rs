@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::place::{self, Place};
 use crate::{Claim, Invalid, Kind, Policy};
 
-/// Exchanges frames in datagrams (QEMU's `-netdev dgram`), between two Unix sockets or two UDP ports of this machine.
+/// Exchanges frames in datagrams (QEMU's `-netdev dgram`), between two Unix sockets or two UDP
+/// ports of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -43,7 +44,7 @@ impl Kind for Dgram {
     }
 
     fn complete(&mut self, _: &str) -> Result<(), Invalid> {
-        place::make_absolute(&mut self.local)?;
-        place::make_absolute(&mut self.remote)
+        place::make_place_absolute(&mut self.local)?;
+        place::make_place_absolute(&mut self.remote)
     }
 }

@@ -166,12 +166,13 @@ pub struct NicConfig {
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long))]
     pub csb: bool,
-    /// Under heavy traffic, frames wait for others of their guest: until there are so many, or for so many microseconds.
+    /// Under heavy traffic, frames wait for others of their guest: until there are so many, or for
+    /// so many microseconds.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N,T"))]
     pub combine: Option<Combine>,
-    /// How doorbells reach it: as messages (trap), or by memory that its worker looks at (shared), also when idle, once a
-    /// millisecond; then all other writes wait for their end.
+    /// How doorbells reach it: as messages (trap), or by memory that its worker looks at (shared),
+    /// also when idle, once a millisecond; then all other writes wait for their end.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "trap|shared", default_value = "trap"))]
     pub doorbell: Doorbell,

@@ -19,8 +19,8 @@ pub struct PcapRead {
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long = "loop"))]
     pub repeat: bool,
-    /// Percent of the recorded pace (200: twice as fast), 0 for as fast as possible; on the command line how many times as
-    /// fast, as in 0.5, or max.
+    /// Percent of the recorded pace (200: twice as fast), 0 for as fast as possible; on the command
+    /// line how many times as fast, as in 0.5, or max.
     #[serde(default = "recorded_pace")]
     #[cfg_attr(feature = "clap", arg(long = "speed", value_name = "N|max", default_value = "1"))]
     #[cfg_attr(feature = "clap", arg(value_parser = speed_percent))]

@@ -89,7 +89,7 @@ pub(crate) fn make_absolute(path: &mut String) -> Result<(), Invalid> {
 }
 
 /// Makes it absolute if it is a path.
-pub(crate) fn make_absolute(place: &mut String) -> Result<(), Invalid> {
+pub(crate) fn make_place_absolute(place: &mut String) -> Result<(), Invalid> {
     if place.parse::<SocketAddr>().is_ok() {
         return Ok(());
     }

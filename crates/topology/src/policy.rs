@@ -5,8 +5,8 @@ use frame::Mac;
 use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 
-/// How far a guest's interrupts are held back, so that one is for several batches: less work for the
-/// guest, at the price of latency. The default is not at all.
+/// How far a guest's interrupts are held back, so that one is for several batches: less work for
+/// the guest, at the price of latency. The default is not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -17,8 +17,8 @@ pub struct Interrupts {
     pub max_delay_us: u32,
     /// Each waits only under heavy traffic.
     pub adaptive: bool,
-    /// Microseconds that one waits that only says which frames were sent, unless many were: nobody waits
-    /// to hear of those.
+    /// Microseconds that one waits that only says which frames were sent, unless many were: nobody
+    /// waits to hear of those.
     pub max_sent_delay_us: u32,
 }
 
@@ -40,15 +40,15 @@ pub struct Policy {
     pub protected: bool,
     /// VLAN membership.
     pub vlan: VlanMode,
-    /// Addresses that are always at this port and never learned elsewhere: in its VLAN, or in all of
-    /// its `allowed` ones; on a trunk to all VLANs in the native one only.
+    /// Addresses that are always at this port and never learned elsewhere: in its VLAN, or in all
+    /// of its `allowed` ones; on a trunk to all VLANs in the native one only.
     pub macs: Vec<Mac>,
     /// Port security: only `macs` (or, if there are none, the first address seen) may be source
     /// addresses.
     pub locked: bool,
-    /// Anti-spoofing: only `macs`, of which there is one at least, may be source addresses and senders of ARP,
-    /// RARP and neighbour discovery; DHCP servers and routers are not heard. What could hide such a message
-    /// is dropped.
+    /// Anti-spoofing: only `macs`, of which there is one at least, may be source addresses and
+    /// senders of ARP, RARP and neighbour discovery; DHCP servers and routers are not heard. What
+    /// could hide such a message is dropped.
     pub guard: bool,
     /// Most addresses that are learned at this port.
     pub mac_limit: u32,
@@ -64,14 +64,14 @@ pub struct Policy {
     /// How far a guest's interrupts are held back.
     #[serde(skip_serializing_if = "Interrupts::is_off")]
     pub interrupts: Interrupts,
-    /// A sender to this port waits while any slot was freed within the stall time. Then the port is stalled, visibly, and
-    /// drops at once, counted as such (`stall_timeout`), until there is room.
+    /// A sender to this port waits while any slot was freed within the stall time. Then the port is
+    /// stalled, visibly, and drops at once, counted as such (`stall_timeout`), until there is room.
     pub lossless: bool,
     /// How much the port may send: its frames wait in its own ring until there are tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_rate_limiter: Option<RateLimiter>,
-    /// How much the port may receive: what is beyond it is dropped, counted (`rate_limit`); if the port is lossless, its
-    /// senders wait. Copies for mirrors count like all that goes to a port.
+    /// How much the port may receive: what is beyond it is dropped, counted (`rate_limit`); if the
+    /// port is lossless, its senders wait. Copies for mirrors count like all that goes to a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_rate_limiter: Option<RateLimiter>,
     /// How bad the link is on the way from the port, for tests of what must live with it.
@@ -80,11 +80,11 @@ pub struct Policy {
     /// How bad the link is on the way to the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_impairment: Option<Impairment>,
-    /// Copies of what this port sends go to the port of this name too, as they came: also of what the
-    /// switch refuses, but for frames beyond the MTU.
+    /// Copies of what this port sends go to the port of this name too, as they came: also of what
+    /// the switch refuses, but for frames beyond the MTU.
     pub mirror_ingress: Option<String>,
-    /// Copies of what goes to this port go to the port of this name too: also of what is lost because
-    /// its queue is full, but for frames beyond the MTU.
+    /// Copies of what goes to this port go to the port of this name too: also of what is lost
+    /// because its queue is full, but for frames beyond the MTU.
     pub mirror_egress: Option<String>,
 }
 

@@ -127,8 +127,8 @@ impl Quota {
     }
 }
 
-/// Quotas as configured: of every user, and of users by name or uid. Root and the daemon's user have
-/// no limits, but those that stand under their names.
+/// Quotas as configured: of every user, and of users by name or uid. Root and the daemon's user
+/// have no limits, but those that stand under their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The UDP port of collectors.
 const PORT: u16 = 6343;
 
-/// Where an sFlow collector listens: an address, with a UDP port or with 6343. Names are not looked up.
+/// Where an sFlow collector listens: an address, with a UDP port or with 6343. Names are not looked
+/// up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Collector(pub SocketAddr);

@@ -66,8 +66,8 @@ pub struct PortSpec {
     /// The worker that serves it; `None` for the least loaded.
     #[serde(default)]
     pub worker: Option<u16>,
-    /// The only user, beside root and the daemon's, who may open it; `None` for the switch's. A name
-    /// or a uid; read back as a uid.
+    /// The only user, beside root and the daemon's, who may open it; `None` for the switch's. A
+    /// name or a uid; read back as a uid.
     #[serde(default, deserialize_with = "users::optional_uid")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::user"))]
     pub owner: Option<u32>,

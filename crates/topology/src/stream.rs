@@ -10,7 +10,8 @@ use crate::{Claim, Invalid, Kind, Policy, place};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// A Unix socket's path, or 127.0.0.1:PORT for TCP. Without, SWITCH-PORT.sock in the runtime directory.
+    /// A Unix socket's path, or 127.0.0.1:PORT for TCP. Without, SWITCH-PORT.sock in the runtime
+    /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "stream", long = "stream", value_name = "PLACE"))]
     #[cfg_attr(feature = "clap", arg(num_args = 0..=1, value_hint = clap::ValueHint::AnyPath))]
@@ -35,6 +36,6 @@ impl Kind for Stream {
     }
 
     fn complete(&mut self, _: &str) -> Result<(), Invalid> {
-        self.address.as_mut().map_or(Ok(()), place::make_absolute)
+        self.address.as_mut().map_or(Ok(()), place::make_place_absolute)
     }
 }

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as long as that
-    /// pays, then sleeps; naps where owners share its CPU and would wake it for every frame.
+    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as
+    /// long as that pays, then sleeps; naps where owners share its CPU and would wake it for every
+    /// frame.
     #[default]
     Auto,
     /// Spins for ever.
@@ -48,16 +49,16 @@ pub struct SwitchConfig {
     pub fdb_entries: u32,
     /// Seconds after which a learned address is forgotten; 0 for never.
     pub fdb_ageing_s: u32,
-    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any slot within it. Then the port
-    /// is stalled, and drops at once until there is room.
+    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any
+    /// slot within it. Then the port is stalled, and drops at once until there is room.
     #[cfg_attr(feature = "schemars", schemars(range(max = 10_000)))]
     pub stall_timeout_ms: u32,
     /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
     pub max_guest_memory: u64,
-    /// Most bytes that are mapped for all ports together; never more than half of the addresses that a process
-    /// has. Half of it is guaranteed to ports, in equal parts.
+    /// Most bytes that are mapped for all ports together; never more than half of the addresses
+    /// that a process has. Half of it is guaranteed to ports, in equal parts.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
     pub max_mapped_memory: u64,

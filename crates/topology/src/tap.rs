@@ -17,7 +17,8 @@ pub struct Tap {
     #[cfg_attr(feature = "clap", arg(num_args = 0..=1, default_missing_value = ""))]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 15)))]
     pub ifname: String,
-    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path. Without, the daemon's.
+    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path.
+    /// Without, the daemon's.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub netns: Option<String>,

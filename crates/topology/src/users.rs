@@ -1,7 +1,7 @@
 //! Users and groups of this machine, by name or number.
 //!
-//! Names are looked up where they are read: on the command line, in a topology file, in a request of
-//! the operator's. What is stored, compared and sent on is a number.
+//! Names are looked up where they are read: on the command line, in a topology file, in a request
+//! of the operator's. What is stored, compared and sent on is a number.
 
 use std::fmt;
 use std::str::FromStr;

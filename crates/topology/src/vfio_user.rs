@@ -6,13 +6,15 @@ use crate::check::check_range;
 use crate::place::{self, make_absolute};
 use crate::{Claim, Combine, Doorbell, Invalid, Kind, NicConfig, Policy};
 
-/// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor).
+/// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud
+/// Hypervisor).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VfioUser {
-    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime directory.
+    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime
+    /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "socket", long = "socket", value_name = "SOCKET"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]

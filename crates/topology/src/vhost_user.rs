@@ -12,7 +12,8 @@ use crate::{Claim, Invalid, Kind, Policy};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VhostUser {
-    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime directory.
+    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime
+    /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "vhost_user", long = "vhost-user"))]
     #[cfg_attr(feature = "clap", arg(value_name = "SOCKET", num_args = 0..=1))]

@@ -22,7 +22,8 @@ pub struct Vxlan {
     /// This host's address in the network between the hosts.
     #[cfg_attr(feature = "clap", arg(long, value_name = "IP"))]
     pub local: IpAddr,
-    /// The other hosts' addresses there, 1 to 1,024; on the command line, give it once for each host.
+    /// The other hosts' addresses there, 1 to 1,024; on the command line, give it once for each
+    /// host.
     #[cfg_attr(feature = "clap", arg(long = "peer", value_name = "IP", required = true))]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = Vxlan::MAX_PEERS)))]
     pub peers: Vec<IpAddr>,
@@ -33,7 +34,8 @@ pub struct Vxlan {
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..)))]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_535)))]
     pub port: u16,
-    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path. Without, the daemon's.
+    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path.
+    /// Without, the daemon's.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub netns: Option<String>,

@@ -16,7 +16,7 @@ use super::{NONE, QUEUES};
 /// - Writer: driver
 /// - Reader: worker, holder of a receive queue's lock
 /// - Ordering: store release, `SeqCst` fence before the device's flag is read / load acquire
-/// - Partner: descriptors before it; `request_doorbell`
+/// - Partner: descriptors before it; `ask`
 /// - Without it: a doorbell is left out, and the device sleeps
 /// - Shown by: loom (`abi`) `no_doorbell_is_left_out_that_is_needed`,
 ///   `without_the_drivers_fence_a_wake_up_is_lost`
@@ -25,11 +25,11 @@ use super::{NONE, QUEUES};
 /// - Writer: worker (transmit: complete), holder of a receive queue's lock
 /// - Reader: driver
 /// - Ordering: store release / load acquire
-/// - Partner: descriptors before it; `request_interrupt`
+/// - Partner: descriptors before it; `want`
 /// - Without it: a driver takes back a buffer that is still read
 /// - Shown by: `nic` tests `csb`, `e1000_driver`
 ///
-/// # Protocol: status block: `request_doorbell` (device sleeps), `request_interrupt` (driver sleeps), with their index
+/// # Protocol: status block: `ask` (device sleeps), `want` (driver sleeps), with their index
 /// - Writer: the side that sleeps
 /// - Reader: the other
 /// - Ordering: index relaxed, flag release, `SeqCst` fence, then the other's index read again /
@@ -385,8 +385,8 @@ impl<'b> Lane<'b> {
     }
 
     /// Asks for a doorbell, and returns the driver's tail, read afterwards. If that is not `seen`,
-    /// the caller has work and [withdraws the request](Self::withdraw_doorbell). `at` is the index that is
-    /// worth a doorbell, if any.
+    /// the caller has work and [withdraws the request](Self::withdraw_doorbell). `at` is the index
+    /// that is worth a doorbell, if any.
     ///
     /// # Errors
     /// [`Fault::Index`].

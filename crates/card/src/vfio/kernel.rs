@@ -139,7 +139,8 @@ pub struct RegionInfo {
     pub offset: u64,
 }
 
-// SAFETY: `VFIO_DEVICE_GET_REGION_INFO` takes this structure, and leaves out what it has no room for.
+// SAFETY: `VFIO_DEVICE_GET_REGION_INFO` takes this structure, and leaves out what it has no room
+// for.
 unsafe impl Question for RegionInfo {
     const REQUEST: libc::Ioctl = request(8);
 }

@@ -1,5 +1,5 @@
-//! A network card of this machine, by Linux's VFIO (`Documentation/driver-api/vfio.rst`): registers, memory
-//! and interrupts for a driver in this process.
+//! A network card of this machine, by Linux's VFIO (`Documentation/driver-api/vfio.rst`):
+//! registers, memory and interrupts for a driver in this process.
 //!
 //! ```text
 //!   driver --> Card: Regs --> BARs: mapped (Mmio) where they are memory, else read and written by the kernel
@@ -32,7 +32,8 @@ pub use self::place::PlaceError;
 /// The number of a function's base address registers, and the region with its configuration space.
 const BARS: u32 = 6;
 const CONFIG: u32 = 7;
-/// Configuration space: the command register with its bits for ports, memory and bus master; the first BAR.
+/// Configuration space: the command register with its bits for ports, memory and bus master; the
+/// first BAR.
 const COMMAND: u64 = 4;
 const ENABLED: u16 = 7;
 const BUS_MASTER: u16 = 4;

@@ -63,8 +63,8 @@ pub struct ApiError {
     pub remedy: String,
 }
 
-impl From<topology::Wrong> for ApiError {
-    fn from(wrong: topology::Wrong) -> Self {
+impl From<topology::Invalid> for ApiError {
+    fn from(wrong: topology::Invalid) -> Self {
         Self::new(ErrorCode::BadRequest, wrong.reason, wrong.remedy)
     }
 }

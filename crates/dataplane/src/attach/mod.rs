@@ -24,13 +24,13 @@ pub use self::exit::Exit;
 pub(crate) use self::guest::bells::WakeOutcome;
 pub use self::guest::bells::{Bell, Bells};
 
-/// What an owner said besides frames: an access to registers.
+/// An owner's access to registers, as seen by the worker that polls the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It goes on meanwhile.
-    Told,
-    /// It waits for the answer.
-    Asked,
+pub enum RegisterAccess {
+    /// The owner continues without a reply.
+    Posted,
+    /// The owner waits for the reply.
+    AwaitsReply,
 }
 
 /// What [`Source::attend`] came to.
@@ -39,15 +39,15 @@ pub enum Access {
 pub struct Attended {
     /// When to attend again, while the port is polled. Not used for an armed port that was woken.
     pub again: Nanos,
-    /// What the owner said, if anything. It is about to say more.
-    pub heard: Option<Access>,
+    /// The owner's last register access, if any. Others are likely to follow soon.
+    pub access: Option<RegisterAccess>,
 }
 
 impl Attended {
     /// Attend again in the next turn.
     #[inline]
     pub const fn next_turn(now: Nanos) -> Self {
-        Self { again: now, heard: None }
+        Self { again: now, access: None }
     }
 }
 
@@ -77,7 +77,7 @@ pub trait Source: Send {
 
     /// Does the work beside frames: sockets, registers and timers.
     fn attend(&mut self, _now: Nanos) -> Attended {
-        Attended { again: Nanos(u64::MAX), heard: None }
+        Attended { again: Nanos(u64::MAX), access: None }
     }
 
     /// Asks the owner to wake us. Returns true if there is work already, or new work came while we

@@ -52,7 +52,8 @@ pub struct PortStats {
     pub stalls: u64,
     /// Source addresses refused because they moved too often.
     pub flaps: u64,
-    /// Addresses that were not learned, because the table or the share of the port or its user was full.
+    /// Addresses that were not learned, because the table or the share of the port or its user was
+    /// full.
     pub unlearned: u64,
     /// Of an emulated network card: reads of registers. A virtual processor waited for each.
     pub reads: u64,

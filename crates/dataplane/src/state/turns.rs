@@ -1,6 +1,7 @@
 //! How long a worker's turns took: a histogram in state memory, written by one worker.
 //!
-//! Each power of two of nanoseconds has eight buckets, so that a bucket's bounds differ by 12.5 % at most.
+//! Each power of two of nanoseconds has eight buckets, so that a bucket's bounds differ by 12.5 %
+//! at most.
 
 use port::Counter;
 use serde::{Deserialize, Serialize};

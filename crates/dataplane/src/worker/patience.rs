@@ -1,6 +1,6 @@
 //! How long a worker spins and naps in `auto`.
 
-use crate::attach::Access;
+use crate::attach::RegisterAccess;
 
 /// For how long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;
@@ -107,9 +107,9 @@ impl Patience {
     }
 
     /// Notes an access to a card's registers.
-    pub fn heard(&mut self, heard: Access) {
+    pub fn note_access(&mut self, access: RegisterAccess) {
         self.accesses = ACCESSES;
-        self.asked = heard == Access::Asked;
+        self.asked = access == RegisterAccess::AwaitsReply;
     }
 
     /// Notes that a pass gathered this many frames.
@@ -171,10 +171,10 @@ mod tests {
         assert_eq!(patience.spin(), SPIN_NS >> (GIVEN_UP - 1), "it would have come while spinning");
         (1..GIVEN_UP).for_each(|_| patience.woke(LONG, SPIN_NS));
         assert_eq!(patience.spin(), SPIN_NS);
-        patience.heard(Access::Asked);
+        patience.note_access(RegisterAccess::AwaitsReply);
         assert_eq!(patience.spin(), SPIN_FOR_ACCESS_NS);
         assert!(!patience.gives_way(), "somebody waits for it");
-        patience.heard(Access::Told);
+        patience.note_access(RegisterAccess::Posted);
         assert!(patience.gives_way());
         (0..ACCESSES).for_each(|_| patience.passed(1));
         assert_eq!(patience.spin(), SPIN_NS, "frames are another matter");

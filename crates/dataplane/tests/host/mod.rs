@@ -25,7 +25,8 @@ pub fn obstacle() -> Option<&'static str> {
         return Some("the program ip (iproute2) is missing");
     }
     let probe = || {
-        // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
+        // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay
+        // shared.
         if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.is_err() {
             return Some("network namespaces are refused (CAP_SYS_ADMIN)");
         }
@@ -40,7 +41,8 @@ pub struct Namespace(OwnedFd);
 impl Namespace {
     pub fn new() -> Self {
         let make = || {
-            // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
+            // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay
+            // shared.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             Self(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty()).unwrap())

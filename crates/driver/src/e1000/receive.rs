@@ -142,7 +142,8 @@ impl Receive {
         self.done(self.next).is_some()
     }
 
-    /// Shows up to `budget` frames to `visit` and gives their buffers back, in the ring. Returns how many.
+    /// Shows up to `budget` frames to `visit` and gives their buffers back, in the ring. Returns
+    /// how many.
     #[inline]
     pub fn poll(&mut self, budget: usize, mut visit: impl FnMut(Received<'_>)) -> usize {
         let mut frames = 0;

@@ -96,7 +96,8 @@ fn an_address_that_flaps_moves_where_no_guard_is_set() {
 
 /// Objective: a user who takes all addresses takes none from another user.
 ///
-/// Steps: one user's ports learn more addresses than the table has; others learn theirs, and keep them.
+/// Steps: one user's ports learn more addresses than the table has; others learn theirs, and keep
+/// them.
 #[test]
 fn regression_a_full_table_has_room_for_every_user() {
     let fdb = Fdb::private(256, 8).unwrap();

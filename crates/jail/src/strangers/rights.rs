@@ -41,8 +41,8 @@ fn set(socket: impl AsFd, value: libc::c_int) {
     }
     let (socket, at) = (socket.as_fd().as_raw_fd(), (&raw const value).cast());
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the option's value is an int, which lives during the call. A kernel that does not know the
-    // option refuses it.
+    // SAFETY: the option's value is an int, which lives during the call. A kernel that does not
+    // know the option refuses it.
     unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
 }
 

@@ -265,8 +265,8 @@ impl Region {
     /// Returns a buffer that is in no ring, by its number.
     ///
     /// # Errors
-    /// [`RegionError::NotTaken`] for a number out of range, a reserved or free buffer, and one that is
-    /// in a ring.
+    /// [`RegionError::NotTaken`] for a number out of range, a reserved or free buffer, and one that
+    /// is in a ring.
     pub fn give_back(&self, buffer: u32) -> Result<(), RegionError> {
         let _books = self.books();
         let given = self.buffers.give(buffer, Holder::LOOSE);

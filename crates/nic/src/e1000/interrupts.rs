@@ -1,4 +1,5 @@
-//! Causes, masks and moderation (82540EM manual, 3.2.7, 3.4.3 and 13.4.17-24; 82574L datasheet, 7.4).
+//! Causes, masks and moderation (82540EM manual, 3.2.7, 3.4.3 and 13.4.17-24; 82574L datasheet,
+//! 7.4).
 //!
 //! ```text
 //!   frames, link, ... --> delay (RDTR, RADV, TIDV, TADV) --> ICR --and--> gap (ITR, EITR) --> raised

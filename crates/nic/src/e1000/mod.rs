@@ -6,9 +6,9 @@
 //!             transmit (offload) --> switch                switch --> receive (filter)
 //! ```
 //!
-//! One code base, one register table ([`TABLE`]), two members. Facts are those of Intel's *PCI/PCI-X
-//! Family of Gigabit Ethernet Controllers Software Developer's Manual* (82540EM) and *82574 GbE
-//! Controller Family Datasheet*.
+//! One code base, one register table ([`TABLE`]), two members. Facts are those of Intel's
+//! *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual* (82540EM) and
+//! *82574 GbE Controller Family Datasheet*.
 //!
 //! Threads: the home worker does register accesses and transmit queues. A receive queue is filled
 //! under its lock, and registers that change the queue take that lock. Any thread sets causes, and

@@ -1,4 +1,5 @@
-//! The PHY behind MDIC: an M88E1011 (82540EM) or an 82574L's own (IEEE 802.3, 22.2.4; manual, 13.4.8).
+//! The PHY behind MDIC: an M88E1011 (82540EM) or an 82574L's own (IEEE 802.3, 22.2.4; manual,
+//! 13.4.8).
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -50,8 +50,8 @@ pub(super) struct Copied {
     /// - Without it: a frame is sent before its bytes are there
     /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
     shown: [[AtomicU32; 2]; 2],
-    /// For each direction and queue: descriptors before it were handed to the DMA proxy. Those before
-    /// the place in state memory have left.
+    /// For each direction and queue: descriptors before it were handed to the DMA proxy. Those
+    /// before the place in state memory have left.
     pushed: [[AtomicU32; 2]; 2],
     /// For each direction and queue: counts moves of the ring.
     moved: [[AtomicU32; 2]; 2],
@@ -67,8 +67,8 @@ struct Inner {
     moved: [[u32; 2]; 2],
     /// For each direction and queue: the next of the predecessor's descriptors.
     lost: [[Option<u32>; 2]; 2],
-    /// For each direction and queue: those of the predecessor's descriptors that must be given back,
-    /// with their addresses.
+    /// For each direction and queue: those of the predecessor's descriptors that must be given
+    /// back, with their addresses.
     mended: [[VecDeque<(u64, Words)>; 2]; 2],
     /// For each receive queue and descriptor: the descriptor as its driver wrote it.
     offered: [Vec<Words>; 2],

@@ -1,4 +1,5 @@
-//! Descriptors as they lie in guest memory: 16 bytes, little-endian (82540EM manual, 3.2.3 and 3.3.3).
+//! Descriptors as they lie in guest memory: 16 bytes, little-endian (82540EM manual, 3.2.3 and
+//! 3.3.3).
 //!
 //! ```text
 //!             63                          32 31                           0

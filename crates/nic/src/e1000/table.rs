@@ -1,8 +1,8 @@
 //! The family's register table. It drives decoding, masks, reset values, side effects and tests.
 //!
-//! Offsets, names and bits are those of the *PCI/PCI-X Family of Gigabit Ethernet Controllers Software
-//! Developer's Manual*, chapter 13, for the 82540EM, and of the *82574 GbE Controller Family Datasheet*,
-//! chapter 10.
+//! Offsets, names and bits are those of the *PCI/PCI-X Family of Gigabit Ethernet Controllers
+//! Software Developer's Manual*, chapter 13, for the 82540EM, and of the *82574 GbE Controller
+//! Family Datasheet*, chapter 10.
 
 use super::Chip;
 use crate::csb::Direction;

@@ -28,8 +28,8 @@ pub trait Remote {
     /// come.
     fn fetch(&self, held: &mut Held, now: Nanos);
 
-    /// Reports what the model has written since. Returns the causes to [remind](Self::confirm_pushed) the
-    /// driver of once the data is there.
+    /// Reports what the model has written since. Returns the causes to
+    /// [remind](Self::confirm_pushed) the driver of once the data is there.
     fn push(&self, out: &mut dyn Out) -> u32;
 
     /// Notes that what was pushed with these causes is in the driver's memory. Interrupts again a

@@ -203,7 +203,7 @@ pub struct Registers {
 pub(super) struct TransmitState {
     /// [`Position`], in one word.
     ///
-    /// # Protocol: PCnet: position of the transmitter (one word: next, lent), place of the receiver (next, being given back)
+    /// # Protocol: PCnet: transmit position (next, lent), receive place (next, returning)
     /// - Writer: home worker; holder of the receiver's lock
     /// - Reader: a successor, as it starts
     /// - Ordering: transmitter: after OWN was given back; receiver: before, and taken back after

@@ -15,7 +15,8 @@ use shmem::{GuestMemory, SharedSlice};
 
 use super::registers::{Registers, bcr, csr};
 
-/// Status bits of a descriptor: the upper half of its second word; in style 0 the upper byte of both.
+/// Status bits of a descriptor: the upper half of its second word; in style 0 the upper byte of
+/// both.
 pub(super) mod bits {
     pub const OWN: u16 = 1 << 15;
     pub const ERR: u16 = 1 << 14;

@@ -176,7 +176,8 @@ faults! {
     }
 }
 
-/// The state of the device, in memory that outlives a data process. Zeros are a device that was never powered on.
+/// The state of the device, in memory that outlives a data process. Zeros are a device that was
+/// never powered on.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Registers {

@@ -1,5 +1,5 @@
-//! The device side of virtio-net's queues (virtio 1.2, 2.6 to 2.8 and 5.1): a guest's transmit queue as
-//! an ingress, its receive queue as an egress.
+//! The device side of virtio-net's queues (virtio 1.2, 2.6 to 2.8 and 5.1): a guest's transmit
+//! queue as an ingress, its receive queue as an egress.
 //!
 //! ```text
 //!   guest's transmit queue --> Transmit: Ingress --> the switch --> Receive: Egress --> guest's receive queue

@@ -1,4 +1,5 @@
-//! What split and packed queues have in common: descriptors, chains, and the device's side of a queue.
+//! What split and packed queues have in common: descriptors, chains, and the device's side of a
+//! queue.
 
 use std::sync::Arc;
 

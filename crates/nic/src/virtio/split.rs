@@ -33,7 +33,7 @@ pub(super) struct Split {
     descriptors: SharedSlice<Descriptor>,
     /// The available ring.
     ///
-    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one word with length and number
+    /// # Protocol: virtio: split: available index; packed: flags of a descriptor
     /// - Writer: driver
     /// - Reader: worker, holder of the egress lock
     /// - Ordering: load acquire
@@ -41,7 +41,7 @@ pub(super) struct Split {
     /// - Without it: the device reads descriptors that are not written yet
     /// - Shown by: `nic` tests `queues`
     ///
-    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event suppression)
+    /// # Protocol: virtio: interrupt suppression (flags, `used_event`, driver area)
     /// - Writer: driver
     /// - Reader: worker
     /// - Ordering: relaxed load, after the batch's `SeqCst` fence; read again when a deferred
@@ -54,7 +54,7 @@ pub(super) struct Split {
     device: SharedSlice<AtomicU16>,
     /// The used ring's entries.
     ///
-    /// # Protocol: virtio, split: the used ring's index; packed: the first used descriptor of a batch, stored last
+    /// # Protocol: virtio: split: used index; packed: first used descriptor, stored last
     /// - Writer: worker (transmit: complete), holder of the egress lock (receive)
     /// - Reader: driver
     /// - Ordering: store release, once a batch
@@ -65,7 +65,7 @@ pub(super) struct Split {
     used: SharedSlice<[AtomicU32; 2]>,
     /// The word after the entries, with EVENT_IDX: the index at which the device wants a kick.
     ///
-    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event suppression)
+    /// # Protocol: virtio: kick suppression (flags, `avail_event`, device area)
     /// - Writer: worker
     /// - Reader: driver
     /// - Ordering: relaxed store, `SeqCst` fence, then the ring is read again

@@ -45,7 +45,7 @@ pub fn carry(
         remote.note_sent();
         while let Some(part) = held.next_part(4096) {
             held.asked(part);
-            held.came(part, &guest.bytes(part.at, part.len as u32).unwrap().to_vec());
+            held.receive_part(part, &guest.bytes(part.at, part.len as u32).unwrap().to_vec());
         }
     }
     (writes.1, causes)

@@ -202,7 +202,7 @@ unsafe fn run(
     });
     match done {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
-        Err(failure) => handle.tell(&failure),
+        Err(failure) => handle.set_error(&failure),
     }
 }
 

@@ -56,7 +56,7 @@ const ETHERNET: c_int = 1;
 pub static INTERFACES: Lock<Interfaces> = Lock::new(Interfaces::new());
 
 /// Hides the library's descriptors from the program.
-pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: lower_one };
+pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: unprotect_one };
 
 fn unprotect_one(fd: std::os::fd::RawFd) {
     fds::OURS.clear(fd);

@@ -31,8 +31,9 @@ pub struct DaemonArgs {
     /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
-    /// What each user may hold, but for root and the daemon's user, as in ports=100,memory=2GiB: ports,
-    /// switches, pipes, memory, connections, addresses. What is configured (toklat quota) comes first
+    /// What each user may hold, but for root and the daemon's user, as in ports=100,memory=2GiB:
+    /// ports, switches, pipes, memory, connections, addresses. What is configured (toklat quota)
+    /// comes first
     #[arg(long, value_name = "WHAT=LIMIT,...", value_delimiter = ',')]
     quota: Vec<QuotaOption>,
     /// Refuse ports of switches that were not added, instead of making the switch

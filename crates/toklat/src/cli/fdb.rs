@@ -71,7 +71,7 @@ impl FdbCommand {
             }
             Self::Add { port, mac, vlan } => {
                 let entry = NewFdbEntry { mac, vlan, port: port.port.clone() };
-                client.send(Method::POST, &format!("{}/fdb", port.switch.path()), &entry)?;
+                client.submit(Method::POST, &format!("{}/fdb", port.switch.path()), &entry)?;
                 global.print_done(&entry, &format!("added {mac} at {port}"))
             }
             Self::Rm { switch, mac, vlan } => {
@@ -87,7 +87,7 @@ impl FdbCommand {
                 };
                 let flush = FdbFlush { port, vlan };
                 let path = format!("{}/fdb/flush", name.switch().path());
-                client.send(Method::POST, &path, &flush)?;
+                client.submit(Method::POST, &path, &flush)?;
                 global.print_done(&flush, "flushed")
             }
         }

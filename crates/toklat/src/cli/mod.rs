@@ -1,7 +1,7 @@
 //! The command line: the tree of commands, what they share, and how they end.
 //!
-//! One file per group of commands; [`Command`] names them all. A command is a clap `Args` struct and
-//! a function that takes it and the [`Global`] options.
+//! One file per group of commands; [`Command`] names them all. A command is a clap `Args` struct
+//! and a function that takes it and the [`Global`] options.
 
 mod completion;
 mod daemon;
@@ -102,7 +102,8 @@ enum Command {
     Ping(tools::ping::PingArgs),
     /// Pass frames between two ports
     Bridge(tools::bridge::BridgeArgs),
-    /// Give all guests of a switch a way out: addresses, name servers, NAT, forwarded ports (by passt)
+    /// Give all guests of a switch a way out: addresses, name servers, NAT, forwarded ports (by
+    /// passt)
     Uplink(tools::uplink::UplinkArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),

@@ -53,7 +53,8 @@ pub enum PortCommand {
         #[command(flatten)]
         policy: Box<PolicyOptions>,
     },
-    /// Plug the emulated card of a port into its virtual machine again, after the two lost each other
+    /// Plug the emulated card of a port into its virtual machine again, after the two lost each
+    /// other
     #[command(
         after_help = "Example, for a QEMU started with -qmp unix:/tmp/qmp.sock,server=on,wait=off:\n  \
         toklat port reattach vale0:vm1 --qmp /tmp/qmp.sock"

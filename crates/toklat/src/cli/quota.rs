@@ -17,7 +17,8 @@ use control::{Global, Result};
 pub enum QuotaCommand {
     /// Show who holds how much, and how much that may be
     Show,
-    /// Change how much each user, or one, may hold; root and the daemon's user are limited by name only
+    /// Change how much each user, or one, may hold; root and the daemon's user are limited by name
+    /// only
     Set(SetArgs),
 }
 
@@ -27,8 +28,8 @@ pub struct SetArgs {
     /// Of this user only, by name or number
     #[arg(long, value_parser = users::uid)]
     user: Option<u32>,
-    /// As in ports=100, memory=2GiB, pipes=none (no limit) or switches=default: ports, switches, pipes,
-    /// memory, connections, addresses
+    /// As in ports=100, memory=2GiB, pipes=none (no limit) or switches=default: ports, switches,
+    /// pipes, memory, connections, addresses
     #[arg(required = true, value_name = "WHAT=LIMIT")]
     quota: Vec<QuotaOption>,
 }
@@ -89,7 +90,7 @@ impl QuotaCommand {
                     Some(uid) => json!({ "user": { uid.to_string(): limits } }),
                     None => limits.into(),
                 };
-                client.send(Method::PATCH, "/v1/quotas", &patch)?;
+                client.submit(Method::PATCH, "/v1/quotas", &patch)?;
                 let whose = user
                     .map_or_else(|| "each user".into(), |uid| format!("user {}", users::name(uid)));
                 global.print_done(&patch, &format!("changed what {whose} may hold"))

@@ -76,7 +76,7 @@ pub fn upgrade(args: UpgradeArgs, global: &Global) -> Result {
 pub fn stop(args: &StopArgs, global: &Global) -> Result {
     let request = Stop { leave_data_processes: args.leave_data_processes };
     let mut client = Client::connect(global)?;
-    client.send(Method::POST, "/v1/stop", &request)?;
+    client.submit(Method::POST, "/v1/stop", &request)?;
     // The daemon answers on this connection until it exits. If systemd listens on the socket, a new
     // connection might start it again.
     while client.get::<Status>("/v1/status").is_ok() {

@@ -74,22 +74,22 @@ pub struct Settings {
     /// Seconds after which a learned address is forgotten, 0 for never [default: 300]
     #[arg(long, value_name = "SECONDS")]
     fdb_ageing: Option<u32>,
-    /// A sender waits while a lossless port frees any slot within so many milliseconds; then the port is stalled,
-    /// and drops at once, until there is room [default: 200]
+    /// A sender waits while a lossless port frees any slot within so many milliseconds; then the
+    /// port is stalled, and drops at once, until there is room [default: 200]
     #[arg(long, value_name = "MS")]
     stall_timeout: Option<u32>,
     /// Most memory that is mapped for one guest, such as 512GiB [default: 4TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_guest_memory: Option<u64>,
-    /// Most memory that is mapped for all guests and clients, half of it guaranteed to ports in equal parts
-    /// [default: 64TiB]
+    /// Most memory that is mapped for all guests and clients, half of it guaranteed to ports in
+    /// equal parts [default: 64TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_mapped_memory: Option<u64>,
     /// Most memory of a region with rings, but of root's and the daemon's user's [default: 256MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_region_memory: Option<u64>,
-    /// The tenant whose switch it is, by name or uid: no other user may have a port of it (beside root
-    /// and the daemon's user)
+    /// The tenant whose switch it is, by name or uid: no other user may have a port of it (beside
+    /// root and the daemon's user)
     #[arg(long, value_name = "USER|none")]
     user: Option<Or<UserId>>,
     /// The only user, by name or uid, who may open ports that name no owner (beside root and the

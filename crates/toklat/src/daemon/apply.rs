@@ -34,8 +34,8 @@ impl Supervisor {
     /// the file no longer names.
     ///
     /// # Errors
-    /// A setting that cannot be, or another topology than was expected: then nothing was changed. A step that failed: the
-    /// error says which steps were done before it.
+    /// A setting that cannot be, or another topology than was expected: then nothing was changed. A
+    /// step that failed: the error says which steps were done before it.
     pub async fn apply(&self, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
         let mut now = self.topology.lock().await;
         // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).

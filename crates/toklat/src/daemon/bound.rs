@@ -82,7 +82,8 @@ impl BoundFile {
     #[allow(unsafe_code, reason = "no library has fchmodat2 yet")]
     fn set_mode(&self, mode: u32) -> io::Result<()> {
         let fd = self.file.as_raw_fd();
-        // SAFETY: the arguments are an open descriptor, a string that ends with a zero byte, and numbers.
+        // SAFETY: the arguments are an open descriptor, a string that ends with a zero byte, and
+        // numbers.
         let done =
             unsafe { libc::syscall(SYS_FCHMODAT2, fd, c"".as_ptr(), mode, libc::AT_EMPTY_PATH) };
         if done == 0 {

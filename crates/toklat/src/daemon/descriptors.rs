@@ -22,8 +22,8 @@ impl Own for Descriptor {}
 /// # Errors
 /// What the kernel said.
 pub fn register<T: Own>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: what owns a descriptor names it until it is dropped, which the AsyncFd sees to after it has
-    // left the reactor.
+    // SAFETY: what owns a descriptor names it until it is dropped, which the AsyncFd sees to after
+    // it has left the reactor.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 

@@ -157,8 +157,8 @@ impl Waiting {
         self.vacant.send_replace(vacant);
     }
 
-    /// Listens at a place: a Unix socket for the daemon's user, the port's owner and the group that may
-    /// open ports.
+    /// Listens at a place: a Unix socket for the daemon's user, the port's owner and the group that
+    /// may open ports.
     ///
     /// # Errors
     /// The socket cannot be made there.

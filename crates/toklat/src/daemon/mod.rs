@@ -1,4 +1,5 @@
-//! The supervisor: holds the topology, starts the data processes, and keeps what they need to go on.
+//! The supervisor: holds the topology, starts the data processes, and keeps what they need to go
+//! on.
 //!
 //! ```text
 //!   control.sock --HTTP--> api_server --+                     +--> switch --SEQPACKET--> data process
@@ -8,8 +9,8 @@
 //! ```
 //! One thread runs many tasks. It maps state memory, but never a client's region. It reads
 //! counters, but frames never wait for it. When it is killed, data processes run on, and the next
-//! daemon finds them.
-//! no frame ever waits for it. When it is killed, data processes run on, and the next one finds them.
+//! daemon finds them. no frame ever waits for it. When it is killed, data processes run on, and the
+//! next one finds them.
 
 mod api_server;
 pub mod apply;
@@ -78,8 +79,8 @@ pub struct DaemonOptions {
     pub topology: Option<PathBuf>,
     /// Where the applied topology is kept; `None` for `dir`.
     pub state_dir: Option<PathBuf>,
-    /// The group whose members may open ports (the attach socket), by name or number; `None` for the
-    /// daemon's user only.
+    /// The group whose members may open ports (the attach socket), by name or number; `None` for
+    /// the daemon's user only.
     pub group: Option<String>,
     /// The group whose members may do everything the API can (the control socket).
     pub control_group: Option<String>,
@@ -122,8 +123,8 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     done
 }
 
-/// Runs the data process of a switch in this process: the hidden command that the supervisor starts.
-/// `listener` and `state` are descriptors that it left open.
+/// Runs the data process of a switch in this process: the hidden command that the supervisor
+/// starts. `listener` and `state` are descriptors that it left open.
 ///
 /// # Errors
 /// The descriptors or the configuration cannot be used.

@@ -1,5 +1,5 @@
-//! netmap's interface on the attach socket: descriptors that programs have for `/dev/netmap`, and the
-//! [`Broker`] that knows what they are bound to.
+//! netmap's interface on the attach socket: descriptors that programs have for `/dev/netmap`, and
+//! the [`Broker`] that knows what they are bound to.
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

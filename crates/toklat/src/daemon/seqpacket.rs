@@ -80,8 +80,8 @@ impl Seqpacket {
             .await
     }
 
-    /// Receives one message of at most `max` bytes, and all descriptors that come with it, charged to the
-    /// peer's user.
+    /// Receives one message of at most `max` bytes, and all descriptors that come with it, charged
+    /// to the peer's user.
     ///
     /// # Errors
     /// What the kernel said.

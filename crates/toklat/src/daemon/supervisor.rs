@@ -394,7 +394,8 @@ impl Supervisor {
         how.ok().flatten().unwrap_or_default()
     }
 
-    /// Ends all data processes in order, also one that is being started; no other is started any more.
+    /// Ends all data processes in order, also one that is being started; no other is started any
+    /// more.
     pub async fn stop_all(&self) {
         /// A change of the topology that takes longer is not waited for.
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);

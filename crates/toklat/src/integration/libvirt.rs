@@ -1,8 +1,10 @@
-//! `toklat libvirt-hook`: the ports of a libvirt domain, added before it starts and removed after it ended.
+//! `toklat libvirt-hook`: the ports of a libvirt domain, added before it starts and removed after
+//! it ended.
 //!
-//! libvirt calls `/etc/libvirt/hooks/qemu DOMAIN OPERATION SUBOPERATION EXTRA` with the domain's XML on standard input
-//! (<https://libvirt.org/hooks.html>). A port is named in the domain's `<metadata>`, and described by the `vhostuser`
-//! interface with the same address; a failure of `prepare` keeps the domain from starting, and libvirt shows why.
+//! libvirt calls `/etc/libvirt/hooks/qemu DOMAIN OPERATION SUBOPERATION EXTRA` with the domain's
+//! XML on standard input (<https://libvirt.org/hooks.html>). A port is named in the domain's
+//! `<metadata>`, and described by the `vhostuser` interface with the same address; a failure of
+//! `prepare` keeps the domain from starting, and libvirt shows why.
 
 use std::io::Read;
 
@@ -34,7 +36,8 @@ const QEMU_USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 pub struct HookArgs {
     /// The domain's name
     domain: String,
-    /// What happens to it: prepare and reconnect add its ports, release removes them, and the others do nothing
+    /// What happens to it: prepare and reconnect add its ports, release removes them, and the
+    /// others do nothing
     operation: String,
     /// begin or end
     #[arg(default_value = "-")]

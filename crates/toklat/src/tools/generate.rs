@@ -23,12 +23,12 @@ use control::units::Rate;
 pub struct GenArgs {
     /// The port to send from, such as vale0:p1, or an end of a pipe, such as vale0:x{1
     port: String,
-    /// Send at this rate: frames a second (2M, 14.88Mpps) or bits a second (10Gb/s); else as fast as
-    /// possible
+    /// Send at this rate: frames a second (2M, 14.88Mpps) or bits a second (10Gb/s); else as fast
+    /// as possible
     #[arg(short, long)]
     rate: Option<Rate>,
-    /// Bytes of each frame without check sequence: 64, a range such as 64-1514, or imix (7:4:1 of 60,
-    /// 590 and 1514)
+    /// Bytes of each frame without check sequence: 64, a range such as 64-1514, or imix (7:4:1 of
+    /// 60, 590 and 1514)
     #[arg(short, long, default_value = "64")]
     size: Sizes,
     /// Flows (UDP source ports)

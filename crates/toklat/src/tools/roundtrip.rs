@@ -124,7 +124,8 @@ impl RoundTrips {
         self.start.saturating_add(number.saturating_mul(interval))
     }
 
-    /// The number of the request to send at `now`, if one is due. Tell [`sent`](Self::sent) once it is.
+    /// The number of the request to send at `now`, if one is due. Tell [`sent`](Self::sent) once it
+    /// is.
     #[must_use]
     pub fn request_due(&self, now: u64) -> Option<u64> {
         (self.next_at() <= now).then_some(self.sent)

@@ -31,12 +31,12 @@ const VARIABLE: &str = "TOKLAT_PRELOAD";
 /// Options of `toklat run`.
 #[derive(Debug, clap::Args)]
 pub struct RunProgramArgs {
-    /// A port that the program knows as an interface, and its address there (repeatable): programs that list
-    /// interfaces or ask for routes find it
+    /// A port that the program knows as an interface, and its address there (repeatable): programs
+    /// that list interfaces or ask for routes find it
     #[arg(long = "port", value_name = "PORT[=ADDRESS/BITS]", value_parser = parse_port)]
     ports: Vec<String>,
-    /// Run it in a network namespace of its own, with a tap for each --port, such as vale0.p1: for programs that no
-    /// library can be loaded into. Needs no rights
+    /// Run it in a network namespace of its own, with a tap for each --port, such as vale0.p1: for
+    /// programs that no library can be loaded into. Needs no rights
     #[arg(long)]
     netns: bool,
     /// The program and its arguments, after `--`: toklat run -- pkt-gen -i vale0:1 -f tx

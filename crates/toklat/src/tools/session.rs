@@ -34,7 +34,8 @@ pub struct RunArgs {
     pub idle: IdleArgs,
 }
 
-/// What to do when there is nothing to do. Without any: spin for 5 us, let others run, and sleep after 50 us.
+/// What to do when there is nothing to do. Without any: spin for 5 us, let others run, and sleep
+/// after 50 us.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[group(multiple = false)]
 pub struct IdleArgs {
@@ -325,7 +326,8 @@ impl Meter {
         })
     }
 
-    /// Prints the line that is due; `more`, which begins with a comma or is empty, is put at its end.
+    /// Prints the line that is due; `more`, which begins with a comma or is empty, is put at its
+    /// end.
     #[inline]
     pub fn tick(&mut self, now: u64, name: &str, more: impl FnOnce() -> String) {
         if let Some(second) = self.due(now)

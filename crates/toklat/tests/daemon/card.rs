@@ -1,4 +1,5 @@
-//! An emulated network card and a driver of it, without a virtual machine: the driver is in the test.
+//! An emulated network card and a driver of it, without a virtual machine: the driver is in the
+//! test.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

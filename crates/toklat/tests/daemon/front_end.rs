@@ -1,4 +1,5 @@
-//! A vhost-user front end of the test's own: a guest with one pair of queues, and everything it says.
+//! A vhost-user front end of the test's own: a guest with one pair of queues, and everything it
+//! says.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;

@@ -166,7 +166,8 @@ impl Daemon {
         value
     }
 
-    /// Makes the topology of this file so, and removes what the one before made; returns the changes as `added vale0:p1`.
+    /// Makes the topology of this file so, and removes what the one before made; returns the
+    /// changes as `added vale0:p1`.
     pub fn apply(&self, net: &str) -> Vec<String> {
         let net: Value = toml::from_str(net).unwrap();
         let (status, value) = self.ask("PUT", "/v1/topology?prune=true", &net);

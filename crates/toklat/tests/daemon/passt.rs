@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::namespace::Namespace;
 
-/// A server in the world that passt leads to. It is no address of the interface that passt shows to guests.
+/// A server in the world that passt leads to. It is no address of the interface that passt shows to
+/// guests.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 /// passt, in the foreground.
@@ -35,7 +36,8 @@ impl Drop for Passt {
     }
 }
 
-/// A guest's address by DHCP: what makes its script, and what asks and says `toklat-guest: leased ADDRESS/BITS of ROUTER`.
+/// A guest's address by DHCP: what makes its script, and what asks and says `toklat-guest: leased
+/// ADDRESS/BITS of ROUTER`.
 pub fn lease() -> [String; 2] {
     let script = "printf '#!/bin/sh\\n[ $1 = bound ] || exit 0\\nip addr flush dev eth0\\n\
          ip addr add $ip/$mask dev eth0\\nip route add default via $router\\n\

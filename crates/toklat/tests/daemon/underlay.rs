@@ -35,10 +35,12 @@ impl Underlay {
         Ok(Self { _link: link, hosts })
     }
 
-    /// Has host `number` be the other end of a VXLAN tunnel by its kernel, with `inside` as its address in the segment.
+    /// Has host `number` be the other end of a VXLAN tunnel by its kernel, with `inside` as its
+    /// address in the segment.
     pub fn kernel_tunnel(&self, number: usize, (vni, how): (u32, &str), inside: &str) -> bool {
         let host = &self.hosts[number - 1];
-        // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does neither.
+        // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does
+        // neither.
         host.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
         let made = try_ip(host, &format!("link add vx{vni} type vxlan id {vni} {how}"));
         if made {
@@ -65,7 +67,8 @@ pub fn pings(from: &Namespace, to: &str) -> bool {
     (0..20).any(|_| from.command(&args).output().unwrap().status.success())
 }
 
-/// Sends `bytes` over TCP from one namespace to an address in another, and asserts that they arrive as they were.
+/// Sends `bytes` over TCP from one namespace to an address in another, and asserts that they arrive
+/// as they were.
 pub fn transfer(from: &Namespace, (to, address): (&Namespace, &str), bytes: usize) {
     let ip: IpAddr = address.parse().unwrap();
     let listener = to.enter(|| TcpListener::bind(SocketAddr::new(ip, 0)).unwrap());

@@ -45,7 +45,7 @@ pub const ATTACKERS: &[Attacker] = &[
         ports: "[switch.vale0.port.chains]\nowner = UID\nkind = { vhost_user = {} }\n",
         run: chains,
     },
-    Attacker { name: "hoarded ports", when: When::Always, ports: "", run: hoard },
+    Attacker { name: "hoarded ports", when: When::Always, ports: "", run: exhaust_quotas },
     Attacker {
         name: "double tags",
         when: When::Always,
@@ -137,8 +137,8 @@ fn front_end(port: &str) -> Option<FrontEnd> {
     std::panic::catch_unwind(start).ok()
 }
 
-/// Lingering sockets go wherever a descriptor may be sent, and lie unread where it may not. Each is let go of at
-/// once: the last close, which waits, is its receiver's.
+/// Lingering sockets go wherever a descriptor may be sent, and lie unread where it may not. Each is
+/// let go of at once: the last close, which waits, is its receiver's.
 fn linger() {
     let mut token = Persistent::open("vale0:token");
     let (mut peers, mut front_ends) = (VecDeque::new(), VecDeque::new());
@@ -190,7 +190,8 @@ fn space() {
     }
 }
 
-/// A receive queue whose entries all name one chain of empty descriptors, and a sender that has frames go there.
+/// A receive queue whose entries all name one chain of empty descriptors, and a sender that has
+/// frames go there.
 fn chains() {
     let mut sender = Persistent::open("vale0:chains-sender");
     loop {

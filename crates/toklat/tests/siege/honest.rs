@@ -43,7 +43,8 @@ fn open(name: &str) -> Port {
     Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open().unwrap()
 }
 
-/// Plays the part: its options are its time in milliseconds and the frames a second, 0 for all that go.
+/// Plays the part: its options are its time in milliseconds and the frames a second, 0 for all that
+/// go.
 pub fn run_honest() {
     let options = std::env::var("TOKLAT_SIEGE_OPTIONS").unwrap();
     let options: Vec<u64> = options.split(' ').map(|n| n.parse().unwrap()).collect();
@@ -53,7 +54,7 @@ pub fn run_honest() {
     let (first, ends, sent) = (1 << 32, AtomicBool::new(false), AtomicU64::new(1 << 32));
     let started = Instant::now();
     let (received, elapsed) = std::thread::scope(|scope| {
-        let hearing = scope.spawn(|| receive(&mut b, first, &ends, &sent));
+        let hearing = scope.spawn(|| count_received(&mut b, first, &ends, &sent));
         let end = started + Duration::from_millis(options[0]);
         say(&mut a, first, options[1], end, &sent);
         let elapsed = started.elapsed();
@@ -91,7 +92,7 @@ fn say(port: &mut Port, first: u64, rate: u64, end: Instant, sent: &AtomicU64) {
 }
 
 /// Receives; how many of the frames came. None comes twice or out of order.
-fn receive(port: &mut Port, first: u64, ends: &AtomicBool, sent: &AtomicU64) -> u64 {
+fn count_received(port: &mut Port, first: u64, ends: &AtomicBool, sent: &AtomicU64) -> u64 {
     let (mut seen, mut received, mut heard) = (first, 0, Instant::now());
     let mut spoke = Instant::now();
     while !ends.load(Ordering::Acquire) || seen < sent.load(Ordering::Acquire) {

@@ -243,8 +243,8 @@ fn receive(
         count += 1;
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: `count` headers, each with one part, which is a buffer of its own of STRIDE bytes; all of
-    // it lives during the call.
+    // SAFETY: `count` headers, each with one part, which is a buffer of its own of STRIDE bytes;
+    // all of it lives during the call.
     let got = unsafe {
         libc::recvmmsg(from.as_raw_fd(), messages.as_mut_ptr(), count, flags, std::ptr::null_mut())
     };
@@ -291,8 +291,8 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], lens: &[Option<usize>]) -> rustix::io:
         count += 1;
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `count` headers, each with one part, which lies in `bytes` and is only read; all of it
-    // lives during the call.
+    // SAFETY: `count` headers, each with one part, which lies in `bytes` and is only read; all of
+    // it lives during the call.
     let sent = unsafe { libc::sendmmsg(to.as_raw_fd(), messages.as_mut_ptr(), count, flags) };
     usize::try_from(sent).map_err(|_| last_error())
 }

@@ -98,7 +98,7 @@ impl DmaProxy {
         self.held.begin();
         remote.fetch(&mut self.held, now);
         self.held.sweep();
-        if self.held.began_anew() {
+        if self.held.take_reset() {
             self.outbox.clear();
             self.open.clear();
         }
@@ -181,12 +181,14 @@ impl DmaProxy {
         }
         // Messages are answered in order.
         if let (true, Some(remote)) = (std::mem::take(&mut self.fresh), self.device.remote()) {
-            remote.remind_of_all();
+            remote.confirm_all_pushed();
         }
         match (what, self.device.remote()) {
             (_, Some(remote)) if failed => remote.fail(),
-            (What::Read(part), _) => self.held.came(part, body.get(HEAD..).unwrap_or_default()),
-            (What::Write(causes), Some(remote)) if causes != 0 => remote.remind(causes),
+            (What::Read(part), _) => {
+                self.held.receive_part(part, body.get(HEAD..).unwrap_or_default())
+            }
+            (What::Write(causes), Some(remote)) if causes != 0 => remote.confirm_pushed(causes),
             _ => {}
         }
         Ok(())

@@ -5,8 +5,8 @@
 //! ambiguous. A process may die while it takes messages out: the next message settles that, because
 //! messages are numbered. A process may die while it sends a reply: if no further message is there,
 //! the front end is told that the access failed. A front end that has its reply ignores that; a
-//! second reply with a body would end its session. Replies to our own requests ([`super::dma_proxy`])
-//! arrive in between and do not settle anything.
+//! second reply with a body would end its session. Replies to our own requests
+//! ([`super::dma_proxy`]) arrive in between and do not settle anything.
 //!
 //! Which message owns a descriptor: the kernel returns bytes up to the end of the first part with
 //! descriptors, and no further. The descriptors belong to the last message that it returns, which

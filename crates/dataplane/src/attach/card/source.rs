@@ -24,7 +24,7 @@ use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolErro
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use crate::attach::guest::vectors::{Pin, Vectors};
-use crate::attach::{Access, Attended, Source};
+use crate::attach::{Attended, RegisterAccess, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
 
@@ -153,8 +153,8 @@ struct Registers {
     reply: Vec<u8>,
     /// When the socket was last read, and when it last had a message.
     read_at: Nanos,
-    heard_at: Nanos,
-    heard: Option<Access>,
+    access_at: Nanos,
+    access: Option<RegisterAccess>,
     /// When to ask the device for interrupts.
     ask_at: Option<Nanos>,
     /// Registers in memory, which the driver writes without a message.
@@ -191,8 +191,8 @@ impl Bus {
             counters,
             reply: Vec::with_capacity(HEADER + 16 + MAX_READ),
             read_at: Nanos(0),
-            heard_at: Nanos(0),
-            heard: None,
+            access_at: Nanos(0),
+            access: None,
             ask_at: None,
             mirror: None,
             nap: NAP_NS.0,
@@ -275,12 +275,12 @@ impl Registers {
             self.read_at = now;
             self.read(now);
         }
-        Attended { again: self.next_poll(now), heard: self.heard.take() }
+        Attended { again: self.next_poll(now), access: self.access.take() }
     }
 
     /// Nanoseconds between two reads of the socket.
     fn gap(&self, now: Nanos) -> u64 {
-        if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 }
+        if now - self.access_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 }
     }
 
     /// When there may be work, while the port is polled. Doorbells in memory are checked in each
@@ -307,7 +307,7 @@ impl Registers {
     }
 
     fn be_rung(&mut self, now: Nanos) {
-        (self.heard, self.heard_at) = (Some(Access::Told), now);
+        (self.access, self.access_at) = (Some(RegisterAccess::Posted), now);
         if let Some(mirror) = &mut self.mirror {
             mirror.forward(now);
         }
@@ -375,7 +375,7 @@ impl Registers {
         if !line.look()? {
             return Ok(true);
         }
-        (self.heard, self.heard_at) = (Some(Access::Told), now);
+        (self.access, self.access_at) = (Some(RegisterAccess::Posted), now);
         if let Some(mirror) = &mut self.mirror {
             // The driver wrote these registers before this message.
             mirror.forward(now);
@@ -396,7 +396,7 @@ impl Registers {
                 _ => self.answer(header, access, now),
             }
             if header.reply {
-                self.heard = Some(Access::Asked);
+                self.access = Some(RegisterAccess::AwaitsReply);
             }
             line.did(header, if header.reply { &self.reply } else { &[] })?;
         }

@@ -52,7 +52,7 @@ pub struct Moderation {
     moved: Moved,
     /// When the last interrupt was raised, and the frame counts at that time.
     ///
-    /// # Protocol: `Moderation`'s `rung_at`, `rung_after`, `asked_at`, `interval` (held back interrupts)
+    /// # Protocol: `Moderation`: `rung_at`, `rung_after`, `asked_at`, `interval`
     /// - Writer: the worker that rings
     /// - Reader: the same
     /// - Ordering: relaxed: estimates; workers that ring at once may ring once too often

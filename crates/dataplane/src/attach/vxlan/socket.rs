@@ -132,8 +132,8 @@ impl<'a> Post<'a> {
             }
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: each header names an address, parts and a control part that live during the call: the first two are
-        // borrowed for 'a, the third lies in `self`. The kernel only reads them.
+        // SAFETY: each header names an address, parts and a control part that live during the call:
+        // the first two are borrowed for 'a, the third lies in `self`. The kernel only reads them.
         let sent = unsafe {
             let count = messages.len() as u32;
             libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, flags)
@@ -231,8 +231,8 @@ impl Inbox {
             header.msg_flags = 0;
         }
         let (messages, none) = (self.messages.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: each of the headers has a buffer, a place for an address and one for control messages of its own,
-        // with their lengths; all of it lives during the call.
+        // SAFETY: each of the headers has a buffer, a place for an address and one for control
+        // messages of its own, with their lengths; all of it lives during the call.
         let got = unsafe {
             let flags = libc::MSG_DONTWAIT;
             libc::recvmmsg(from.as_raw_fd(), messages, MESSAGES as u32, flags, none)

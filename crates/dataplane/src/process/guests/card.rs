@@ -57,7 +57,7 @@ impl Process {
                         format_args!("disconnected its front end: {error}"),
                     );
                 }
-                self.suspend(id, card);
+                self.suspend_device(id, card);
                 card.end();
             }
         }
@@ -66,7 +66,7 @@ impl Process {
             return;
         }
         if !card.is_live() {
-            self.resume(id, card);
+            self.resume_device(id, card);
         }
         card.unpark();
         if let Ok(record) = self.record(id) {
@@ -80,7 +80,7 @@ impl Process {
         for _ in 0..MESSAGES {
             let Some(message) = card.next_message()? else { return Ok(true) };
             if message.needs_quiet() {
-                self.suspend(id, card);
+                self.suspend_device(id, card);
             }
             let done = card.handle(message)?;
             // The effects must outlive this process before the answer is sent. If the process dies
@@ -92,7 +92,7 @@ impl Process {
     }
 
     /// Takes a device's halves out of service. Returns once no worker uses them, nor guest memory.
-    fn suspend(&mut self, id: PortId, card: &mut VfioUser) {
+    fn suspend_device(&mut self, id: PortId, card: &mut VfioUser) {
         if !card.is_live() {
             return;
         }
@@ -102,7 +102,7 @@ impl Process {
     }
 
     /// Makes a device's halves again.
-    fn resume(&mut self, id: PortId, card: &mut VfioUser) {
+    fn resume_device(&mut self, id: PortId, card: &mut VfioUser) {
         match card.halves(clock()) {
             Ok(attached) => self.install(id, attached),
             Err(error) => {
@@ -115,8 +115,8 @@ impl Process {
     /// Applies a new policy to a card.
     pub(super) fn replug(&mut self, id: PortId, card: &mut VfioUser, policy: &Policy) {
         if card.set_interrupts(policy.interrupts) && card.is_live() {
-            self.suspend(id, card);
-            self.resume(id, card);
+            self.suspend_device(id, card);
+            self.resume_device(id, card);
         }
         if policy.link == card.has_link() {
             return;

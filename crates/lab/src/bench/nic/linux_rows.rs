@@ -1,15 +1,16 @@
 //! Rows of `toklat bench nic`: Linux guests, and what their cards cost them.
 
-use super::linux::{Card, Own, What, figure};
+use super::linux::{Card, Figure, QemuCard, figure};
 use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row};
 
 const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
     between them (the switch: auto; interrupts are held back as by \
     toklat vm run), on all cores. Peer: the same guest and program";
-const VIRTIO_UDP: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Udp));
-const VIRTIO_BURST: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Burst));
-const VIRTIO_RECEIVE: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Receive));
+const VIRTIO_UDP: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, Figure::Udp));
+const VIRTIO_BURST: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, Figure::Burst));
+const VIRTIO_RECEIVE: Peer =
+    Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, Figure::Receive));
 
 macro_rules! card {
     ($id:literal, $unit:literal, $bar:literal, $better:ident, $card:ident, $what:ident, $peer:expr) => {
@@ -19,7 +20,7 @@ macro_rules! card {
             bar: $bar,
             better: Better::$better,
             how: GUEST,
-            ours: |lab| figure(lab, Card::$card, What::$what),
+            ours: |lab| figure(lab, Card::$card, Figure::$what),
             peer: $peer,
         }
     };
@@ -28,7 +29,7 @@ macro_rules! card {
 /// QEMU's own cards, on its stream socket and on a tap.
 macro_rules! own {
     ($what:ident: $($name:literal $backend:ident $card:ident),+) => {
-        Peer::BestOf(&[$(($name, |lab| figure(lab, Card::$backend(Own::$card), What::$what))),+])
+        Peer::BestOf(&[$(($name, |lab| figure(lab, Card::$backend(QemuCard::$card), Figure::$what))),+])
     };
     (e1000, $what:ident) => {
         own!($what: "e1000, stream" Stream E1000, "e1000e, stream" Stream E1000e,

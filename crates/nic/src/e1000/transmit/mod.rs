@@ -5,8 +5,8 @@
 //!   lent to the switch | to be gathered
 //! ```
 //!
-//! Guest buffers are lent as they are. A frame whose headers must be rewritten has a private copy of
-//! them as its first segment.
+//! Guest buffers are lent as they are. A frame whose headers must be rewritten has a private copy
+//! of them as its first segment.
 
 mod collect;
 

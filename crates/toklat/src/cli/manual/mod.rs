@@ -62,12 +62,14 @@ const ENVIRONMENT: [(&str, &str); 6] = [
 /// Options of `toklat man`.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// Where to write toklat.1, a page for each command and toklat-topology.5; made if it does not exist
+    /// Where to write toklat.1, a page for each command and toklat-topology.5; made if it does not
+    /// exist
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Writes all manual pages: `toklat.1`, `toklat-port.1`, `toklat-port-add.1` and so on, and `toklat-topology.5`.
+/// Writes all manual pages: `toklat.1`, `toklat-port.1`, `toklat-port-add.1` and so on, and
+/// `toklat-topology.5`.
 ///
 /// # Errors
 /// If the directory cannot be made or a page cannot be written.

@@ -1,7 +1,8 @@
 //! The options of `toklat port add` and `port set`, and the API's words for them.
 //!
 //! Only what was given is sent, so that one list of options serves both: a new port takes defaults
-//! for the rest, an old one keeps what it has. What a port is attached to is the topology's to say ([`KindOptions`]).
+//! for the rest, an old one keeps what it has. What a port is attached to is the topology's to say
+//! ([`KindOptions`]).
 
 mod words;
 
@@ -22,7 +23,8 @@ use crate::users::UserId;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Rules")]
 pub struct PolicyOptions {
-    /// Senders wait for this port while it frees any slot within the switch's stall time, instead of losing frames
+    /// Senders wait for this port while it frees any slot within the switch's stall time, instead
+    /// of losing frames
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     lossless: Option<bool>,
@@ -49,18 +51,20 @@ pub struct PolicyOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     locked: Option<bool>,
-    /// Anti-spoofing: only its addresses (--mac) may send, also as senders of ARP and neighbour discovery, and
-    /// no DHCP server or router is heard
+    /// Anti-spoofing: only its addresses (--mac) may send, also as senders of ARP and neighbour
+    /// discovery, and no DHCP server or router is heard
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     guard: Option<bool>,
     /// Most flooded frames a second that it may send [default: 100000]
     #[arg(long, value_name = "N|off")]
     flood_limit: Option<Or<u32>>,
-    /// Most that it may send, in bits or frames a second, as in 1Gb/s or 500Mb/s,100kpps: its frames wait in its own ring
+    /// Most that it may send, in bits or frames a second, as in 1Gb/s or 500Mb/s,100kpps: its
+    /// frames wait in its own ring
     #[arg(long, value_name = "RATE|off")]
     tx_limit: Option<Or<RateLimit>>,
-    /// Most that it may receive: what is beyond is dropped and counted, or waits if the port is lossless
+    /// Most that it may receive: what is beyond is dropped and counted, or waits if the port is
+    /// lossless
     #[arg(long, value_name = "RATE|off")]
     rx_limit: Option<Or<RateLimit>>,
     /// Make the link bad for what it sends, to test what must live with that, as in
@@ -80,9 +84,9 @@ pub struct PolicyOptions {
     /// A virtual machine's link: its guest sees a cable that is plugged in, or is not [default: up]
     #[arg(long, value_name = "up|down", value_parser = up_down)]
     link: Option<bool>,
-    /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US microseconds for
-    /// more frames (adaptive: only under heavy traffic), or only those (sent) that tell of frames that were
-    /// sent, as in rate=20000 or delay=50,adaptive or sent=1000
+    /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US
+    /// microseconds for more frames (adaptive: only under heavy traffic), or only those (sent) that
+    /// tell of frames that were sent, as in rate=20000 or delay=50,adaptive or sent=1000
     #[arg(long, visible_alias = "itr", value_name = "off|rate=N,delay=US,adaptive,sent=US", value_parser = interrupts)]
     interrupts: Option<Interrupts>,
     /// The worker that serves it, from 0; a running port moves there [default: least loaded]

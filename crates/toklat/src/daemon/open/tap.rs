@@ -74,7 +74,8 @@ async fn open_tap(
     .await
 }
 
-/// Makes the kernel deliver packets that are still to be segmented. Returns true if that includes UDP.
+/// Makes the kernel deliver packets that are still to be segmented. Returns true if that includes
+/// UDP.
 fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
     let mut uso = true;
     for queue in queues {

@@ -1,13 +1,16 @@
-//! sFlow version 5 datagrams (sflow.org, "sFlow Version 5", July 2004), as far as a switch writes them.
+//! sFlow version 5 datagrams (sflow.org, "sFlow Version 5", July 2004), as far as a switch writes
+//! them.
 //!
-//! Everything is in XDR: words of 32 bits, the highest byte first; opaque bytes are padded to whole words.
+//! Everything is in XDR: words of 32 bits, the highest byte first; opaque bytes are padded to whole
+//! words.
 
 use std::net::IpAddr;
 
 use fabric::Fate;
 use port::DropReason;
 
-/// Bytes of the longest datagram: it fits an Ethernet frame with room for tunnels (section 4: at most the path's MTU).
+/// Bytes of the longest datagram: it fits an Ethernet frame with room for tunnels (section 4: at
+/// most the path's MTU).
 pub const LONGEST: usize = 1400;
 /// Bytes of the frame check sequence. A frame in memory has none, so it is counted and reported as
 /// stripped.

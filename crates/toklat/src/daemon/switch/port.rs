@@ -155,8 +155,8 @@ impl Switch {
         }
     }
 
-    /// Works as `restore_port`, for all recorded ports. Many commands are in flight at a time, so the
-    /// data process adds the ports together.
+    /// Works as `restore_port`, for all recorded ports. Many commands are in flight at a time, so
+    /// the data process adds the ports together.
     pub(super) async fn restore_all_ports(&mut self) {
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for ids in ids.chunks(MAX_PENDING) {

@@ -163,7 +163,8 @@ fn set(socket: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Res
 
 fn set_bytes<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the kernel reads `len` bytes at `at`, and what a program's pointer leads to, during the call.
+    // SAFETY: the kernel reads `len` bytes at `at`, and what a program's pointer leads to, during
+    // the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,5 @@
-//! The CNI plugin (<https://www.cni.dev/docs/spec/>, 1.1.0): gives a container a tap, or a vhost-user socket, on a switch.
+//! The CNI plugin (<https://www.cni.dev/docs/spec/>, 1.1.0): gives a container a tap, or a
+//! vhost-user socket, on a switch.
 //!
 //! It is the same program as toklat, under the name `toklat-cni`. A runtime sets `CNI_COMMAND` and
 //! sends the network's configuration on standard input. The answer, or the error, is JSON on

@@ -12,11 +12,13 @@ use super::super::pcap::{CaptureWriter, Captured, Output};
 /// When a file is full, and what the next one is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Rotation {
-    /// Begin a new file when one has more than so many millions of bytes: FILE, FILE1, FILE2 and so on
+    /// Begin a new file when one has more than so many millions of bytes: FILE, FILE1, FILE2 and so
+    /// on
     #[arg(short = 'C', long, value_name = "MB", requires = "write", group = "rotation",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub file_size: Option<u64>,
-    /// Begin a new file every so many seconds; FILE may have a time in it, as in vale0-%H%M%S.pcapng (strftime)
+    /// Begin a new file every so many seconds; FILE may have a time in it, as in
+    /// vale0-%H%M%S.pcapng (strftime)
     #[arg(short = 'G', long, value_name = "SECONDS", requires = "write", group = "rotation",
         value_parser = clap::value_parser!(u64).range(1..))]
     pub rotate: Option<u64>,
@@ -176,7 +178,8 @@ fn local_time(format: &Path, at: Duration) -> std::ffi::OsString {
         return as_it_is();
     }
     let mut name = vec![0_u8; 4096];
-    // SAFETY: at most `name.len()` bytes are written; the format ends with a zero, and the time is a valid one.
+    // SAFETY: at most `name.len()` bytes are written; the format ends with a zero, and the time is
+    // a valid one.
     let len = unsafe {
         libc::strftime(name.as_mut_ptr().cast(), name.len(), format_text.as_ptr(), &raw const parts)
     };

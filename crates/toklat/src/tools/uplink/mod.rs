@@ -48,8 +48,9 @@ const QUIET: u64 = 60_000_000_000;
 pub struct UplinkArgs {
     /// The switch
     switch: SwitchName,
-    /// Forward a port of this host to a guest's: 8080:80 to the first guest's, 8080:10.0.2.16:80 to that of the guest with this
-    /// address; /udp behind it for UDP. Listens from the guest's first frame on
+    /// Forward a port of this host to a guest's: 8080:80 to the first guest's, 8080:10.0.2.16:80 to
+    /// that of the guest with this address; /udp behind it for UDP. Listens from the guest's first
+    /// frame on
     #[arg(short, long = "publish", value_name = "PORT:[ADDRESS:]PORT[/udp]")]
     publish: Vec<Forward>,
     /// Where forwarded ports listen
@@ -61,7 +62,8 @@ pub struct UplinkArgs {
     /// The name server that guests are told of; may be given again [default: those of this host]
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
-    /// Guests may connect to services of this host, also to those that listen on loopback, at the gateway's address
+    /// Guests may connect to services of this host, also to those that listen on loopback, at the
+    /// gateway's address
     #[arg(long)]
     host: bool,
     /// Most guests at a time

@@ -18,7 +18,8 @@ pub enum Verdict {
 
 /// UDP port of DHCP servers (RFC 2131, 4.1).
 const DHCP_SERVER: u16 = 67;
-/// ICMPv6 router solicitation (RFC 4861, 4.1) and neighbour solicitation (4.3); where the target stands behind its first eight bytes.
+/// ICMPv6 router solicitation (RFC 4861, 4.1) and neighbour solicitation (4.3); where the target
+/// stands behind its first eight bytes.
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const TARGET: std::ops::Range<usize> = 0..16;
@@ -44,7 +45,8 @@ pub fn judge(frame: &[u8], us: Mac, gateway: Ipv4Addr, has: impl Fn(IpAddr) -> b
         (Network::Ipv6(ip), Transport::Icmp(icmp)) => match icmp.kind {
             ROUTER_SOLICITATION => true,
             NEIGHBOUR_SOLICITATION => match target(layers.payload) {
-                // Duplicate address detection (RFC 4862, 5.4): silence means that the address is free.
+                // Duplicate address detection (RFC 4862, 5.4): silence means that the address is
+                // free.
                 Some(target) if ip.source().is_unspecified() => return Verdict::Claims(target),
                 Some(target) => !has(target),
                 None => false,

@@ -73,12 +73,13 @@ pub struct RunArgs {
     /// With a way out: toklat uplink runs as long as the machine does, unless the switch has one
     #[arg(long)]
     uplink: bool,
-    /// Name of its port; one that is there, of --vhost-user or --nic, is used as it is, and stays [default: vm and
-    /// this process's number]
+    /// Name of its port; one that is there, of --vhost-user or --nic, is used as it is, and stays
+    /// [default: vm and this process's number]
     #[arg(long, value_name = "NAME")]
     port: Option<String>,
-    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket; those with a
-    /// number are emulated by the port (QEMU 10.1 or later) [default: the port's if that is there, else virtio]
+    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket; those
+    /// with a number are emulated by the port (QEMU 10.1 or later) [default: the port's if that is
+    /// there, else virtio]
     #[arg(long, value_enum)]
     nic: Option<Model>,
     /// The NIC's address [default: made of the port's name]
@@ -99,8 +100,8 @@ pub struct RunArgs {
     /// As of toklat port add --nic
     #[arg(long, value_name = "trap|shared")]
     doorbell: Option<String>,
-    /// As of toklat port add [default: sent=1000 for NICs that the port emulates; delay=500,adaptive for virtio without
-    /// KVM; else off]
+    /// As of toklat port add [default: sent=1000 for NICs that the port emulates;
+    /// delay=500,adaptive for virtio without KVM; else off]
     #[arg(long, value_name = "off|rate=N,delay=US,adaptive,sent=US")]
     interrupts: Option<String>,
     /// MiB of memory
@@ -112,7 +113,8 @@ pub struct RunArgs {
     /// What executes it [default: kvm where it works, else tcg]
     #[arg(long, value_enum)]
     accel: Option<Accelerator>,
-    /// The QEMU to use [default: $TOKLAT_QEMU, else the one on the path, else that of cargo xtask qemu]
+    /// The QEMU to use [default: $TOKLAT_QEMU, else the one on the path, else that of cargo xtask
+    /// qemu]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
     #[command(flatten)]
@@ -141,8 +143,8 @@ struct BootArgs {
     /// The kernel's initramfs
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// The kernel's command line [default: console=ttyS0]; for the test guest, more words for its own, such as
-    /// toklat.driver=toklat or e1000.InterruptThrottleRate=0
+    /// The kernel's command line [default: console=ttyS0]; for the test guest, more words for its
+    /// own, such as toklat.driver=toklat or e1000.InterruptThrottleRate=0
     #[arg(long, value_name = "TEXT")]
     append: Option<String>,
     /// The test guest, with ping, iperf3 and a packet generator (cargo xtask guest makes it)

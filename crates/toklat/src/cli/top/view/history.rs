@@ -41,7 +41,8 @@ impl History {
         }
     }
 
-    /// A port's history in lines of this width: its name, and what it sent, received and lost, the newest at the right.
+    /// A port's history in lines of this width: its name, and what it sent, received and lost, the
+    /// newest at the right.
     pub fn lines(&self, port: &PortRates, width: u16) -> Vec<Line<'static>> {
         let name = (port.switch.clone(), port.name.clone());
         let none = VecDeque::new();
