@@ -6,32 +6,83 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::isolated::POLLED;
+use super::isolated::{self, POLLED};
 use super::lab::Lab;
 use super::peer::Peer;
-use super::rows::{Row, more};
+use super::pipe;
+use super::rows::{Row, less, more};
 
+const PORTS: &str = "core 0: one thread of one netmap program with both ports, which writes headers, and looks by \
+    poll() with no time after each batch; core 1: the switch's worker, polling";
+const PIPE: &str = "core 0: receiver, core 1: sender, two threads of one netmap program that look by poll() with no \
+    time; no buffer is touched";
+const BRIDGE: &str = "core 0: one thread of one netmap program with all four ends: it fills slots, swaps buffers from \
+    one pipe to the other, and reads lengths, in batches of up to 512; no buffer is touched; core 1: nothing";
+const SLEEP: &str = "core 0: asker, core 1: answerer, two threads asleep in poll(); the switch's worker on core 1 in \
+    `auto`. Peer: blocking UDP on loopback with the same pinning";
+const CALL: &str = "core 0: the fastest of many runs of 65,536 calls, under the library; core 1: nothing. Peer: the \
+    same program without the library. Beyond the peer's: what interposing costs";
 const PCAP: &str = "core 0: one thread of one process that sends by pcap_inject and receives by pcap_dispatch with a \
     filter; core 1: the switch's worker, polling. Peer: the same program on a pair of veth with the system's libpcap";
 
-/// What is measured.
-pub const ROWS: &[Row] = &[more(
-    "netmap.pcap.64",
-    ">= 10x veth",
-    PCAP,
-    pcap,
-    Peer::Toklat("veth, libpcap", pcap_on_veth),
-)];
+/// The Rust client in the same case.
+const CLIENT: Peer = Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 64, false));
 
-/// `pcap.c`, compiled.
-fn program(lab: &Lab) -> Result<PathBuf> {
-    let program = lab.dir().join("pcap");
+const fn ports_row(id: &'static str, bar: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
+    more(id, bar, PORTS, ours, Peer::None)
+}
+
+const fn call_row(
+    id: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+    plain: fn(&Lab) -> Result<f64>,
+) -> Row {
+    less(id, "ns", "peer + 5", CALL, ours, Peer::Toklat("plain", plain))
+}
+
+/// What is measured.
+pub const ROWS: &[Row] = &[
+    more("netmap.isolated.64", "ratio >= 0.8", PORTS, |lab| ports(lab, 64, 64, 0), CLIENT),
+    more(
+        "netmap.isolated.1500",
+        "reported",
+        PORTS,
+        |lab| ports(lab, 1500, 64, 0),
+        Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 1500, false)),
+    ),
+    more(
+        "netmap.pipe.64",
+        "ratio >= 0.8",
+        PIPE,
+        netmap_pipe,
+        Peer::Toklat("Rust client", pipe::throughput),
+    ),
+    more("netmap.bridge.64", ">= 80", BRIDGE, bridge, Peer::None),
+    ports_row("netmap.batch.1", "reported", |lab| ports(lab, 64, 1, 0)),
+    ports_row("netmap.batch.8", "reported", |lab| ports(lab, 64, 8, 0)),
+    ports_row("netmap.batch.64", "reported", |lab| ports(lab, 64, 64, 0)),
+    ports_row("netmap.batch.512", "reported", |lab| ports(lab, 64, 512, 0)),
+    ports_row("netmap.rings.64", "reported", |lab| ports(lab, 64, 64, 64)),
+    ports_row("netmap.rings.256", "reported", |lab| ports(lab, 64, 64, 256)),
+    ports_row("netmap.rings.1024", "reported", |lab| ports(lab, 64, 64, 1024)),
+    ports_row("netmap.rings.4096", "reported", |lab| ports(lab, 64, 64, 4096)),
+    less("netmap.rtt.sleep", "us", "<= 1.5x UDP", SLEEP, sleeping, Peer::Runner("udp", "rtt")),
+    call_row("netmap.interpose.poll", |lab| under(lab, "poll"), |lab| plain(lab, "poll")),
+    call_row("netmap.interpose.read", |lab| under(lab, "read"), |lab| plain(lab, "read")),
+    call_row("netmap.interpose.close", |lab| under(lab, "close"), |lab| plain(lab, "close")),
+    more("netmap.pcap.64", ">= 10x veth", PCAP, pcap, Peer::Toklat("veth, libpcap", pcap_on_veth)),
+];
+
+/// A program of `programs/`, compiled at its first use.
+fn program(lab: &Lab, name: &str, option: &str) -> Result<PathBuf> {
+    let program = lab.dir().join(name);
     if !program.exists() {
+        let source = program.with_extension("c");
         let mut cc = Command::new("cc");
-        cc.args(["-O2", "-o"]).arg(&program).arg(lab.dir().join("pcap.c")).arg("-lpcap");
+        cc.args(["-O2", "-o"]).arg(&program).arg(source).arg(option);
         let built = cc.output().context("cc is missing")?;
         let said = String::from_utf8_lossy(&built.stderr);
-        ensure!(built.status.success(), "libpcap-dev is missing, or cc fails: {said}");
+        ensure!(built.status.success(), "{name}.c does not compile: {said}");
     }
     Ok(program)
 }
@@ -47,11 +98,50 @@ fn figure(command: &mut Command) -> Result<f64> {
     text.trim().parse().with_context(|| format!("{text:?} is no number: {said}"))
 }
 
+/// `netmap.c` with these arguments under the library, beside a daemon.
+fn netmap(lab: &Lab, switch: &str, mode: &str, args: &[&str]) -> Result<f64> {
+    let daemon = lab.daemon(switch)?;
+    let mut run = Command::new(std::env::current_exe()?);
+    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]);
+    run.arg(program(lab, "netmap", "-pthread")?).arg(mode).arg(lab.seconds().to_string());
+    figure(run.args(args))
+}
+
+/// Mpps between two isolated ports. 0 slots: as many as usual.
+fn ports(lab: &Lab, len: u32, batch: u32, slots: u32) -> Result<f64> {
+    let [len, batch, slots] = [len, batch, slots].map(|number| number.to_string());
+    netmap(lab, POLLED, "ports", &["vale0:s", "vale0:r", &len, &batch, &slots])
+}
+
+fn netmap_pipe(lab: &Lab) -> Result<f64> {
+    netmap(lab, POLLED, "pipe", &["p{1", "p}1"])
+}
+
+fn bridge(lab: &Lab) -> Result<f64> {
+    netmap(lab, POLLED, "bridge", &["p{1", "p}1", "p{2", "p}2"])
+}
+
+fn sleeping(lab: &Lab) -> Result<f64> {
+    netmap(lab, "idle = \"auto\"\nworkers = [{ cpu = 1 }]", "rtt", &["vale0:l", "vale0:r"])
+}
+
+/// Nanoseconds of a call under the library.
+fn under(lab: &Lab, call: &str) -> Result<f64> {
+    netmap(lab, "idle = \"sleep\"", call, &[])
+}
+
+/// Nanoseconds of a call without the library, beside the same daemon.
+fn plain(lab: &Lab, call: &str) -> Result<f64> {
+    let _daemon = lab.daemon("idle = \"sleep\"")?;
+    let mut run = Command::new(program(lab, "netmap", "-pthread")?);
+    figure(run.arg(call).arg(lab.seconds().to_string()))
+}
+
 /// Millions of frames per second through libpcap's calls on ports.
 fn pcap(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon(POLLED)?;
     let mut run = Command::new(std::env::current_exe()?);
-    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]).arg(program(lab)?);
+    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]).arg(program(lab, "pcap", "-lpcap")?);
     figure(run.args(["vale0:s", "vale0:r", &lab.seconds().to_string()]))
 }
 
@@ -60,7 +150,7 @@ fn pcap_on_veth(lab: &Lab) -> Result<f64> {
     lab.once_missing("veth", || {
         let script = "ip link add s type veth peer name r && ip link set s up && ip link set r up && exec \"$@\"";
         let mut run = Command::new("unshare");
-        run.args(["--net", "sh", "-ec", script, "sh"]).arg(program(lab)?);
+        run.args(["--net", "sh", "-ec", script, "sh"]).arg(program(lab, "pcap", "-lpcap")?);
         figure(run.args(["s", "r", &lab.seconds().to_string()]))
     })
 }

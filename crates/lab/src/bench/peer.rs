@@ -37,6 +37,8 @@ const FILES: &[(&str, &str)] = &[
     ("front.sh", include_str!("programs/front.sh")),
     ("memif.sh", include_str!("programs/memif.sh")),
     ("udp.sh", include_str!("programs/udp.sh")),
+    ("netmap.c", include_str!("programs/netmap.c")),
+    ("nm.h", include_str!("programs/nm.h")),
     ("pcap.c", include_str!("programs/pcap.c")),
     ("rtt.c", include_str!("programs/rtt.c")),
     ("udp.c", include_str!("programs/udp.c")),

@@ -1,0 +1,1 @@
+../../../../toklat/tests/netmap/nm.h
