@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use dataplane::attach::Attached;
+use turn::attach::Attached;
 use dataplane::attach::guest::kept::Kept;
 use dataplane::config::SwitchConfig;
 use dataplane::state::{PortState, State};

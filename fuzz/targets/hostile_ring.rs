@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
+use inline::Inline;
+use dataplane::SwitchConfig;
 use frame::{Mac, OffloadSet};
 use libfuzzer_sys::fuzz_target;
 use netring::layout::RING_HEADER;

@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dataplane::attach::Attached;
+use turn::attach::Attached;
 use dataplane::attach::card::message::{
     Fields, HEADER, ProtocolError, command, words, write_header,
 };

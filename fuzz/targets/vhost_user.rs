@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dataplane::attach::Attached;
+use turn::attach::Attached;
 use dataplane::attach::guest::FrontEnd as _;
 use dataplane::attach::virtio::VhostUser;
 use dataplane::attach::virtio::message::{self, ProtocolError};

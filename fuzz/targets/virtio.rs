@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
-use dataplane::attach::{AttachError, Attached, Bells, Source};
+use turn::attach::{AttachError, Attached, Bells, Source};
 use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
+use inline::Inline;
+use dataplane::SwitchConfig;
 use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use frame::Mac;
 use guests::{Error, Pair};
+use inline::Inline;
 use link::{RateLimiter, TokenBucket};
 use netring::{PipeConfig, Port, Region, RegionConfig};
 use nic::virtio::Features;
 use port::Nanos;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::config::Policy;
-use toklat_dataplane::{Inline, SwitchConfig};
 
 const BATCH: usize = 64;
 

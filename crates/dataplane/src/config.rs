@@ -1,8 +1,6 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
-use frame::OffloadSet;
-use netring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
 
 pub use crate::attach::vxlan::VxlanConfig;
@@ -10,37 +8,7 @@ pub use topology::{
     Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, PortId,
     SwitchConfig, WorkerConfig, parse_bytes,
 };
-
-/// The rings of a region, as a data process gets them. They are validated again when they are
-/// mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RingAttach {
-    /// How the region is divided: if_size, if_num, ring_size, ring_num, buf_size, buf_num.
-    #[serde(with = "geometry")]
-    pub geometry: Geometry,
-    /// Send rings: first, rings, slots.
-    #[serde(with = "ring_spec")]
-    pub tx: RingSpec,
-    /// Receive rings: first, rings, slots.
-    #[serde(with = "ring_spec")]
-    pub rx: RingSpec,
-    /// Bytes of a buffer that the switch may fill.
-    pub buf_usable: u32,
-    /// The region belongs to the supervisor. When the port is removed, all free buffers are put
-    /// back into the slots, where the supervisor finds them.
-    #[serde(default)]
-    pub supervised: bool,
-    /// The offload requests that slots carry, as bits.
-    #[serde(default, with = "offloads")]
-    pub offloads: OffloadSet,
-}
-
-impl From<&netring::Rings> for RingAttach {
-    fn from(rings: &netring::Rings) -> Self {
-        let netring::Rings { geometry, tx, rx, buf_usable, offloads, .. } = *rings;
-        Self { geometry, tx, rx, buf_usable, supervised: false, offloads }
-    }
-}
+pub use turn::attach::ring::RingAttach;
 
 /// What a port is attached to. The descriptors that go with it are named in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,47 +147,5 @@ impl Limits {
     pub fn of(&self, uid: u32) -> UserLimits {
         let named = self.users.iter().find(|(named, _)| *named == uid);
         named.map_or(self.each, |(_, limits)| *limits)
-    }
-}
-
-mod geometry {
-    use super::Geometry;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(g: &Geometry, to: S) -> Result<S::Ok, S::Error> {
-        [g.if_size, g.if_num, g.ring_size, g.ring_num, g.buf_size, g.buf_num].serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Geometry, D::Error> {
-        let [if_size, if_num, ring_size, ring_num, buf_size, buf_num] =
-            Deserialize::deserialize(from)?;
-        Ok(Geometry { if_size, if_num, ring_size, ring_num, buf_size, buf_num })
-    }
-}
-
-mod offloads {
-    use super::OffloadSet;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(set: &OffloadSet, to: S) -> Result<S::Ok, S::Error> {
-        set.bits().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<OffloadSet, D::Error> {
-        Deserialize::deserialize(from).map(OffloadSet::from_bits)
-    }
-}
-
-mod ring_spec {
-    use super::RingSpec;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(r: &RingSpec, to: S) -> Result<S::Ok, S::Error> {
-        [r.first, r.rings, r.slots].serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<RingSpec, D::Error> {
-        let [first, rings, slots] = Deserialize::deserialize(from)?;
-        Ok(RingSpec { first, rings, slots })
     }
 }

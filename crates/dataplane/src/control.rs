@@ -5,7 +5,7 @@
 //! JSON message, with descriptors by SCM_RIGHTS. The data process answers each [`Command`] of the
 //! supervisor with one [`Answer`], in order. Only [`Answer::Keep`] and [`Answer::Forget`] are sent
 //! unasked. Counters, table and cursors need no messages: the supervisor reads them in the state
-//! memory file ([`crate::state`]).
+//! memory file ([`turn::state`]).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -28,6 +28,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use shmem::Memfd;
 use shmem::budget::{Account, Budget};
+use turn::attach::{Bells, Exit};
+use turn::clock;
+use turn::state::{self, Activity, State};
+use turn::user::Users;
 
 pub use self::error::ProcessError;
 use self::error::system;
@@ -38,14 +42,11 @@ use self::remakes::Remakes;
 use self::watch::Told;
 use crate::attach::card::ServeRequests;
 use crate::attach::vxlan::Membership;
-use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
-use crate::state::{self, Activity, State};
 use crate::suspicion::Suspicion;
-use crate::user::Users;
-use crate::worker::{Common, Job, Worker, clock};
+use crate::worker::{Common, Job, Worker};
 
 /// Most supervisors that are served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 8;

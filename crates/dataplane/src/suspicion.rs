@@ -14,14 +14,13 @@
 //! ```
 //!
 //! Watched ports send through a [`link::Channel`] without impairments, and receive through
-//! [`Timed`]. If the delays go on, the user is at fault ([`crate::user`]).
+//! [`Timed`]. If the delays go on, the user is at fault ([`turn::user`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
-
-use crate::attach::Exit;
-use crate::user::Payer;
+use turn::attach::Exit;
+use turn::user::Payer;
 
 /// A turn of this length starts the measurement.
 pub(crate) const SLOW_NS: u64 = 2 * Nanos::MILLI;

@@ -36,15 +36,16 @@ use fabric::Recorder;
 use port::{Effects, MapGuard, Nanos, SoleWorker};
 use rustix::event::{Timespec, epoll};
 use shmem::Shared;
+use turn::attach::{Side, WakeOutcome};
+use turn::clock;
+use turn::serve::{Served, Switch, Tools};
+use turn::state::{Activity, WorkerState};
 
 use self::common::ASLEEP;
 pub(crate) use self::common::{Common, Job, Mailbox, Table};
 use self::measure::Measure;
 use self::patience::Patience;
-use crate::attach::{Bells, WakeOutcome};
 use crate::config::{Idle, PortId};
-use crate::serve::{Served, Side, Switch, Tools};
-use crate::state::{Activity, WorkerState};
 
 /// For how long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
@@ -63,12 +64,6 @@ const LIMITED_NS: u64 = 1_000_000;
 const TEND_NS: u64 = 1_000_000;
 /// The epoll data of the worker's own eventfd.
 const JOBS: u64 = u64::MAX;
-
-/// The monotonic clock.
-pub(crate) fn clock() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Nanos(time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64)
-}
 
 /// A deferred wake-up.
 struct Late {
@@ -236,7 +231,7 @@ impl Worker {
                     self.take_out_of_service(at);
                     // The tools may be inconsistent after the panic, so wake all owners that may
                     // have got frames.
-                    table.bells.iter().for_each(Bells::ring_all);
+                    table.bells.iter().for_each(|bells| bells.ring_all(clock()));
                     break;
                 }
             }

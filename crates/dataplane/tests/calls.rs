@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frame::Mac;
+use inline::Inline;
 use netring::{Port, Region, RegionConfig};
 use port::{
     Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use toklat_dataplane::attach::{Attached, Exit, Source};
-use toklat_dataplane::{Inline, SwitchConfig, attach};
+use toklat_dataplane::SwitchConfig;
+use turn::attach::{Attached, Exit, Source};
 
 mod process;
 
@@ -102,8 +103,13 @@ fn plug(switch: &mut Inline, i: u32) -> (Port, Arc<Calls>) {
     };
     let calls = Arc::new(Calls::default());
     let counted = |state: &_| {
-        let inner =
-            attach::ring::attach_mapped(&rings.mapping, None, &(&rings).into(), state, false)?;
+        let inner = turn::attach::ring::attach_mapped(
+            &rings.mapping,
+            None,
+            &(&rings).into(),
+            state,
+            false,
+        )?;
         let counted = |egress| Exit::from(Arc::new(CountedEgress(egress, Arc::clone(&calls))));
         Ok(Attached {
             source: Box::new(CountedSource(inner.source, Arc::clone(&calls))),

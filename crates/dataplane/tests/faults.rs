@@ -6,12 +6,13 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use inline::Inline;
 use netring::PortError;
 use netring::layout::{Fault, SlotWord, slot_flags};
 use port::Nanos;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::config::{Attachment, Policy, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
-use toklat_dataplane::{Inline, SwitchConfig};
 
 use process::client::{Client, SLOTS, frame, serve, wait};
 use process::{ask, in_child};

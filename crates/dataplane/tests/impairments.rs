@@ -2,11 +2,12 @@
 //! agree.
 
 use frame::Mac;
+use inline::Inline;
 use link::Impairment;
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::config::Policy;
-use toklat_dataplane::{Inline, SwitchConfig};
 
 const SLOTS: u32 = 256;
 /// Nanoseconds between two turns.

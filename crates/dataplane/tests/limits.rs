@@ -5,13 +5,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use frame::Mac;
+use inline::Inline;
 use link::{RateLimiter, TokenBucket};
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
-use toklat_dataplane::attach::{self, AttachError, Attached, buffered};
+use toklat_dataplane::SwitchConfig;
+use toklat_dataplane::attach::buffered;
 use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::PortState;
-use toklat_dataplane::{Inline, SwitchConfig};
+use turn::attach::{AttachError, Attached};
 
 type Attach = Box<dyn FnOnce(&PortState) -> Result<Attached, AttachError>>;
 
@@ -48,7 +50,13 @@ impl Lab {
             let policy = Policy { macs: vec![Mac::local(number)], ..policy };
             let rings = port.rings();
             let attach = |state: &_| {
-                attach::ring::attach_mapped(&rings.mapping, None, &(&rings).into(), state, false)
+                turn::attach::ring::attach_mapped(
+                    &rings.mapping,
+                    None,
+                    &(&rings).into(),
+                    state,
+                    false,
+                )
             };
             switch.add_attached(&format!("p{number}"), policy, attach).unwrap();
             port

@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use frame::Mac;
+use inline::Inline;
 use netring::layout::{Control, Geometry, RingMemory, RingSpec, SlotWord};
 use netring::{Port, Region, RegionConfig, Rings};
 use port::Nanos;
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;
-use toklat_dataplane::{Inline, SwitchConfig};
+use toklat_dataplane::SwitchConfig;
 
 const CHILD: &str = "TOKLAT_MEMORY_TEST_CHILD";
 

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use fabric::VlanMode;
 use frame::VlanId;
 use host::{Namespace, obstacle, skip};
+use inline::Inline;
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
-use toklat_dataplane::attach::{AttachError, Attached, Exit, buffered};
+use toklat_dataplane::SwitchConfig;
+use toklat_dataplane::attach::buffered;
 use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::{PortState, PortStats};
-use toklat_dataplane::{Inline, SwitchConfig};
+use turn::attach::{AttachError, Attached, Exit};
 
 mod host;
 

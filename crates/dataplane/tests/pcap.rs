@@ -3,14 +3,16 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use inline::Inline;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::{Block, PcapNgParser};
 use port::{DropReason, Nanos};
 use rustix::fs::MemfdFlags;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::buffered::pcap::{attach_read, attach_write};
 use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::PortState;
-use toklat_dataplane::{AttachError, Inline, SwitchConfig};
+use turn::attach::AttachError;
 
 /// A regular file in memory with this content.
 fn file(content: &[u8]) -> OwnedFd {
@@ -66,7 +68,7 @@ fn switch() -> Inline {
 
 fn add(
     switch: &mut Inline,
-    attach: impl FnOnce(&PortState) -> Result<toklat_dataplane::attach::Attached, AttachError>,
+    attach: impl FnOnce(&PortState) -> Result<turn::attach::Attached, AttachError>,
 ) -> u16 {
     switch.add_attached("port", Policy::default(), attach).unwrap()
 }
@@ -147,7 +149,7 @@ fn what_is_no_ordinary_file_is_refused() {
     let mut switch = switch();
     let mut refused = |attach: &dyn Fn(&PortState) -> Result<_, AttachError>| {
         let error = switch.add_attached("port", Policy::default(), attach).unwrap_err();
-        assert!(matches!(error, AttachError::Pcap(_)), "{error}");
+        assert!(matches!(error, AttachError::Part { .. }), "{error}");
     };
     refused(&|state| attach_read(&read, false, 100, state, false));
     refused(&|state| attach_write(write.try_clone().unwrap(), state));

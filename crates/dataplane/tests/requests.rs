@@ -3,12 +3,13 @@
 //! fails its own port only.
 
 use frame::{Layers, Mac, Offload, OffloadSet, Transport, checksum};
+use inline::Inline;
 use netring::layout::{Fault, MAX_SEGMENTED, RingMemory, SlotWord, slot_flags};
 use netring::{Open, Port, PortError, Region, RegionConfig};
 use port::{DropReason, Nanos};
 use proptest::prelude::*;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::config::Policy;
-use toklat_dataplane::{Inline, SwitchConfig};
 
 const SLOTS: u32 = 128;
 const CHECKSUM: OffloadSet = OffloadSet { checksum: true, ..OffloadSet::NONE };

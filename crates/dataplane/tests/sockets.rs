@@ -18,11 +18,11 @@ use port::{DropReason, Egress, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
 use toklat_dataplane::SwitchConfig;
-use toklat_dataplane::attach::Source;
 use toklat_dataplane::attach::buffered::{dgram, stream};
 use toklat_dataplane::config::{Attachment, Policy};
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::{PortState, State};
+use turn::attach::Source;
 
 mod bench;
 mod process;

@@ -5,9 +5,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use frame::Mac;
+use inline::Inline;
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;
-use toklat_dataplane::{Inline, SwitchConfig};
+use toklat_dataplane::SwitchConfig;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };

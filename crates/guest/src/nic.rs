@@ -125,7 +125,7 @@ impl RingNic {
     ///
     /// # Safety
     /// While [`Nic::receive`] runs, nothing else may write to the buffers of received frames: no
-    /// thread, no process. This holds for a port of a `dataplane::Inline` switch that runs in the
+    /// thread, no process. This holds for a port of a `inline::Inline` switch that runs in the
     /// thread of the stack, if the region is private to the process and no other port's owner
     /// writes to its buffers meanwhile.
     #[allow(unsafe_code, reason = "the promise is the caller's")]

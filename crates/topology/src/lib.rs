@@ -6,20 +6,17 @@
 //! (features `clap` and `schemars`). [`Kind`] says what else is told of a kind.
 //! `docs/adding-a-port-kind.md` names the steps to a new one.
 
-mod bytes;
 mod check;
 #[cfg(feature = "clap")]
 pub mod flags;
 mod kind;
 mod nic;
 mod place;
-mod policy;
 mod quota;
 #[cfg(feature = "schemars")]
 pub mod schema;
 mod sflow;
 mod spec;
-mod switch;
 pub mod users;
 
 mod dgram;
@@ -31,7 +28,6 @@ mod vfio_user;
 mod vhost_user;
 mod vxlan;
 
-pub use self::bytes::{NoBytes, parse_bytes};
 pub use self::check::{
     MAX_WORKERS, PORT_NAME, SWITCH_NAME, check, check_claims, check_each, check_name, check_owner,
     check_port, check_switch,
@@ -42,19 +38,17 @@ pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;
 pub use self::pcap_write::PcapWrite;
 pub use self::place::Place;
-pub use self::policy::{Interrupts, Policy};
 pub use self::quota::{Limit, NoLimit, Quota, Quotas};
 pub use self::sflow::Collector;
 pub use self::spec::{PortSpec, SwitchSpec, Topology};
 pub use self::stream::Stream;
-pub use self::switch::{Idle, SwitchConfig, WorkerConfig};
 pub use self::tap::Tap;
 pub use self::vfio_user::VfioUser;
 pub use self::vhost_user::VhostUser;
 pub use self::vxlan::Vxlan;
-
-/// A port's number in its switch: its place in every table of it.
-pub type PortId = u16;
+pub use settings::{
+    Idle, Interrupts, NoBytes, Policy, PortId, SwitchConfig, WorkerConfig, parse_bytes,
+};
 
 /// An invalid setting, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

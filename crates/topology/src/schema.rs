@@ -46,11 +46,6 @@ fn name_trunk(all: &mut Map<String, Value>, reference: &str) {
     all.extend(trunk.map(|trunk| ("Trunk".to_owned(), trunk)));
 }
 
-/// A number of bytes.
-pub(crate) fn bytes(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": ["integer", "string"], "minimum": 0 })
-}
-
 /// A user, or null.
 pub(crate) fn user(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "string", "null"], "minimum": 0 })

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::Mac;
+use inline::{Inline, Policy, SwitchConfig};
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
+use inline::Inline;
 use nic::virtio::{Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{Ingress, Nanos};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_dataplane::attach::{Attached, Bells, Source};
-use toklat_dataplane::{Inline, SwitchConfig};
+use toklat_dataplane::SwitchConfig;
+use turn::attach::{Attached, Bells, Source};
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -173,6 +174,6 @@ impl Pair {
     }
 }
 
-fn missing() -> toklat_dataplane::attach::AttachError {
-    toklat_dataplane::attach::AttachError::Descriptors { expected: "a queue in memory" }
+fn missing() -> turn::attach::AttachError {
+    turn::attach::AttachError::Descriptors { expected: "a queue in memory" }
 }

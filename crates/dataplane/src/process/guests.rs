@@ -14,18 +14,19 @@ use jail::strangers::Descriptor;
 use port::Nanos;
 use rustix::event::{PollFd, PollFlags};
 use shmem::budget::Account;
+use turn::attach::{AttachError, Attached};
+use turn::clock;
+use turn::port_link;
+use turn::serve::Served;
+use turn::state::Activity;
 
 use super::Process;
 use crate::attach::card::VfioUser;
 use crate::attach::guest::FrontEnd;
 use crate::attach::virtio::VhostUser;
-use crate::attach::{AttachError, Attached};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::log;
-use crate::port_link;
-use crate::serve::Served;
-use crate::state::Activity;
-use crate::worker::{Job, clock};
+use crate::worker::Job;
 
 /// A guest's front end, which the control thread serves.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ impl Process {
             old.abandon();
         }
         // Dropping the old halves returned buffers without waking the owner.
-        ring.ring_all();
+        ring.ring_all(clock());
         let served = Served::new(id, source, counters, clock());
         let state = self.state.port(id).map(|state| state.paid_by(self.users.of(uid)));
         let watch = state.and_then(|state| self.watch_of_new(true, &state));
@@ -206,7 +207,7 @@ impl Process {
         let attached = front_end.halves(clock())?;
         if resume {
             // The predecessor may have died after it published buffers and before it rang.
-            attached.bells.ring_all();
+            attached.bells.ring_all(clock());
         }
         Ok((attached, guest))
     }

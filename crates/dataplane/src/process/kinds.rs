@@ -5,10 +5,11 @@ use std::sync::Arc;
 use fabric::Monitor;
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
+use turn::attach::{AttachError, Attached, null, ring};
+use turn::state::PortState;
 
-use crate::attach::{self, AttachError, Attached, buffered};
+use crate::attach::buffered;
 use crate::config::Attachment;
-use crate::state::PortState;
 
 /// Makes a port's halves from an attachment and its descriptors.
 pub(super) fn attach(
@@ -21,7 +22,7 @@ pub(super) fn attach(
         let expected = "a memory file and a token";
         let pair: Result<[Descriptor; 2], _> = descriptors.try_into();
         let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
-        attach::ring::attach((&memory, account), token, rings, state, resume)
+        ring::attach((&memory, account), token, rings, state, resume)
     };
     match attachment {
         Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
@@ -32,13 +33,13 @@ pub(super) fn attach(
             let monitor = Monitor { of: *of, sent: *tx, received: *rx };
             Ok((ring(rings, descriptors)?, Some(monitor)))
         }
-        Attachment::Null => Ok((attach::null::attach(state)?, None)),
+        Attachment::Null => Ok((null::attach(state)?, None)),
         // The process makes ports of guests itself, because it serves their front ends, and
         // tunnels, because they need its table.
         Attachment::Vacant
         | Attachment::VhostUser { .. }
         | Attachment::VfioUser(_)
-        | Attachment::Vxlan(_) => Ok((attach::null::vacant(), None)),
+        | Attachment::Vxlan(_) => Ok((null::vacant(), None)),
         Attachment::Tap { uso } => {
             let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
             Ok((buffered::tap::attach(queues, *uso, state)?, None))

@@ -6,19 +6,20 @@ use std::sync::mpsc::sync_channel;
 use fabric::{Monitor, PortSpec, Ports};
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
+use turn::attach::{AttachError, Attached, Exit};
+use turn::clock;
+use turn::port_link::{self, Change};
+use turn::serve::Served;
+use turn::set_addresses;
+use turn::state::PortState;
 
 use super::guests::Guest;
 use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vxlan::{self, Membership};
-use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::control::Answer;
-use crate::inline::set_addresses;
-use crate::port_link::{self, Change};
-use crate::serve::Served;
-use crate::state::PortState;
-use crate::worker::{Job, Table, clock};
+use crate::worker::{Job, Table};
 
 /// The worker a port will be served by and what it serves, or why the port was not added.
 pub(super) type AddedPort = Result<(u16, Box<Served>), String>;

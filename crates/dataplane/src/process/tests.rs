@@ -7,12 +7,12 @@ use std::time::Instant;
 use port::{Effects, Ingress, Scratch};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use shmem::Pages;
+use turn::attach::Source;
+use turn::serve::Served;
 
 use super::*;
-use crate::attach::Source;
 use crate::attach::virtio::message;
 use crate::config::{Attachment, Policy, WorkerConfig};
-use crate::serve::Served;
 
 fn process(config: SwitchConfig) -> Process {
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
@@ -245,7 +245,7 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     process.look_after_guests();
     let kept = kept_calls();
     assert_eq!(kept.len(), 1);
-    crate::signal(kept[0].as_fd());
+    turn::signal(kept[0].as_fd());
     assert!(rustix::io::read(&calls[99], &mut [0; 8]).is_ok(), "not the last one");
     process.finish();
 }

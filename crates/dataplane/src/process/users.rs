@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use netring::layout::Fault;
+use turn::clock;
+use turn::user::{Standing, StandingChange, Trouble, User};
 
 use super::Process;
 use crate::config::PortId;
 use crate::log;
-use crate::state::Standing;
-use crate::user::{StandingChange, Trouble, User};
-use crate::worker::clock;
 
 impl Process {
     /// The user of this number.

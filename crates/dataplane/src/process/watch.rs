@@ -1,12 +1,12 @@
 //! How the control thread finds ports whose memory delays workers (see [`crate::suspicion`]).
 
 use port::Nanos;
+use turn::port_link::Change;
+use turn::state::PortState;
+use turn::user::Payer;
 
 use super::{Process, Record};
-use crate::port_link::Change;
-use crate::state::PortState;
 use crate::suspicion::{SLOW_NS, Seen, Step, timed};
-use crate::user::Payer;
 use crate::worker::Job;
 
 /// The counters of workers and users at the last look.
@@ -84,7 +84,7 @@ impl Process {
     }
 
     /// The ports' entries for the table, with timed receive queues where ports are watched.
-    pub(super) fn watched_specs(&self) -> Option<Vec<fabric::PortSpec<crate::attach::Exit>>> {
+    pub(super) fn watched_specs(&self) -> Option<Vec<fabric::PortSpec<turn::attach::Exit>>> {
         let watch = |record: &Record| {
             let mut spec = record.spec.clone();
             if let Some(payer) = self.watch_of(record) {

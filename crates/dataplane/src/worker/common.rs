@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use fabric::{Fdb, Ports};
 use port::Nanos;
 use rustix::event::EventfdFlags;
+use turn::attach::{Bells, Exit};
+use turn::port_link::Change;
+use turn::serve::Served;
 
-use crate::attach::{Bells, Exit};
 use crate::config::{Idle, PortId};
-use crate::port_link::Change;
-use crate::serve::Served;
 
 /// In place of an epoch: the worker sleeps and uses no table.
 pub(super) const ASLEEP: u64 = u64::MAX;

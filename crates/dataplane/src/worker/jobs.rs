@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use port::Nanos;
 use rustix::event::epoll;
+use turn::serve::Served;
 
 use super::common::{Job, Mailbox};
 use super::measure::Measure;
 use super::{Worker, port_at};
 use crate::config::PortId;
-use crate::serve::Served;
 
 impl Worker {
     #[cold]

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use port::Nanos;
+use turn::state::WorkerState;
+use turn::user::Progress;
 
 use super::{Mailbox, Worker};
-use crate::state::WorkerState;
 use crate::suspicion::SLOW_NS;
-use crate::user::Progress;
 
 /// A pass with this much work counts as a wait, too.
 const WORKED_NS: u64 = 5 * Nanos::MILLI;

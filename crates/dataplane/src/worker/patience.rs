@@ -1,6 +1,6 @@
 //! How long a worker spins and naps in `auto`.
 
-use crate::attach::RegisterAccess;
+use turn::attach::RegisterAccess;
 
 /// For how long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use inline::Inline;
 use port::Nanos;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::state::PortStats;
-use toklat_dataplane::{Inline, SwitchConfig};
 
 pub struct Bench {
     pub switch: Inline,

@@ -15,10 +15,9 @@ use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::Mac;
 use guest::{Bytes, Config, Guest, Nanos, RingNic, Stack};
+use inline::{Inline, Policy, SwitchConfig};
 use netring::{Port, Region, RegionConfig};
 
 use guest::apps::load::{Fetch, Load};

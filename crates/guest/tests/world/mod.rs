@@ -2,10 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::{Mac, OffloadSet};
 use guest::{Config, Nanos, RingNic, Stack};
+use inline::{Inline, Policy, SwitchConfig};
 use link::Impairment;
 use netring::{Open, Port, Region, RegionConfig};
 

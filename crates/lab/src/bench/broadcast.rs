@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use dataplane::Inline;
-use dataplane::config::PortId;
 use frame::Mac;
+use inline::{Inline, PortId};
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::Mac;
+use inline::{Inline, Policy, SwitchConfig};
 use link::{RateLimiter, TokenBucket};
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;

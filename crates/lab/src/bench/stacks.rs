@@ -5,13 +5,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::{Mac, OffloadSet};
 use guest::apps::bulk::Bulk;
 use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
 use guest::{App, Bytes, Config, Guest, Nanos, RingNic, Stack};
+use inline::{Inline, Policy, SwitchConfig};
 use link::Impairment;
 use netring::{Open, Region, RegionConfig};
 

@@ -18,11 +18,11 @@ use port::{
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType};
 use shmem::{Bytes, Shared};
+use turn::attach::{AttachError, Attached, Bells};
+use turn::state::PortState;
+use turn::user::Payer;
 
 use super::{Buffered, Dry, Reader, is_readable};
-use crate::attach::{AttachError, Attached, Bells};
-use crate::state::PortState;
-use crate::user::Payer;
 
 /// Most datagrams a call moves.
 const AT_ONCE: usize = 64;

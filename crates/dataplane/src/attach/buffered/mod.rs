@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use port::{Effects, Ingress, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
-
-use super::{Attended, Source};
+use turn::attach::{Attended, Source};
 
 /// For how long a descriptor that was empty is not read again, unless epoll reports it.
 const DRY_NS: u64 = 20_000;

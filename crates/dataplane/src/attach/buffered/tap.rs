@@ -22,10 +22,10 @@ use port::{
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use shmem::{Bytes, Shared, Span};
+use turn::attach::{AttachError, Attached, Bells, Exit};
+use turn::state::PortState;
 
 use super::{Buffered, Dry, Reader, is_readable};
-use crate::attach::{AttachError, Attached, Bells, Exit};
-use crate::state::PortState;
 
 /// Most queues of a tap.
 pub const MAX_QUEUES: usize = 8;

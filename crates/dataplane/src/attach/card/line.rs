@@ -26,9 +26,9 @@ use rustix::net::{
 };
 use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
+use turn::user::Payer;
 
 use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
-use crate::user::Payer;
 
 /// Bytes that are peeked at together: more than the longest message.
 const BUFFER: usize = 8192;

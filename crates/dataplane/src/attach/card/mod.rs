@@ -48,6 +48,10 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::GuestMemory;
 use shmem::budget::Account;
+use turn::attach::{AttachError, Attached, Bells, Exit, null};
+use turn::clock;
+use turn::state::PortState;
+use turn::user::Payer;
 
 use self::dma_proxy::DmaProxy;
 use self::line::{Front, Line};
@@ -62,11 +66,7 @@ use super::guest::FrontEnd;
 use super::guest::kept::Kept;
 use super::guest::moderation::{Moderation, Moved};
 use super::guest::vectors::Vectors;
-use super::{AttachError, Attached, Bells, Exit, null};
 use crate::config::{Doorbell, Interrupts, NicConfig, PortId};
-use crate::state::PortState;
-use crate::user::Payer;
-use crate::worker::clock;
 
 pub use self::source::ServeRequests;
 
@@ -368,7 +368,7 @@ impl FrontEnd for VfioUser {
         let dma_proxy = is_copy.then(|| self.dma_proxy(&device));
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
         let bus = bus.with(mirror, dma_proxy);
-        let bells = Bells::Device(vectors);
+        let bells = Bells::Guest(vectors);
         let egresses = receive.into_iter().map(Exit::from).collect();
         Ok(Attached { source: Box::new(bus), egresses, bells })
     }
@@ -505,7 +505,7 @@ mod tests {
 
     use super::*;
     use crate::config::{NicModel, SwitchConfig};
-    use crate::state::State;
+    use turn::state::State;
 
     /// Objective: where registers are shared, a new card starts with its power-on values.
     ///

@@ -7,13 +7,13 @@ use nic::device::{DeviceConfig, Identity, Model};
 use nic::kind::StateRoom;
 use nic::pci;
 use shmem::{Bytes, Mapping, Shareable, Shared};
+use turn::attach::AttachError;
+use turn::state::PortState;
 
 use super::Plug;
 use super::line::Progress;
 use super::migration::{self, StateError};
-use crate::attach::AttachError;
 use crate::config::{NicConfig, NicModel};
-use crate::state::PortState;
 
 /// The layout of a device in its port's part of the state memory.
 const PROGRESS: usize = pci::SIZE;

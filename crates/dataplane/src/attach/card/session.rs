@@ -410,7 +410,7 @@ impl Session {
                     .iter()
                     .zip(wanted)
                     .filter_map(|(fd, wanted)| fd.as_ref().filter(|_| wanted));
-                wanted.for_each(|fd| crate::signal(std::os::fd::AsFd::as_fd(fd)));
+                wanted.for_each(|fd| turn::signal(std::os::fd::AsFd::as_fd(fd)));
             }
             TRIGGER_BY_EVENTFD if count > 0 => {
                 if !fds.iter().all(is_event) {

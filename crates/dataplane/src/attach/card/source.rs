@@ -17,6 +17,8 @@ use port::{Ingress, Nanos};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::Shared;
+use turn::attach::{Attended, RegisterAccess, Source};
+use turn::state::BusCounters;
 
 use super::dma_proxy::DmaProxy;
 use super::line::Line;
@@ -24,9 +26,7 @@ use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolErro
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use crate::attach::guest::vectors::{Pin, Vectors};
-use crate::attach::{Attended, RegisterAccess, Source};
 use crate::config::PortId;
-use crate::state::BusCounters;
 
 /// Nanoseconds between reads of the socket of a polled port, and after a message.
 const READ_NS: (u64, u64) = (20_000, 4_000);
@@ -55,7 +55,7 @@ impl ServeRequests {
     /// Asks for a port.
     pub fn ask(&self, id: PortId) {
         self.lock().push(id);
-        crate::signal(self.doorbell.as_fd());
+        turn::signal(self.doorbell.as_fd());
     }
 
     /// The descriptor that becomes readable when a worker asks.

@@ -1,117 +1,57 @@
-//! How owners of ports are woken, and how interrupts of guests are coalesced.
+//! The interrupts of a guest's queues by eventfds, and how they are coalesced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use port::Nanos;
+use turn::attach::{QueueBells, Side, WakeOutcome};
+use turn::user::Waker;
 
 use super::moderation::{Moderation, Moved};
-use super::vectors::{Asked, Vectors};
 use crate::config::Interrupts;
-use crate::serve::Side;
-use crate::user::Waker;
-use crate::worker::clock;
 
 /// With this many frames pending, a queue interrupts without further delay. It is half of the usual
 /// ring. A Linux socket may have no more in flight: 88 frames of 1500 bytes, which count as 120.
 const ENOUGH: u64 = 120;
 
-/// How a port's owner is woken.
-#[derive(Clone, Debug, Default)]
-pub enum Bells {
-    /// It does not sleep.
-    #[default]
-    None,
-    /// A byte on its token.
-    Token(Arc<Waker>),
-    /// Eventfds, one for each queue that has one.
-    Queues {
-        /// The eventfds of its send queues, by ingress.
-        ingress: Box<[Option<Arc<Bell>>]>,
-        /// The eventfds of its receive queues, by egress.
-        egress: Box<[Option<Arc<Bell>>]>,
-    },
-    /// The interrupts of a device, which says which ones to raise, and when.
-    Device(Arc<Vectors>),
+/// Eventfds, one for each queue that has one.
+#[derive(Debug)]
+pub struct Eventfds {
+    /// Those of its send queues, by ingress.
+    pub ingress: Box<[Option<Arc<Bell>>]>,
+    /// Those of its receive queues, by egress.
+    pub egress: Box<[Option<Arc<Bell>>]>,
 }
 
-/// The outcome of a request to wake an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WakeOutcome {
-    /// The owner cannot be woken, or another worker is about to wake it.
-    No,
-    /// The owner was woken. If traffic is heavy, kicks stay disabled until `rests_until`; the
-    /// caller polls the owner's queues then.
-    Yes { rests_until: Option<Nanos> },
-    /// The owner is not woken before `due`; the caller has to ring then. If traffic is `heavy`,
-    /// kicks stay disabled until then, too.
-    Later { due: Nanos, heavy: bool },
-}
-
-impl WakeOutcome {
-    const YES: Self = Self::Yes { rests_until: None };
-
-    /// The outcome of asking a device for interrupts.
-    fn of(Asked { rung, due }: Asked) -> Self {
-        match due {
-            Some(due) => Self::Later { due, heavy: false },
-            None if rung => Self::YES,
-            None => Self::No,
-        }
+impl Eventfds {
+    fn bell(&self, side: Side) -> Option<&Bell> {
+        let bell = match side {
+            Side::Ingress(queue) => self.ingress.get(usize::from(queue)),
+            Side::Egress(queue) => self.egress.get(usize::from(queue)),
+        };
+        bell?.as_deref()
     }
 }
 
-impl Bells {
-    /// Wakes the owner of a queue.
-    pub(crate) fn ring(&self, side: Side, now: Nanos) -> WakeOutcome {
-        match self {
-            Self::None => WakeOutcome::No,
-            Self::Token(token) => {
-                token.wake();
-                WakeOutcome::YES
-            }
-            Self::Queues { .. } => self.bell(side).map_or(WakeOutcome::No, |bell| bell.ring(now)),
-            Self::Device(vectors) => WakeOutcome::of(vectors.ask_once(now)),
-        }
+impl QueueBells for Eventfds {
+    fn ring(&self, side: Side, now: Nanos) -> WakeOutcome {
+        self.bell(side).map_or(WakeOutcome::No, |bell| bell.ring(now))
     }
 
-    /// Rings a bell that was deferred until `now`, unless it rang in between.
-    pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> WakeOutcome {
-        if let Self::Device(vectors) = self {
-            return WakeOutcome::of(vectors.ask_late(now));
-        }
+    fn ring_late(&self, side: Side, now: Nanos) -> WakeOutcome {
         self.bell(side).map_or(WakeOutcome::No, |bell| bell.ring_late(now))
     }
 
-    /// Cancels a deferred interrupt: the owner has looked at its queue in the meantime.
-    pub(crate) fn forget(&self, side: Side, now: Nanos) {
+    fn forget(&self, side: Side, now: Nanos) {
         if let Some(bell) = self.bell(side) {
             bell.forget(now);
         }
     }
 
-    /// Wakes the owner for all of its queues.
-    pub(crate) fn ring_all(&self) {
-        match self {
-            Self::None => {}
-            Self::Token(token) => token.wake(),
-            Self::Queues { ingress, egress } => {
-                ingress.iter().chain(egress).flatten().for_each(|bell| {
-                    bell.signal(clock());
-                });
-            }
-            // If another interrupt is due later, the home worker asks for it.
-            Self::Device(vectors) => drop(vectors.ask(clock())),
-        }
-    }
-
-    fn bell(&self, side: Side) -> Option<&Bell> {
-        let Self::Queues { ingress, egress } = self else { return None };
-        let bell = match side {
-            Side::Ingress(queue) => ingress.get(usize::from(queue)),
-            Side::Egress(queue) => egress.get(usize::from(queue)),
-        };
-        bell?.as_deref()
+    fn ring_all(&self, now: Nanos) {
+        self.ingress.iter().chain(&self.egress).flatten().for_each(|bell| {
+            bell.signal(now);
+        });
     }
 }
 
@@ -194,7 +134,7 @@ mod tests {
     use port::EgressCounters;
     use shmem::{Mapping, Shared};
 
-    use crate::user::Payer;
+    use turn::user::Payer;
 
     use super::*;
 

@@ -9,9 +9,9 @@ pub mod vectors;
 use std::os::fd::BorrowedFd;
 
 use port::Nanos;
+use turn::attach::{AttachError, Attached};
 
 use self::kept::Kept;
-use super::{AttachError, Attached};
 
 /// What the control thread does with a front end, whichever protocol it speaks.
 pub trait FrontEnd {

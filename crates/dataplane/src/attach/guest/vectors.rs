@@ -8,10 +8,11 @@ use nic::device::{Device, Interrupt, InterruptMode};
 use nic::pci::Config;
 use port::Nanos;
 use shmem::Shared;
+use turn::attach::{QueueBells, Side, WakeOutcome};
+use turn::state::BusCounters;
+use turn::user::Waker;
 
 use super::moderation::Moderation;
-use crate::state::BusCounters;
-use crate::user::Waker;
 
 /// Nobody is about to ask.
 const NEVER: u64 = u64::MAX;
@@ -178,7 +179,7 @@ impl Vectors {
 
     /// As [`ask`](Self::ask), but only one caller is told when to ask again, and must do so.
     pub fn ask_once(&self, now: Nanos) -> Asked {
-        self.nudge.iter().for_each(|nudge| crate::signal(nudge.as_fd()));
+        self.nudge.iter().for_each(|nudge| turn::signal(nudge.as_fd()));
         let Asked { rung, due } = self.ask(now);
         // A thread that asks at an earlier time clears `asked_at` first, and then finds the same
         // interrupt.
@@ -194,6 +195,34 @@ impl Vectors {
     }
 }
 
+impl QueueBells for Vectors {
+    fn ring(&self, _side: Side, now: Nanos) -> WakeOutcome {
+        self.ask_once(now).into()
+    }
+
+    fn ring_late(&self, _side: Side, now: Nanos) -> WakeOutcome {
+        self.ask_late(now).into()
+    }
+
+    /// The device decides which interrupts are due.
+    fn forget(&self, _side: Side, _now: Nanos) {}
+
+    fn ring_all(&self, now: Nanos) {
+        // If another interrupt is due later, the home worker asks for it.
+        self.ask(now);
+    }
+}
+
+impl From<Asked> for WakeOutcome {
+    fn from(Asked { rung, due }: Asked) -> Self {
+        match due {
+            Some(due) => Self::Later { due, heavy: false },
+            None if rung => Self::YES,
+            None => Self::No,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -206,7 +235,7 @@ mod tests {
 
     use super::*;
     use crate::attach::card::loopback::IDENTITY;
-    use crate::user::Payer;
+    use turn::user::Payer;
 
     /// A device with fixed interrupts.
     #[derive(Default)]

@@ -33,16 +33,17 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shmem::Shared;
 use shmem::budget::Account;
+use turn::attach::{AttachError, Attached, Bells, Exit, null};
+use turn::state::{self, PortState};
 
 use self::message::{ProtocolError, Receiver};
 use self::session::{Changes, Offer, Refused, Session};
 use self::source::{Announcement, Queue, Queues, Unplugged};
 use super::guest::FrontEnd;
+use super::guest::bells::{Bell, Eventfds};
 use super::guest::kept::Kept;
 use super::guest::moderation::Moved;
-use super::{AttachError, Attached, Bell, Bells, Exit, null};
 use crate::config::Interrupts;
-use crate::state::{self, PortState};
 
 /// The name in the persistent state that says that a reply is being sent. It sorts last.
 const ANSWERING: &str = "~answering";
@@ -279,7 +280,7 @@ impl VhostUser {
             queues.map(bell).collect()
         };
         let egress = if self.link { calls(Direction::Receive) } else { Box::default() };
-        Bells::Queues { ingress: calls(Direction::Transmit), egress }
+        Bells::Guest(Arc::new(Eventfds { ingress: calls(Direction::Transmit), egress }))
     }
 
     /// Where a queue stands.

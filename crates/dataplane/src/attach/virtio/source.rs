@@ -8,9 +8,8 @@ use jail::strangers::Descriptor;
 use nic::virtio::Transmit;
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared};
-
-use crate::attach::Source;
-use crate::user::Waker;
+use turn::attach::Source;
+use turn::user::Waker;
 
 /// Frames taken in one batch from a guest without a link.
 const UNPLUGGED_BATCH: usize = 64;

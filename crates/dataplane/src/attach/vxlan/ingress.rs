@@ -7,13 +7,13 @@ use std::sync::Arc;
 use frame::{ETHERNET_HEADER, NoVxlan};
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared};
+use turn::attach::{Attended, Source};
 
 use super::answers::Answer;
 use super::coalesce::{Coalescer, Part};
 use super::socket::{Arrived, Inbox};
 use super::{MAX_FRAME, Tunnel};
 use crate::attach::buffered::{Dry, is_readable};
-use crate::attach::{Attended, Source};
 
 /// The sending side of a tunnel, as its home worker sees it.
 pub(super) struct VxlanSource {

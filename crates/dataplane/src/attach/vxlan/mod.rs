@@ -40,16 +40,16 @@ use frame::{ETHERNET_HEADER, VLAN_TAG, VXLAN_HEADER, Vni};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use serde::{Deserialize, Serialize};
+use turn::attach::{AttachError, Attached, Bells};
+use turn::clock;
+use turn::state::PortState;
 
 use self::answers::Answer;
 use self::egress::{Sending, VxlanEgress};
 use self::ingress::VxlanSource;
 use self::peers::Peers;
 pub use self::peers::{MAX_PEERS, PeerCounters};
-use super::{AttachError, Attached, Bells};
 use crate::config::PortId;
-use crate::state::PortState;
-use crate::worker::clock;
 
 /// The number of sockets that a tunnel sends on.
 pub const SENDERS: usize = 8;

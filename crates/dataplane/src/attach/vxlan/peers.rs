@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 
 use port::{Counter, Nanos};
 use shmem::{Memfd, Shareable, SharedSlice};
+use turn::attach::AttachError;
 
 use super::socket::Address;
-use crate::attach::AttachError;
 
 /// Most peers of a tunnel.
 pub const MAX_PEERS: usize = 1024;

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use frame::Mac;
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
+use turn::attach::{AttachError, null};
+use turn::clock;
+use turn::state::PortState;
 
 use crate::attach::card::message::ProtocolError;
 use crate::attach::card::{Plug, VfioUser};
 use crate::attach::guest::FrontEnd;
 use crate::attach::guest::kept::Kept;
-use crate::attach::{AttachError, null};
 use crate::config::{NicConfig, Policy, PortConfig, PortId};
 use crate::process::Process;
-use crate::state::PortState;
-use crate::worker::{Job, clock};
+use crate::worker::Job;
 
 /// Most messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 64;

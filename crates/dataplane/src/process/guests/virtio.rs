@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
+use turn::attach::{AttachError, null};
+use turn::clock;
+use turn::state::PortState;
 
 use crate::attach::guest::FrontEnd;
 use crate::attach::guest::kept::Kept;
 use crate::attach::virtio::VhostUser;
 use crate::attach::virtio::message::{self, Message, ProtocolError};
 use crate::attach::virtio::session::{Answer, Offer, Refused};
-use crate::attach::{AttachError, null};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::process::{Process, Record, kinds};
-use crate::state::PortState;
-use crate::worker::clock;
 
 /// Most messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 32;
@@ -121,7 +121,7 @@ impl Process {
         self.charge_remake(id, began);
         // An interrupt may have gone to an old eventfd that is not read any more, or may be
         // deferred there.
-        bells.ring_all();
+        bells.ring_all(clock());
     }
 
     /// Makes a guest's halves again. The old ones are out of use before the first new one is made.

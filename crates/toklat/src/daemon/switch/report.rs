@@ -2,7 +2,8 @@
 
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
-use dataplane::state::{Standing, State};
+use dataplane::state::State;
+use dataplane::user::Standing;
 use frame::{Mac, VlanId};
 
 use super::super::open;

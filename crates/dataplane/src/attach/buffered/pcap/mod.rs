@@ -11,6 +11,13 @@ pub use write::attach as attach_write;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::FileType;
+use turn::attach::AttachError;
+
+impl From<PcapError> for AttachError {
+    fn from(why: PcapError) -> Self {
+        Self::Part { what: "The capture file", source: Box::new(why) }
+    }
+}
 
 /// Refuses anything but a regular file: a pipe or a terminal could block the control thread.
 fn ordinary(file: &OwnedFd) -> Result<usize, PcapError> {

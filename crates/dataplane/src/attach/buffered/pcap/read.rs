@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 
 use port::{IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared, Span};
+use turn::attach::{AttachError, Attached};
+use turn::state::{PortState, SendState};
 
 use super::recording::{MAX_FILE, PcapError, Recording, parse};
 use crate::attach::buffered::{Buffered, Reader};
-use crate::attach::{AttachError, Attached};
-use crate::state::{PortState, SendState};
 
 /// Nanoseconds between the rounds of a recording that has one frame.
 const ROUND_NS: u64 = Nanos::SECOND;
@@ -189,11 +189,11 @@ impl Reader for Player {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::Source;
     use crate::config::SwitchConfig;
-    use crate::state::State;
     use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
     use std::time::Duration;
+    use turn::attach::Source;
+    use turn::state::State;
 
     /// A player of frames that were captured at these microseconds.
     fn player(at: &[u64], repeat: bool, speed_percent: u32) -> (State, Box<dyn Source>) {

@@ -24,12 +24,12 @@ use port::{
 };
 use rustix::time::ClockId;
 use shmem::{Bytes, Shared};
+use turn::attach::null::Silent;
+use turn::attach::{AttachError, Attached};
+use turn::state::PortState;
 
 use super::PcapError;
-use crate::attach::null::Silent;
-use crate::attach::{AttachError, Attached};
 use crate::log;
-use crate::state::PortState;
 
 /// Most bytes that wait to be written. As many again may be in the hands of the writer.
 const BUFFER: usize = 8 << 20;

@@ -29,11 +29,11 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType};
 use shmem::{Bytes, Shared};
+use turn::attach::{AttachError, Attached, Bells};
+use turn::state::PortState;
+use turn::user::Payer;
 
 use super::{Buffered, Dry, Reader};
-use crate::attach::{AttachError, Attached, Bells};
-use crate::state::PortState;
-use crate::user::Payer;
 
 pub use fifo::Fifo;
 
@@ -209,7 +209,7 @@ impl Egress for Stream {
         out.counters.bytes.add(bytes);
         self.flush(&mut out);
         if !waited && self.waits.load(Ordering::Relaxed) {
-            crate::signal(self.doorbell.as_fd());
+            turn::signal(self.doorbell.as_fd());
         }
         Delivered { finished }
     }

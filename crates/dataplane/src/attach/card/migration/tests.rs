@@ -9,6 +9,7 @@ use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;
 use shmem::budget::Account;
+use turn::state::State;
 
 use super::super::message::{HEADER as MESSAGE, Request};
 use super::super::message::{Header, command};
@@ -17,7 +18,6 @@ use super::DeviceState::{Error, Resuming, Running, Stop, StopCopy};
 use super::*;
 use crate::attach::guest::FrontEnd;
 use crate::config::{Doorbell, Interrupts, NicConfig, NicModel, SwitchConfig};
-use crate::state::State;
 
 const MODELS: [NicModel; 5] = [
     NicModel::I82540EM,

@@ -4,17 +4,18 @@ use std::sync::{Arc, Mutex};
 
 use link::{Impaired, Impairment, Limited, Limiter};
 use port::{Egress, EgressCounters};
+use settings::Policy;
 use shmem::Shared;
 
 use crate::attach::Exit;
-use crate::config::Policy;
 use crate::user::Payer;
 
 /// A receive queue behind a bad link. The port's worker flushes it.
-pub(crate) type FarQueue = Arc<Impaired<Exit>>;
+pub type FarQueue = Arc<Impaired<Exit>>;
 
 /// A change of a link, for the worker of its port.
-pub(crate) enum Change {
+#[derive(Debug)]
+pub enum Change {
     /// The rate limit of what the port sends.
     Limiter(Option<Box<Limiter>>),
     /// The impairment of what the port sends.
@@ -27,21 +28,22 @@ pub(crate) enum Change {
 }
 
 /// What the switch calls in place of a port's receive queues; empty if the link does nothing.
-#[derive(Default)]
-pub(crate) struct Receiving {
+#[derive(Debug, Default)]
+pub struct Receiving {
+    /// The receive queues behind the link.
     pub exits: Vec<Exit>,
     /// Those behind a bad link.
     pub far: Vec<FarQueue>,
 }
 
 /// True if the two policies differ in the link for what the port receives.
-pub(crate) fn receives_differently(policy: &Policy, earlier: &Policy) -> bool {
+pub fn receives_differently(policy: &Policy, earlier: &Policy) -> bool {
     policy.rx_rate_limiter != earlier.rx_rate_limiter
         || policy.rx_impairment != earlier.rx_impairment
 }
 
 /// The changes from one policy to another in the link for what the port sends.
-pub(crate) fn changes(policy: &Policy, earlier: &Policy) -> Vec<Change> {
+pub fn changes(policy: &Policy, earlier: &Policy) -> Vec<Change> {
     let mut changes = Vec::new();
     if policy.tx_rate_limiter != earlier.tx_rate_limiter {
         let limiter = policy.tx_rate_limiter.as_ref().and_then(Limiter::new);
@@ -59,7 +61,7 @@ fn bad(impairment: Option<Impairment>) -> Option<Impairment> {
 
 /// The receive queues of a port behind its link. `received` has the counters of each. The rate
 /// limit comes first, as at the sender's end of a slow line.
-pub(crate) fn receiving(
+pub fn receiving(
     queues: &[Exit],
     policy: &Policy,
     received: &[Shared<EgressCounters>],

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters};
 use serde::{Deserialize, Serialize};
+use settings::PortId;
 use shmem::sync::Ordering;
 
 use super::{MappedMemory, SwitchState, TurnTime, WorkerState};
-use crate::config::PortId;
 
 /// Drops by reason; reasons that did not occur are left out.
 pub type Drops = BTreeMap<DropReason, u64>;

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use port::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::worker::clock;
+use crate::clock;
 
 /// A touch that waited less is fine: mapping a page, or reading one from a fast disk, takes that
 /// long.

@@ -14,6 +14,7 @@
 //! delivered twice. Storing `published` delivers frames; storing `released` takes buffers back. The
 //! number of spare buffers follows from the cursors and is not stored.
 
+mod description;
 mod receive;
 mod send;
 
@@ -27,10 +28,10 @@ use port::{Counter, Ingress, Nanos, OffloadSet};
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
+pub use self::description::RingAttach;
 pub(super) use self::receive::ReceiveQueue;
 use self::send::SendRing;
 use super::{AttachError, Attached, Bells, Exit, Source};
-use crate::config::RingAttach;
 use crate::state::PortState;
 use crate::user::Waker;
 

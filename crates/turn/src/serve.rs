@@ -1,32 +1,29 @@
 //! One port's turn: gather, forward, complete, settle. Workers and inline switches share it.
 
+mod tools;
+
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use fabric::{Fdb, Forwarder, PortMemory, Ports, Recorder, Sender, Sending, StallTime, Turn};
+use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, Limiter, Tally};
-use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, SoleWorker};
+use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
+use settings::Policy;
 use shmem::Shared;
 
-use crate::attach::{Attended, Exit, RegisterAccess, Source};
-use crate::config::Policy;
+pub use self::tools::{Switch, Tools};
+use crate::attach::{Attended, RegisterAccess, Side, Source};
 use crate::port_link::{self, Change, FarQueue};
 use crate::user::{Payer, excused};
-
-/// One of a port's queues, by its number among those of its direction.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Side {
-    Ingress(u16),
-    Egress(u16),
-}
 
 /// Copies that a port may begin in one turn beyond its batch before it has to skip turns.
 const FLOOD_QUANTUM: usize = 1024;
 
 /// A port's sending side, as its worker holds it.
-pub(crate) struct Served {
+pub struct Served {
     /// The port's number.
     pub id: u16,
+    /// What its owner sends.
     pub source: Box<dyn Source>,
     queues: Vec<Queue>,
     memory: PortMemory,
@@ -50,6 +47,7 @@ pub(crate) struct Served {
     pub held_back_until: Nanos,
     /// When to do its work beside frames, if there is any.
     attend_at: Option<Nanos>,
+    /// Its counters.
     pub counters: Shared<IngressCounters>,
     #[cfg(debug_assertions)]
     mishap: Option<fn()>,
@@ -72,65 +70,15 @@ impl Queue {
     }
 }
 
-/// The tools of a worker for serving ports.
-pub(crate) struct Tools {
-    pub forwarder: Forwarder,
-    scratch: Box<Scratch>,
-    /// Scratches to replace those that stalled senders hold.
-    #[expect(clippy::vec_box, reason = "lent and given back: pointers move, not kilobytes")]
-    spare: Vec<Box<Scratch>>,
-    batch: usize,
-    /// Nanoseconds that a sender waits for a lossless receiver.
-    pub stall_timeout: u64,
-    /// Records frames for observers of the switch.
-    recorder: Shared<Recorder>,
-}
-
-impl Tools {
-    /// Tools for batches of this size. `sole` is for the only worker of its switch.
-    pub fn new(
-        batch: u16,
-        stall_timeout: u64,
-        sole: Option<SoleWorker>,
-        recorder: Shared<Recorder>,
-    ) -> Self {
-        let batch = usize::from(batch.clamp(1, 1024));
-        Self {
-            forwarder: Forwarder::new(batch).with_sole(sole).recording(recorder.clone()),
-            scratch: Box::new(Scratch::new(batch)),
-            spare: Vec::new(),
-            batch,
-            stall_timeout,
-            recorder,
-        }
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Served(port {}, {} queues)", self.id, self.queues.len())
     }
-
-    /// Changes the batch size and the stall timeout.
-    pub fn set(&mut self, batch: u16, stall_timeout: u64) {
-        let sole = self.forwarder.take_sole();
-        *self = Self::new(batch, stall_timeout, sole, self.recorder.clone());
-    }
-
-    /// Replaces the tools, which a panic may have left inconsistent.
-    pub fn renew(&mut self) {
-        self.set(self.batch as u16, self.stall_timeout);
-    }
-}
-
-/// The switch, as a turn sees it.
-#[derive(Clone, Copy)]
-pub(crate) struct Switch<'a> {
-    pub ports: &'a Ports<Exit>,
-    pub fdb: &'a Fdb,
-    pub map: &'a MapGuard<'a>,
-    pub now: Nanos,
-    /// Nothing new is gathered, because the data process is about to exit.
-    pub draining: bool,
-    /// No owner of a port ever sleeps, so wake-ups and their fences are left out.
-    pub sleepless: bool,
 }
 
 impl Served {
+    /// A port that a worker begins to serve. Its link does nothing.
+    #[must_use]
     pub fn new(
         id: u16,
         source: Box<dyn Source>,

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use port::Counter;
 use serde::{Deserialize, Serialize};
+use settings::PortId;
 use shmem::Shareable;
-
-use crate::config::PortId;
 
 /// The kind of work for a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,17 +4,16 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use netring::layout::MAX_SLOTS;
-use nic::virtio::QueueState;
 use port::{Counter, EgressCounters, IngressCounters};
 use shmem::budget::Account;
 use shmem::sync::AtomicU32;
-use shmem::{Mapping, Shared, SharedSlice};
+use shmem::{Mapping, Shareable, Shared, SharedSlice};
 
 use super::{
-    BusCounters, Conduct, IngressPage, MappedMemory, PortStats, RINGS, ReceiveState, SPARES,
-    SPARES_AT, SendState, Standing, SwitchState,
+    BusCounters, IngressPage, MappedMemory, PortStats, QueueWords, RINGS, ReceiveState, SPARES,
+    SPARES_AT, SendState, SwitchState,
 };
-use crate::user::{Payer, User};
+use crate::user::{Conduct, Payer, Standing, User};
 
 /// The state of a port.
 #[derive(Clone, Debug)]
@@ -69,17 +68,19 @@ impl PortState {
         self.map.shared(at + offset_of!(ReceiveState, counters)).filter(|_| ring < RINGS)
     }
 
-    /// The position of the guest's transmit queue `queue`.
+    /// What a device keeps for its transmit queue `queue`.
     #[must_use]
-    pub fn transmit(&self, queue: usize) -> Option<Shared<QueueState>> {
+    pub fn transmit<T: Shareable>(&self, queue: usize) -> Option<Shared<T>> {
+        const { fits_queue::<T>() };
         let at = size_of::<IngressCounters>() + queue * size_of::<SendState>();
         let at = self.at + at + offset_of!(SendState, queue);
         self.map.shared(at).filter(|_| queue < RINGS)
     }
 
-    /// The position of the guest's receive queue `queue`.
+    /// What a device keeps for its receive queue `queue`.
     #[must_use]
-    pub fn receive_queue(&self, queue: usize) -> Option<Shared<QueueState>> {
+    pub fn receive_queue<T: Shareable>(&self, queue: usize) -> Option<Shared<T>> {
+        const { fits_queue::<T>() };
         let at = self.queue_at + queue * self.next_queue;
         let at = at + offset_of!(ReceiveState, queue);
         self.map.shared(at).filter(|_| queue < RINGS)
@@ -98,7 +99,7 @@ impl PortState {
     }
 
     /// Notes how its user stands.
-    pub(crate) fn set_standing(&self, standing: Standing) {
+    pub fn set_standing(&self, standing: Standing) {
         self.page.conduct.standing.set(standing as u64);
     }
 
@@ -143,7 +144,7 @@ impl PortState {
     }
 
     /// Notes whether the port has failed. For the control thread only.
-    pub(crate) fn set_failed(&self, failed: bool) {
+    pub fn set_failed(&self, failed: bool) {
         self.page.failed.set(failed.into());
     }
 
@@ -156,13 +157,13 @@ impl PortState {
 
     /// Notes the error that stopped writing its file, or that there is none. For the file's writer
     /// only.
-    pub(crate) fn set_write_error(&self, error: Option<&std::io::Error>) {
+    pub fn set_write_error(&self, error: Option<&std::io::Error>) {
         let errno = error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         self.page.write_error.set(u64::from(errno.unsigned_abs()));
     }
 
     /// Notes what is mapped for it. For the control thread only.
-    pub(crate) fn set_lent(&self, account: &Account) {
+    pub fn set_lent(&self, account: &Account) {
         self.page.lent.set(account);
     }
 
@@ -240,4 +241,11 @@ impl PortState {
             here.forget_stall();
         }
     }
+}
+
+/// Refuses types that are larger than the words of a queue.
+const fn fits_queue<T>() {
+    let fits =
+        size_of::<T>() <= size_of::<QueueWords>() && align_of::<T>() <= align_of::<QueueWords>();
+    assert!(fits, "a device's words for a queue");
 }

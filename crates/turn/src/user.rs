@@ -22,6 +22,7 @@
 //! A user's memory can delay threads, too ([`crate::suspicion`]). No other thread can touch it on
 //! the user's behalf, so a user whose memory is proven to delay threads is at fault at once.
 
+mod conduct;
 mod helper;
 mod stopwatch;
 mod touch;
@@ -37,12 +38,12 @@ use rustix::event::EventfdFlags;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use shmem::Shared;
 
+pub use self::conduct::{Conduct, Standing};
 use self::helper::Helper;
 pub use self::stopwatch::Slow;
 use self::stopwatch::{QUICK_NS, Stopwatch};
-pub(crate) use self::touch::{Progress, excused};
+pub use self::touch::{Progress, excused};
 pub use self::waker::{Payer, Waker};
-use crate::state::{Conduct, Standing};
 
 /// The limits of the time of slow calls, on threads that serve others and on the user's own.
 const MOST_NS: u64 = 10 * Nanos::MILLI;
@@ -335,14 +336,14 @@ impl User {
     }
 
     /// Touches memory of this user, and of no other.
-    pub(crate) fn touch<T>(
+    pub fn touch<T>(
         self: &Arc<Self>,
         of: Option<&Shared<Conduct>>,
         touch: impl FnOnce() -> T,
     ) -> T {
         let (done, held_up) = touch::timed(touch);
         if let Some(ns) = held_up {
-            self.held_up(ns, of, crate::worker::clock());
+            self.held_up(ns, of, crate::clock());
         }
         done
     }

@@ -13,7 +13,6 @@
 //! The receive queues of different ports are adjacent, because traffic to many ports goes through
 //! all of them. With sixteen in a page, they need a sixteenth of the address translations.
 
-mod conduct;
 mod lent;
 mod of_port;
 mod stats;
@@ -24,20 +23,18 @@ use std::sync::Arc;
 
 use fabric::{Fdb, FdbEntry, Recorder};
 use netring::layout::{MAX_RINGS, MAX_SLOTS};
-use nic::virtio::QueueState;
 use port::{Counter, EgressCounters, IngressCounters, Nanos};
+use settings::{PortId, SwitchConfig};
 use shmem::sync::{AtomicU32, AtomicU64};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 
-pub use self::conduct::{Conduct, Standing};
 use self::lent::LentMemory;
 pub use self::lent::{LimitOf, MappedMemory};
 pub use self::of_port::PortState;
 pub use self::stats::{Drops, PortStats, SwitchStats, WorkerStats};
 pub use self::turns::{TurnTime, Turns, percentile};
 pub use self::work::{Activity, Work};
-use crate::config::{PortId, SwitchConfig};
-use crate::user::Payer;
+use crate::user::{Conduct, Payer};
 
 /// Most ports of a switch.
 pub const MAX_PORTS: usize = 16_384;
@@ -116,6 +113,11 @@ pub struct WorkerState {
 // SAFETY: counters only.
 unsafe impl Shareable for WorkerState {}
 
+/// Words that a device keeps for a queue. What they mean is the device's business.
+#[derive(Debug)]
+#[repr(C)]
+struct QueueWords([AtomicU64; 4]);
+
 /// The cursors of a send ring or queue.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -124,7 +126,7 @@ pub struct SendState {
     /// frame is delivered twice, whenever the process dies.
     pub taken: Cursor,
     /// The position of a guest's transmit queue.
-    queue: QueueState,
+    queue: QueueWords,
 }
 
 // SAFETY: atomic words only.
@@ -151,7 +153,7 @@ pub struct ReceiveState {
     /// Frames delivered and dropped. The first counters share a cache line with the cursors.
     pub counters: EgressCounters,
     /// The position of a guest's receive queue.
-    queue: QueueState,
+    queue: QueueWords,
 }
 
 // SAFETY: atomic words only.
@@ -321,7 +323,7 @@ impl State {
     }
 
     /// Clears what the state says about mappings of a process that has ended.
-    pub(crate) fn forget_memory(&self) {
+    pub fn forget_memory(&self) {
         let there = (0..self.max_ports).filter(|id| self.switch.has_port(*id));
         there.filter_map(|id| self.port(id)).for_each(|port| port.page.lent.clear());
     }

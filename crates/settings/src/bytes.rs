@@ -54,6 +54,12 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::
     from.deserialize_any(Reader)
 }
 
+/// The schema of a number of bytes.
+#[cfg(feature = "schemars")]
+pub(crate) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": ["integer", "string"], "minimum": 0 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,7 @@ unsafe impl Shareable for Conduct {}
 
 impl Conduct {
     /// Clears all counters, because the port's number gets another holder.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let Self { standing, slow_calls, slowest_call_ns, .. } = self;
         let Self { slow_touches, slowest_touch_ns, helped_kicks, .. } = self;
         let calls = [standing, slow_calls, slowest_call_ns, helped_kicks];

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use toklat_dataplane::{Inline, SwitchConfig};
+//! use toklat_inline::{Inline, SwitchConfig};
 //! use port::Nanos;
 //!
 //! let mut switch = Inline::new(SwitchConfig { max_ports: 8, ..Default::default() })?;
@@ -11,19 +11,23 @@
 //! # Ok(())
 //! # }
 //! ```
+#![allow(unsafe_code, reason = "a turn vouches for the mappings of its ports")]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 use std::ops::Range;
 
-use fabric::{Fdb, Filter, Monitor, PortSpec, Ports, VlanMode};
-use frame::Mac;
+use fabric::{Fdb, Monitor, PortSpec, Ports};
 use netring::Rings;
 use port::{MapGuard, Nanos, SoleWorker};
+use turn::attach::{self, Attached, Exit};
+use turn::port_link::{self, Change};
+use turn::serve::{Served, Switch, Tools};
+use turn::set_addresses;
+use turn::state::{PortState, State};
 
-use crate::attach::{self, AttachError, Attached, Exit};
-use crate::config::{Policy, PortId, SwitchConfig};
-use crate::port_link::{self, Change};
-use crate::serve::{Served, Switch, Tools};
-use crate::state::{PortState, PortStats, State};
+pub use settings::{Policy, PortId, SwitchConfig};
+pub use turn::attach::AttachError;
+pub use turn::state::PortStats;
 
 /// A port, as it was plugged in.
 struct Member {
@@ -271,59 +275,11 @@ fn attach_rings(rings: &Rings, state: &PortState) -> Result<Attached, AttachErro
     attach::ring::attach_mapped(&rings.mapping, None, &rings.into(), state, false)
 }
 
-/// Enters a port's configured addresses into the table, and removes earlier ones.
-///
-/// # Errors
-/// [`AttachError::TableFull`]: the earlier ones are restored.
-pub(crate) fn set_addresses(
-    fdb: &Fdb,
-    id: PortId,
-    policy: &Policy,
-    earlier: &Policy,
-    now: Nanos,
-) -> Result<(), AttachError> {
-    let entries = |policy: &Policy| -> Vec<(Filter, Mac)> {
-        let macs: Vec<_> =
-            policy.macs.iter().filter(|mac| !mac.is_group() && mac.word() != 0).collect();
-        let filters = filters_of(&policy.vlan).into_iter();
-        filters.flat_map(|filter| macs.iter().map(move |mac| (filter, **mac))).collect()
-    };
-    let remove = |entries: &[(Filter, Mac)]| {
-        for (filter, mac) in entries {
-            fdb.remove(*filter, *mac);
-        }
-    };
-    let (wanted, earlier) = (entries(policy), entries(earlier));
-    remove(&earlier);
-    let no_room = |(filter, mac): &(Filter, Mac)| !fdb.add_static(*filter, *mac, id, now);
-    let Some(full) = wanted.iter().position(no_room) else { return Ok(()) };
-    remove(&wanted[..full]);
-    for (filter, mac) in earlier {
-        fdb.add_static(filter, mac, id, now);
-    }
-    Err(AttachError::TableFull(wanted[full].1))
-}
-
-/// The filters in which a port's configured addresses are looked up. For a trunk with all VLANs it
-/// is only the native one.
-fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
-    match vlan {
-        VlanMode::Unaware => vec![0],
-        VlanMode::Access(id) => vec![id.get()],
-        VlanMode::Trunk { allowed, native } => {
-            let mut filters: Vec<_> = allowed.iter().chain(native).map(|id| id.get()).collect();
-            filters.sort_unstable();
-            filters.dedup();
-            filters
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::{Origin, Station};
-    use frame::VlanId;
+    use fabric::{Filter, Origin, Station, VlanMode};
+    use frame::{Mac, VlanId};
     use netring::{Port, Region, RegionConfig};
 
     #[test]

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use port::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::worker::clock;
+use crate::clock;
 
 /// A shorter call is fine: on busy machines ordinary wake-ups take tens of microseconds.
 pub const QUICK_NS: u64 = 100_000;

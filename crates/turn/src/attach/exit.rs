@@ -28,7 +28,7 @@ impl Exit {
 
     /// Puts the buffers that the client of a ring has not taken yet back into the ring's slots. No
     /// worker may use the ring any more.
-    pub(crate) fn return_buffers(&self) {
+    pub fn return_buffers(&self) {
         if let Kind::Ring(queue) = &self.0 {
             queue.return_buffers();
         }

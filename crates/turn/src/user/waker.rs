@@ -11,8 +11,7 @@ use rustix::net::RecvFlags;
 use shmem::Shared;
 
 use super::stopwatch::Stopwatch;
-use super::{By, Standing, User};
-use crate::state::Conduct;
+use super::{By, Conduct, Standing, User};
 
 /// The jobs of a helper.
 const WAKE: u8 = 1;
@@ -57,7 +56,7 @@ impl Payer {
     }
 
     /// Touches memory that the port's owner lent, and no other.
-    pub(crate) fn touch<T>(&self, touch: impl FnOnce() -> T) -> T {
+    pub fn touch<T>(&self, touch: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some((user, conduct)) => user.touch(conduct.as_ref(), touch),
             None => touch(),

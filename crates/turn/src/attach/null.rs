@@ -62,7 +62,8 @@ impl Egress for DownEgress {
 }
 
 /// An owner that never sends.
-pub(crate) struct Silent;
+#[derive(Debug)]
+pub struct Silent;
 
 impl Source for Silent {
     fn queues(&self) -> usize {

@@ -41,7 +41,7 @@ pub(in crate::attach) struct ReceiveQueue {
     usable: u16,
     /// The next slot to fill: a copy of `published`, which `state` keeps for a successor.
     ///
-    /// # Protocol: `ReceiveQueue.at`, `out`, `spare` (copies of cursors, next spare buffer)
+    /// # Protocol: `ReceiveQueue.at`, `out`, `spare` (the cursors and next spare buffer again)
     /// - Writer: holder of the egress lock; the switch's only worker without it
     /// - Reader: the next holder; the worker that fetches ahead
     /// - Ordering: relaxed: the lock, or the only thread, orders them

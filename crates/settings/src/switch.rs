@@ -55,16 +55,16 @@ pub struct SwitchConfig {
     pub stall_timeout_ms: u32,
     /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
     #[serde(with = "crate::bytes")]
-    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_guest_memory: u64,
     /// Most bytes that are mapped for all ports together; never more than half of the addresses
     /// that a process has. Half of it is guaranteed to ports, in equal parts.
     #[serde(with = "crate::bytes")]
-    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_mapped_memory: u64,
     /// Most bytes of a region with rings, but of root's and the daemon's user's.
     #[serde(with = "crate::bytes")]
-    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_region_memory: u64,
 }
 

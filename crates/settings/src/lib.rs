@@ -1,0 +1,15 @@
+//! What every switch and every port is asked to be, whatever its kind.
+//!
+//! The same types are the topology file, the control API, and messages to a data process. The crate
+//! `topology` adds the kinds of ports.
+
+mod bytes;
+mod policy;
+mod switch;
+
+pub use self::bytes::{NoBytes, parse_bytes};
+pub use self::policy::{Interrupts, Policy};
+pub use self::switch::{Idle, SwitchConfig, WorkerConfig};
+
+/// A port's number in its switch: its place in every table of it.
+pub type PortId = u16;
