@@ -1,8 +1,11 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
+mod interface;
+
 use serde::{Deserialize, Serialize};
 
+pub use self::interface::{Engine, InterfaceConfig, PacketRings};
 pub use crate::attach::vxlan::VxlanConfig;
 pub use topology::{
     Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, PortId,
@@ -32,6 +35,8 @@ pub enum Attachment {
         /// The kernel accepts UDP segmentation requests (since Linux 6.2).
         uso: bool,
     },
+    /// A network interface of the host. Descriptors: its queues.
+    Interface(InterfaceConfig),
     /// A guest's virtio-net queues over the vhost-user protocol. Descriptors: the socket connected
     /// to the front end.
     VhostUser {
@@ -86,6 +91,7 @@ impl Attachment {
             | Self::Stream
             | Self::Dgram => true,
             Self::Tap { .. }
+            | Self::Interface(_)
             | Self::Vxlan(_)
             | Self::PcapRead { .. }
             | Self::PcapWrite

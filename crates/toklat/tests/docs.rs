@@ -67,6 +67,7 @@ fn every_field_of_the_topology_file_is_in_its_manual_page() {
         "SwitchSpec",
         "PortSpec",
         "Tap",
+        "Interface",
         "PcapRead",
         "PcapWrite",
         "Stream",

@@ -173,6 +173,17 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Checks the name of a network interface.
+pub(crate) fn check_ifname(port: &str, ifname: &str, remedy: &str) -> Result<(), Invalid> {
+    let good = (1..16).contains(&ifname.len())
+        && ifname.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'))
+        && !matches!(ifname, "." | "..");
+    if good {
+        return Ok(());
+    }
+    Err(Invalid::new(format!("{port}: {ifname:?} is no name of an interface"), remedy))
+}
+
 pub(crate) fn check_range(
     name: &str,
     what: &str,

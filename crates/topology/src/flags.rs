@@ -9,7 +9,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::{
-    Dgram, Invalid, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUser, Vxlan,
+    Dgram, Interface, Invalid, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUser,
+    Vxlan,
 };
 
 const HEADING: &str = "What it is attached to (without any: whoever opens it by its name)";

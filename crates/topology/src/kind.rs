@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dgram, Invalid, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan};
+use crate::{
+    Dgram, Interface, Invalid, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan,
+};
 
 /// Hands the list of kinds to a macro: those without settings, and those with a struct of settings.
 #[macro_export]
@@ -20,6 +22,7 @@ macro_rules! with_kinds {
             }
             set {
                 Tap "tap",
+                Interface "interface",
                 PcapRead "pcap_read",
                 PcapWrite "pcap_write",
                 VhostUser "vhost_user",

@@ -20,6 +20,7 @@ mod spec;
 pub mod users;
 
 mod dgram;
+mod interface;
 mod pcap_read;
 mod pcap_write;
 mod stream;
@@ -33,6 +34,7 @@ pub use self::check::{
     check_port, check_switch,
 };
 pub use self::dgram::Dgram;
+pub use self::interface::Interface;
 pub use self::kind::{Claim, Kind, PortKind};
 pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;

@@ -8,8 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Dgram, Limit, NicModel, PcapRead, PcapWrite, PortKind, Stream, Tap, Topology, VfioUser,
-    VhostUser, Vxlan,
+    Dgram, Interface, Limit, NicModel, PcapRead, PcapWrite, PortKind, Stream, Tap, Topology,
+    VfioUser, VhostUser, Vxlan,
 };
 
 /// The schemas of a topology and of all its parts, by name. They refer to each other at `place`, as

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::check_range;
+use crate::check::{check_ifname, check_range};
 use crate::place::in_namespace;
 use crate::{Claim, Invalid, Kind, Policy};
 
@@ -48,15 +48,7 @@ impl Tap {
 impl Kind for Tap {
     fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         check_range(port, "queues", self.queues.into(), 1, Self::MAX_QUEUES.into())?;
-        let ifname = &self.ifname;
-        let good = (1..16).contains(&ifname.len())
-            && ifname.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'))
-            && !matches!(ifname.as_str(), "." | "..");
-        if good {
-            return Ok(());
-        }
-        let reason = format!("{port}: {ifname:?} is no name of an interface");
-        Err(Invalid::new(reason, "use up to 15 letters and digits, such as tap0"))
+        check_ifname(port, &self.ifname, "use up to 15 letters and digits, such as tap0")
     }
 
     fn claim(&self) -> Option<Claim> {

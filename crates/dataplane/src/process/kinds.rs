@@ -8,7 +8,7 @@ use shmem::budget::Account;
 use turn::attach::{AttachError, Attached, null, ring};
 use turn::state::PortState;
 
-use crate::attach::buffered;
+use crate::attach::{buffered, interface};
 use crate::config::Attachment;
 
 /// Makes a port's halves from an attachment and its descriptors.
@@ -43,6 +43,10 @@ pub(super) fn attach(
         Attachment::Tap { uso } => {
             let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
             Ok((buffered::tap::attach(queues, *uso, state)?, None))
+        }
+        Attachment::Interface(config) => {
+            let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
+            Ok((interface::attach(config, queues, state)?, None))
         }
         Attachment::Stream => {
             let socket = one(descriptors, "a connected stream socket")?;

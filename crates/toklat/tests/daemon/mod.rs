@@ -20,6 +20,7 @@ pub mod guests;
 pub mod namespace;
 pub mod passt;
 pub mod programs;
+pub mod raw;
 pub mod stack;
 pub mod strangers;
 pub mod underlay;

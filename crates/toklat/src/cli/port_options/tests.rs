@@ -5,7 +5,7 @@ use crate::api::{PortKind, PortSpec};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use frame::Vni;
 use link::{Impairment, RateLimiter, TokenBucket};
-use topology::{Dgram, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan};
+use topology::{Dgram, Interface, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan};
 
 fn bucket(size: u64, refill_time: u64) -> TokenBucket {
     TokenBucket { size, one_time_burst: 0, refill_time }
@@ -147,6 +147,8 @@ fn options_become_the_kind() {
         PortKind::Tap(Tap { netns, ..Tap::called(ifname) })
     };
     let queues = PortKind::Tap(Tap { queues: 4, ..Tap::called("p1") });
+    let netns = Some("blue".into());
+    let interface = PortKind::Interface(Interface { ifname: "eth0".into(), netns, queues: 2 });
     let read = |repeat, speed_percent| {
         PortKind::PcapRead(PcapRead { path: "/a.pcap".into(), repeat, speed_percent })
     };
@@ -176,7 +178,7 @@ fn options_become_the_kind() {
             netns: netns.map(Into::into),
         })
     };
-    let table: [(&[&str], PortKind); 22] = [
+    let table: [(&[&str], PortKind); 24] = [
         (
             &["--vxlan=100", "--local=10.0.0.1", "--peer=10.0.0.2", "--peer=10.0.0.3"],
             vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], 4789, None),
@@ -199,6 +201,8 @@ fn options_become_the_kind() {
         (&["--tap"], tap("p1", None)),
         (&["--tap", "--queues=4"], queues),
         (&["--tap", "tap0", "--netns=blue"], tap("tap0", Some("blue"))),
+        (&["--interface"], PortKind::Interface(Interface::called("p1"))),
+        (&["--interface=eth0", "--netns=blue", "--queues=2"], interface),
         (&["--pcap-read=/a.pcap"], read(false, 100)),
         (&["--pcap-read=/a.pcap", "--loop", "--speed=max"], read(true, 0)),
         (&["--pcap-read=/a.pcap", "--speed=0.5"], read(false, 50)),
@@ -213,7 +217,7 @@ fn options_become_the_kind() {
 
 #[test]
 fn contradictions_are_usage_errors() {
-    let table: [&[&str]; 37] = [
+    let table: [&[&str]; 38] = [
         &["--vxlan=100"],
         &["--vxlan=100", "--local=10.0.0.1"],
         &["--vxlan=0", "--local=10.0.0.1", "--peer=10.0.0.2"],
@@ -244,6 +248,7 @@ fn contradictions_are_usage_errors() {
         &["--vlan-trunk=1,,2"],
         &["--native=1"],
         &["--tap", "--null"],
+        &["--interface=eth0", "--queues=9"],
         &["--netns=x"],
         &["--queues=2"],
         &["--loop"],

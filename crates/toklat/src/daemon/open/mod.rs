@@ -2,6 +2,7 @@
 //! processes may not open, and waits for peers.
 
 mod dgram;
+mod interface;
 mod null;
 mod pcap;
 mod ring;

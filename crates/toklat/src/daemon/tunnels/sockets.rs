@@ -5,10 +5,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use dataplane::attach::vxlan::SENDERS;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::super::options::{get, set, set_bytes};
 
 /// Receive buffer in bytes: some milliseconds of a fast link.
 const BUFFER: libc::c_int = 4 << 20;
@@ -155,30 +157,6 @@ fn attach(
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
     set_bytes(socket, libc::SOL_SOCKET, option, &program)
-}
-
-fn set(socket: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
-    set_bytes(socket, level, option, &value)
-}
-
-fn set_bytes<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
-    let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the kernel reads `len` bytes at `at`, and what a program's pointer leads to, during
-    // the call.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<libc::c_int> {
-    let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    let at = std::ptr::from_mut::<libc::c_int>(&mut value).cast();
-    // SAFETY: the kernel writes at most `len` bytes there.
-    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, at, &raw mut len) } {
-        0 => Ok(value),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]

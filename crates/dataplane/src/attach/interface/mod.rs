@@ -1,0 +1,37 @@
+//! Network interfaces of the host, such as network cards.
+//!
+//! The supervisor opens what reaches an interface, in the interface's network namespace. This
+//! process maps the rings of what it gets, waits and sends; it can neither bind a socket nor change
+//! one. How frames come and go is the [`Engine`]'s.
+
+mod packet;
+
+use std::os::fd::OwnedFd;
+
+use turn::attach::{AttachError, Attached};
+use turn::state::PortState;
+
+use crate::config::{Engine, InterfaceConfig};
+
+/// Most queues of an interface.
+pub const MAX_QUEUES: usize = 8;
+/// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
+const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+
+/// Attaches an interface.
+///
+/// # Errors
+/// [`AttachError`] when descriptors are of another kind, rings cannot be mapped, or counters are
+/// missing.
+pub fn attach(
+    config: &InterfaceConfig,
+    queues: Vec<OwnedFd>,
+    state: &PortState,
+) -> Result<Attached, AttachError> {
+    if queues.is_empty() || queues.len() > MAX_QUEUES {
+        return Err(AttachError::Descriptors { expected: "1 to 8 queues of an interface" });
+    }
+    match &config.engine {
+        Engine::Packet(rings) => packet::attach(*rings, queues, state),
+    }
+}

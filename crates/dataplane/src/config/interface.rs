@@ -1,0 +1,44 @@
+//! What a data process gets for a network interface.
+
+use serde::{Deserialize, Serialize};
+
+/// An interface, as a data process gets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceConfig {
+    /// Its name, kept for the supervisor.
+    pub ifname: String,
+    /// Its network namespace, kept for the supervisor.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// Its number in its namespace, kept for the supervisor.
+    pub index: u32,
+    /// How frames come and go.
+    pub engine: Engine,
+}
+
+/// How frames come from an interface and go to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Engine {
+    /// Packet sockets (packet(7)). Descriptors: one for each queue, bound and non-blocking, with
+    /// `PACKET_VNET_HDR` and a `TPACKET_V3` receive ring.
+    Packet(PacketRings),
+}
+
+/// The receive rings of packet sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketRings {
+    /// Blocks of each ring.
+    pub blocks: u32,
+    /// Bytes of each block.
+    pub block_len: u32,
+    /// The kernel accepts UDP segmentation requests (since Linux 6.2).
+    pub uso: bool,
+}
+
+impl PacketRings {
+    /// Rings of 16 MiB. A block has room for three of the largest frames.
+    pub const DEFAULT: Self = Self { blocks: 64, block_len: 256 << 10, uso: false };
+}

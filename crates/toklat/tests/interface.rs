@@ -1,0 +1,252 @@
+//! Network interfaces as ports: virtual Ethernet pairs between namespaces, with the kernel's
+//! network stack at the far ends.
+
+mod daemon;
+
+use std::net::UdpSocket;
+
+use daemon::Daemon;
+use daemon::frames::send;
+use daemon::namespace::Namespace;
+use daemon::underlay::{ip, pings, transfer, try_ip};
+use serde_json::Value;
+
+/// A host with interfaces c1, c2, ... without addresses. At the other end of each is a namespace
+/// with u0: 10.77.0.1, 10.77.0.2, ...
+struct Cards {
+    host: Namespace,
+    far: Vec<Namespace>,
+}
+
+impl Cards {
+    /// Makes `count` of them; none, and why is said, if that cannot be here.
+    fn new(test: &str, count: usize) -> Option<Self> {
+        let made = Namespace::new().and_then(|host| {
+            let far = (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
+            Ok(Self { host, far })
+        });
+        let cards = made.inspect_err(|why| daemon::skip(test, why)).ok()?;
+        (1..=count).for_each(|number| cards.plug(number));
+        Some(cards)
+    }
+
+    /// Makes interface number `number`, which is gone.
+    fn plug(&self, number: usize) {
+        let (far, host) = (&self.far[number - 1], &self.host);
+        ip(host, &format!("link add c{number} type veth peer name u0 netns {}", far.id()));
+        ip(host, &format!("link set c{number} addrgenmode none up"));
+        ip(far, &format!("address add 10.77.0.{number}/24 dev u0"));
+        ip(far, &format!("address add fd77::{number}/64 dev u0 nodad"));
+        ip(far, "link set u0 up");
+        ip(far, "link set lo up");
+    }
+
+    /// A switch with a port p1, p2, ... for each; `more` is in each port's kind.
+    fn switch(&self, more: &str) -> String {
+        let port = |number| {
+            format!(
+                "[switch.vale0.port.p{number}]\nkind.interface = {{ ifname = \"c{number}\", \
+                 netns = \"{}\"{more} }}\n",
+                self.host.id()
+            )
+        };
+        (1..=self.far.len()).map(port).collect()
+    }
+
+    /// Sends TCP both ways between 1 and 2.
+    fn both_ways(&self, bytes: usize) {
+        transfer(&self.far[0], (&self.far[1], "10.77.0.2"), bytes);
+        transfer(&self.far[1], (&self.far[0], "fd77::1"), bytes);
+    }
+}
+
+/// The sum of what a switch's ports took in and did not account for.
+fn unaccounted(daemon: &Daemon) -> i64 {
+    let stats = daemon.get("/v1/stats");
+    let count = |port: &Value, name: &str| port[name].as_i64().unwrap_or(0);
+    let drops = |port: &Value, side: &str| -> i64 {
+        port[side].as_object().map_or(0, |all| all.values().filter_map(Value::as_i64).sum())
+    };
+    let ports = stats["switches"][0]["ports"].as_array().unwrap().iter();
+    ports
+        .map(|port| {
+            let came =
+                count(port, "in_frames") + count(port, "in_copies") + count(port, "out_segments");
+            came - count(port, "out_frames") - drops(port, "in_drops") - drops(port, "out_drops")
+        })
+        .sum()
+}
+
+#[test]
+fn hosts_talk_through_the_interfaces_of_a_switch() {
+    let Some(cards) = Cards::new("hosts_talk_through_the_interfaces_of_a_switch", 2) else {
+        return;
+    };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    assert!(pings(&cards.far[0], "10.77.0.2") && pings(&cards.far[1], "fd77::1"));
+    cards.both_ways(16 << 20);
+    // TCP crosses in long packets: with frames of 1,514 bytes it would be 22,000 and more.
+    let counters = daemon.counters("p1");
+    let (frames, bytes) = (&counters["in_frames"], &counters["in_bytes"]);
+    assert!(bytes.as_u64().unwrap() > 16 << 20, "{counters}");
+    assert!(frames.as_u64().unwrap() < 15_000, "{counters}");
+    let links = cards.host.run(&["ip", "-d", "link", "show", "c1"]);
+    assert!(links.contains("promiscuity 1"), "{links}");
+    daemon.wait_for("the sums to agree", |daemon| unaccounted(daemon) == 0);
+}
+
+#[test]
+fn tags_pass_an_interface_though_the_kernel_takes_them_out() {
+    let test = "tags_pass_an_interface_though_the_kernel_takes_them_out";
+    let Some(cards) = Cards::new(test, 2) else { return };
+    for (far, number) in cards.far.iter().zip(1..) {
+        if !try_ip(far, "link add link u0 name u0.5 type vlan id 5") {
+            return daemon::skip(test, "the kernel has no VLANs");
+        }
+        ip(far, &format!("address add 10.78.0.{number}/24 dev u0.5"));
+        ip(far, "link set u0.5 up");
+    }
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch("").replace("kind.", "vlan = { trunk = { allowed = [5] } }\nkind."));
+    assert!(pings(&cards.far[0], "10.78.0.2"));
+    transfer(&cards.far[0], (&cards.far[1], "10.78.0.2"), 4 << 20);
+    // What has no tag belongs to no VLAN here.
+    daemon.wait_for("untagged frames to be dropped", |daemon| {
+        let _ = cards.far[0].run(&["ping", "-c", "1", "-W", "1", "10.77.0.2"]);
+        daemon.counters("p1")["in_drops"]["vlan"].as_u64().unwrap_or(0) > 0
+    });
+}
+
+#[test]
+fn flows_spread_over_the_queues_of_an_interface() {
+    let Some(cards) = Cards::new("flows_spread_over_the_queues_of_an_interface", 2) else { return };
+    let daemon = Daemon::start();
+    daemon.apply(&cards.switch(", queues = 4"));
+    assert!(pings(&cards.far[0], "10.77.0.2"));
+    for _ in 0..4 {
+        cards.both_ways(2 << 20);
+    }
+}
+
+#[test]
+fn connections_outlive_the_data_process_and_the_supervisor() {
+    let test = "connections_outlive_the_data_process_and_the_supervisor";
+    let Some(cards) = Cards::new(test, 2) else { return };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    assert!(pings(&cards.far[0], "10.77.0.2"));
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| (0..8).for_each(|_| cards.both_ways(16 << 20)));
+        for _ in 0..3 {
+            let before = daemon.data_process("vale0");
+            daemon::kill_process(before);
+            daemon.wait_for("another data process", |daemon| {
+                let info = daemon.get("/v1/switches/vale0");
+                info["state"] == "running" && info["pid"] != before
+            });
+        }
+        traffic.join().unwrap();
+    });
+    daemon.kill();
+    cards.both_ways(1 << 20);
+    daemon.start_again();
+    cards.both_ways(1 << 20);
+    assert_eq!(daemon.ports("vale0").len(), 2);
+    assert!(daemon.ports("vale0").iter().all(|(_, state)| state == "attached"));
+}
+
+#[test]
+fn frames_to_an_interface_that_is_down_are_counted_and_it_comes_back() {
+    let test = "frames_to_an_interface_that_is_down_are_counted_and_it_comes_back";
+    let Some(cards) = Cards::new(test, 1) else { return };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    let mut port = daemon.open("vale0:client").unwrap();
+    let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 0x88], &[0; 46]].concat();
+    ip(&cards.host, "link set c1 down");
+    daemon.wait_for("a drop", |daemon| {
+        send(&mut port, &frame);
+        daemon.counters("p1")["out_drops"]["down"].as_u64().unwrap_or(0) > 0
+    });
+    ip(&cards.host, "link set c1 up");
+    let before = daemon.counters("p1")["out_frames"].as_u64().unwrap();
+    daemon.wait_for("frames to leave again", |daemon| {
+        send(&mut port, &frame);
+        daemon.counters("p1")["out_frames"].as_u64().unwrap() > before
+    });
+    let from = cards.far[0].enter(|| UdpSocket::bind("10.77.0.1:0").unwrap());
+    from.set_broadcast(true).unwrap();
+    daemon.wait_for("frames to come again", |_| {
+        from.send_to(b"hello", ("10.77.0.255", 9)).unwrap();
+        let got = port.receive(64).count();
+        port.flush().unwrap();
+        got > 0
+    });
+}
+
+/// The link partner sends what it likes: garbage, the shortest and the longest frames, and floods
+/// of them.
+#[test]
+fn a_hostile_link_partner_harms_no_other_port() {
+    let Some(cards) = Cards::new("a_hostile_link_partner_harms_no_other_port", 3) else { return };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    assert!(pings(&cards.far[0], "10.77.0.2"));
+    ip(&cards.far[2], "link set u0 mtu 9000");
+    ip(&cards.host, "link set c3 mtu 9000");
+    let before = daemon.data_process("vale0");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| cards.far[2].enter(|| garbage("u0", &stop)));
+        cards.both_ways(8 << 20);
+        daemon.wait_for("a frame that is too long", |daemon| {
+            daemon.counters("p3")["in_drops"]["too_long"].as_u64().unwrap_or(0) > 0
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        flood.join().unwrap()
+    });
+    assert!(sent > 1000, "{sent}");
+    assert!(pings(&cards.far[0], "10.77.0.2"));
+    assert_eq!(daemon.data_process("vale0"), before);
+    daemon.wait_for("the sums to agree", |daemon| unaccounted(daemon) == 0);
+}
+
+/// Sends frames of random bytes and lengths by an interface until `stop`. Returns how many.
+fn garbage(ifname: &str, stop: &std::sync::atomic::AtomicBool) -> u64 {
+    let socket = daemon::raw::Socket::open(ifname);
+    let (mut seed, mut sent, mut bytes) = (1u64, 0, vec![0; 9014]);
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        for byte in bytes.chunks_mut(8).take(16) {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            byte.copy_from_slice(&seed.to_le_bytes()[..byte.len()]);
+        }
+        // Unicast, broadcast and multicast; IPv4, IPv6 and what looks like a tag.
+        bytes[0] = [2, 0xff, 1, bytes[0]][seed as usize % 4];
+        bytes[12..14]
+            .copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [9, 9]][(seed >> 8) as usize % 4]);
+        let len = [14, 15, 60, 1514, 1518, 9014][(seed >> 16) as usize % 6];
+        sent += u64::from(socket.send(&bytes[..len]));
+    }
+    sent
+}
+
+#[test]
+fn an_interface_that_does_not_exist_or_is_taken_is_said_so() {
+    let test = "an_interface_that_does_not_exist_or_is_taken_is_said_so";
+    let Some(cards) = Cards::new(test, 1) else { return };
+    let daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    let netns = cards.host.id().to_string();
+    let add = |ifname: &str| {
+        daemon.run(&["port", "add", "vale0:x", "--interface", ifname, "--netns", &netns])
+    };
+    for (ifname, words) in [
+        ("c9", ["There is no interface c9", "ip link"]),
+        ("c1", ["Interface c1", "give each port an interface of its own"]),
+    ] {
+        let (code, _, error) = add(ifname);
+        assert_ne!(code, Some(0));
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}
