@@ -32,7 +32,7 @@ const EXCLUDED: &[&str] = &[
 /// Runs it for so long.
 pub fn run(seconds: Option<&str>) -> Result<()> {
     let seconds = match seconds {
-        Some(text) => text.parse().with_context(|| format!("{text} is no number of seconds"))?,
+        Some(text) => text.parse().with_context(|| format!("{text} is not a number of seconds"))?,
         None => SECONDS,
     };
     let program = match make() {

@@ -20,7 +20,7 @@ use crate::api::{self, ApiError};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens on the control socket.
-    #[error("The daemon is not running (nobody listens on {}); start it: {start}", socket.display())]
+    #[error("The daemon is not running (no process listens on {}); start it: {start}", socket.display())]
     NotRunning {
         /// The control socket.
         socket: PathBuf,
@@ -138,7 +138,7 @@ impl Client {
         *request.uri_mut() = path.parse().map_err(|_| {
             ApiError::new(
                 api::ErrorCode::BadRequest,
-                format!("{path} is no path of the control API"),
+                format!("{path} is not a path of the control API"),
                 "use names of letters, digits, '-', '_' and '.'",
             )
         })?;

@@ -52,7 +52,7 @@ pub fn enter(netns: &str) -> Result<(), ApiError> {
         Err(_) if no_path => Path::new("/run/netns").join(netns),
         Err(_) if netns.starts_with('/') => PathBuf::from(netns),
         Err(_) => {
-            let reason = format!("{netns:?} is no network namespace");
+            let reason = format!("{netns:?} is not a network namespace");
             let remedy = "give a name of `ip netns list`, a process id, or an absolute path";
             return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
         }

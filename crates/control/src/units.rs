@@ -94,7 +94,7 @@ pub fn interrupts(text: &str) -> Result<Interrupts, String> {
         }
     }
     if interrupts.adaptive && interrupts.max_delay_us == 0 {
-        return Err("adaptive is about a delay: say delay=US, too".into());
+        return Err("adaptive needs a delay: add delay=US".into());
     }
     Ok(interrupts)
 }

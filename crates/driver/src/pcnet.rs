@@ -55,7 +55,7 @@ pub enum DriverError {
     #[error("There is no PCnet behind these registers: after a reset, CSR0 is {0:#06x}")]
     NotThere(u16),
     /// Its chip id is of another maker or kind.
-    #[error("This is no PCnet: its chip id is {0:#010x}")]
+    #[error("This is not a PCnet: its chip id is {0:#010x}")]
     ChipId(u32),
     /// It did not read the initialization block.
     #[error("The controller does not initialize: CSR0 is {0:#06x}")]

@@ -41,24 +41,24 @@ pub enum BenchCommand {
     Switch(RowsArgs),
     /// Measure virtual machines: vhost-user ports, Linux guests
     Vm(RowsArgs),
-    /// Measure unmodified programs that know netmap or libpcap, through the library of `toklat run`
+    /// Measure unmodified netmap and libpcap programs under `toklat run`
     Netmap(RowsArgs),
     /// Measure emulated network cards: models, drivers, Linux guests
     Nic(RowsArgs),
-    /// Measure light guests: TCP and web, beside Linux's stack
+    /// Measure light guests: TCP and web, against Linux's stack
     Guest(RowsArgs),
 }
 
 /// Which rows to measure, and how often.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RowsArgs {
-    /// Only the rows whose id begins like this; see --list
+    /// Only the rows whose id begins with this; see --list
     #[arg(long, value_name = "ID")]
     row: Vec<String>,
-    /// Repetitions, of which the median counts
+    /// Repetitions; the median is reported
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     reps: u32,
-    /// One short repetition: shows that everything runs, not how fast
+    /// One short repetition: shows that everything runs; its figures mean little
     #[arg(long)]
     quick: bool,
     /// List the rows and their bars, and measure nothing

@@ -110,7 +110,7 @@ fn a_port_is_lent_whole_and_its_token_carries_kicks() {
     receive.control.core.0.publish(1);
     assert_eq!(port.receive(9).count(), 1);
     port.flush().unwrap();
-    assert_eq!(kicks(), 0, "a frame read is no reason to wake who waits for frames sent");
+    assert_eq!(kicks(), 0, "a frame read is not a reason to wake who waits for frames sent");
     rustix::net::send(&token, b"k", SendFlags::empty()).unwrap();
     assert!(!port.wait(Interest::READ, Some(Duration::ZERO)).unwrap().any(), "a kick for nothing");
     drop(token);

@@ -173,7 +173,7 @@ fn refused(device: &Device, error: &OpenError) -> Failure {
         OpenError::Denied { .. } => (Code::PermissionDenied, Errno::ACCESS),
         OpenError::NoDaemon { .. } => (Code::NoSuchDevice, Errno::NETDOWN),
         OpenError::Name(_) => {
-            let said = format!("{device} is no port; write switch:port, such as vale0:p1");
+            let said = format!("{device} is not a port; write switch:port, such as vale0:p1");
             return Failure::new(Code::NoSuchDevice, Errno::NODEV, said);
         }
         OpenError::Refused { errno, .. } => {

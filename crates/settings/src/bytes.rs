@@ -7,7 +7,7 @@ use serde::ser::Serializer;
 
 /// Text that is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no number of bytes; use one such as 4096, 256MiB or 4TiB")]
+#[error("{0:?} is not a number of bytes; use one such as 4096, 256MiB or 4TiB")]
 pub struct NoBytes(String);
 
 /// Reads a number of bytes, with a unit or without.
@@ -43,7 +43,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::
         }
 
         fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
-            u64::try_from(bytes).map_err(|_| E::custom("there are no fewer bytes than none"))
+            u64::try_from(bytes).map_err(|_| E::custom("a number of bytes cannot be negative"))
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {

@@ -1,29 +1,29 @@
-//! The rules of a port, as its operator says them: for the switch, for its link, for its guest.
+//! The rules of a port, as its operator sets them: for the switch, for its link, for its guest.
 
 use fabric::{Rules, VlanMode};
 use frame::Mac;
 use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 
-/// How far a guest's interrupts are held back, so that one is for several batches: less work for
-/// the guest, at the price of latency. The default is not at all.
+/// Coalescing of a guest's interrupts: one interrupt serves several batches. The guest does less
+/// work, and latency grows. The default is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Interrupts {
-    /// Most interrupts a second of each queue; `None` for any number.
+    /// Maximum interrupts a second for each queue; `None` for no limit.
     pub max_rate: Option<u32>,
-    /// Microseconds that each waits for more frames to come, unless many have.
+    /// Maximum delay of an interrupt in microseconds. It comes earlier if many frames wait.
     pub max_delay_us: u32,
-    /// Each waits only under heavy traffic.
+    /// Delay interrupts only under heavy traffic.
     pub adaptive: bool,
-    /// Microseconds that one waits that only says which frames were sent, unless many were: nobody
-    /// waits to hear of those.
+    /// Maximum delay, in microseconds, of an interrupt that only reports sent frames. It comes
+    /// earlier if many frames were sent.
     pub max_sent_delay_us: u32,
 }
 
 impl Interrupts {
-    /// True if they are not held back.
+    /// True if interrupts are not coalesced.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
@@ -36,55 +36,59 @@ impl Interrupts {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Talks only to ports that are not protected.
+    /// Exchange frames only with ports that are not protected.
     pub protected: bool,
     /// VLAN membership.
     pub vlan: VlanMode,
-    /// Addresses that are always at this port and never learned elsewhere: in its VLAN, or in all
-    /// of its `allowed` ones; on a trunk to all VLANs in the native one only.
+    /// Static addresses of this port, which the switch never learns elsewhere. They hold in the
+    /// port's VLAN, or in all `allowed` VLANs of a trunk. A trunk to all VLANs has them in its
+    /// native VLAN only.
     pub macs: Vec<Mac>,
-    /// Port security: only `macs` (or, if there are none, the first address seen) may be source
-    /// addresses.
+    /// Port security: only `macs` may be source addresses. Without `macs`, only the first source
+    /// address that the port sends is allowed.
     pub locked: bool,
-    /// Anti-spoofing: only `macs`, of which there is one at least, may be source addresses and
-    /// senders of ARP, RARP and neighbour discovery; DHCP servers and routers are not heard. What
-    /// could hide such a message is dropped.
+    /// Anti-spoofing: only `macs` (at least one) may be source addresses, and senders in ARP, RARP
+    /// and neighbour discovery. Messages of DHCP servers and routers are dropped, and so are frames
+    /// that could hide one.
     pub guard: bool,
-    /// Most addresses that are learned at this port.
+    /// Maximum number of addresses that are learned at this port.
     pub mac_limit: u32,
-    /// Most flooded frames a second (unknown, multicast, broadcast); `None` for no limit.
+    /// Maximum flooded frames a second (unknown unicast, multicast, broadcast); `None` for no
+    /// limit.
     pub flood_limit: Option<u32>,
     /// Refuse to learn addresses that move too often.
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
     #[cfg_attr(feature = "schemars", schemars(range(min = 68, max = Policy::MAX_MTU)))]
     pub mtu: u16,
-    /// The link is up. Only ports that can tell their owner (guests') may be without.
+    /// The link is up. Only guests' ports can have their link down.
     pub link: bool,
-    /// How far a guest's interrupts are held back.
+    /// Coalescing of a guest's interrupts.
     #[serde(skip_serializing_if = "Interrupts::is_off")]
     pub interrupts: Interrupts,
-    /// A sender to this port waits while any slot was freed within the stall time. Then the port is
-    /// stalled, visibly, and drops at once, counted as such (`stall_timeout`), until there is room.
+    /// Senders wait for this port instead of losing frames. If the port frees no slot within the
+    /// switch's stall time, it is marked as stalled. A stalled port drops frames at once, counted
+    /// as `stall_timeout`, until it has room.
     pub lossless: bool,
-    /// How much the port may send: its frames wait in its own ring until there are tokens.
+    /// Rate limit for what the port sends. Frames beyond it wait in the port's own ring.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_rate_limiter: Option<RateLimiter>,
-    /// How much the port may receive: what is beyond it is dropped, counted (`rate_limit`); if the
-    /// port is lossless, its senders wait. Copies for mirrors count like all that goes to a port.
+    /// Rate limit for what the port receives. Frames beyond it are dropped and counted as
+    /// `rate_limit`; if the port is lossless, its senders wait. Copies that mirrors make count,
+    /// too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_rate_limiter: Option<RateLimiter>,
-    /// How bad the link is on the way from the port, for tests of what must live with it.
+    /// Impairment of the link for what the port sends, to test programs over a bad network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_impairment: Option<Impairment>,
-    /// How bad the link is on the way to the port.
+    /// Impairment of the link for what the port receives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_impairment: Option<Impairment>,
-    /// Copies of what this port sends go to the port of this name too, as they came: also of what
-    /// the switch refuses, but for frames beyond the MTU.
+    /// Mirror: the port of this name gets a copy of each frame that this port sends, unchanged.
+    /// Frames that the switch refuses are copied, too, unless they exceed the MTU.
     pub mirror_ingress: Option<String>,
-    /// Copies of what goes to this port go to the port of this name too: also of what is lost
-    /// because its queue is full, but for frames beyond the MTU.
+    /// Mirror: the port of this name gets a copy of each frame that goes to this port. Frames that
+    /// this port loses because its queue is full are copied, too, unless they exceed the MTU.
     pub mirror_egress: Option<String>,
 }
 

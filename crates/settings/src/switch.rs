@@ -7,14 +7,13 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as
-    /// long as that pays, then sleeps; naps where owners share its CPU and would wake it for every
-    /// frame.
+    /// Spin for up to 50 us after the last frame (500 us after a register access), while that finds
+    /// work; then sleep. Nap where owners share the worker's CPU and would wake it for every frame.
     #[default]
     Auto,
-    /// Spins for ever.
+    /// Spin forever.
     Poll,
-    /// Sleeps at once.
+    /// Sleep at once.
     Sleep,
 }
 
@@ -24,7 +23,7 @@ pub enum Idle {
 #[cfg_attr(feature = "schemars", schemars(rename = "Worker"))]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The CPU it runs on; `None` for any.
+    /// The CPU that it runs on; `None` for any.
     pub cpu: Option<u16>,
 }
 
@@ -33,15 +32,15 @@ pub struct WorkerConfig {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchConfig {
-    /// Most ports (at most 16,384).
+    /// Maximum number of ports, up to 16,384.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_384)))]
     pub max_ports: u16,
     /// Its workers; at least one.
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 64)))]
     pub workers: Vec<WorkerConfig>,
-    /// What they do when idle.
+    /// What idle workers do.
     pub idle: Idle,
-    /// Most frames a port hands in per turn (1 to 1,024).
+    /// Maximum number of frames that a worker takes from a port per turn, 1 to 1,024.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1024)))]
     pub batch: u16,
     /// Entries of the forwarding table.
@@ -49,20 +48,20 @@ pub struct SwitchConfig {
     pub fdb_entries: u32,
     /// Seconds after which a learned address is forgotten; 0 for never.
     pub fdb_ageing_s: u32,
-    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any
-    /// slot within it. Then the port is stalled, and drops at once until there is room.
+    /// The stall time in milliseconds. Senders wait for a lossless port as long as it frees a slot
+    /// within this time. Otherwise the port is stalled, and drops frames at once until it has room.
     #[cfg_attr(feature = "schemars", schemars(range(max = 10_000)))]
     pub stall_timeout_ms: u32,
-    /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
+    /// Maximum memory, in bytes, that is mapped for one port: a guest's memory and its logs.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_guest_memory: u64,
-    /// Most bytes that are mapped for all ports together; never more than half of the addresses
-    /// that a process has. Half of it is guaranteed to ports, in equal parts.
+    /// Maximum memory, in bytes, that is mapped for all ports together, up to half of a process's
+    /// address space. Half of it is guaranteed to the ports in equal parts.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_mapped_memory: u64,
-    /// Most bytes of a region with rings, but of root's and the daemon's user's.
+    /// Maximum size of a region with rings, in bytes. Root and the daemon's user have no such limit.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_region_memory: u64,

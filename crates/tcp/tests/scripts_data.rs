@@ -437,7 +437,7 @@ fn a_narrow_path_gets_shorter_segments() {
         script.expect(flags, seq, None, len);
     }
     let before = script.machine.path(script.id()).unwrap().congestion_window;
-    assert_eq!(before, 14_600, "a narrow path is no congestion");
+    assert_eq!(before, 14_600, "a narrow path is not congestion");
     script.machine.too_big(&flow, script.iss + 1, 68, script.now);
     script.transmit();
     assert_eq!(script.machine.path(script.id()).unwrap().mss, 512);

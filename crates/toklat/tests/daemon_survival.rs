@@ -144,7 +144,7 @@ fn an_upgrade_loses_nothing() {
     }
     assert_ne!(daemon.data_process("vale0"), old);
     assert!(!is_alive(old));
-    assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 0, "an upgrade is no crash");
+    assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 0, "an upgrade is not a crash");
 }
 
 #[test]

@@ -221,7 +221,7 @@ fn programs_that_no_library_can_be_loaded_into_are_refused() {
     let fixed = compile("pair", directory, &["-static"]);
     assert!(refusal(&machine, &fixed).contains("linked statically"));
     let none = refusal(&machine, &directory.join("none"));
-    assert!(none.contains("is no program"), "{none}");
+    assert!(none.contains("is not a program"), "{none}");
     if rustix::process::geteuid().is_root() {
         let privileged = compile("pair", directory, &[]);
         std::os::unix::fs::chown(&privileged, Some(65534), None).unwrap();

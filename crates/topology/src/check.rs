@@ -76,7 +76,7 @@ pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
             let mirrors = [&port_spec.policy.mirror_ingress, &port_spec.policy.mirror_egress];
             let missing = mirrors.into_iter().flatten().find(|to| !spec.port.contains_key(*to));
             if let Some(to) = missing {
-                let reason = format!("{name} is mirrored to {switch}:{to}, which is not there");
+                let reason = format!("{name} is mirrored to {switch}:{to}, which does not exist");
                 return Err(Invalid::new(
                     reason,
                     format!("add it before: toklat port add {switch}:{to}"),
@@ -142,7 +142,7 @@ pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<
     match (owner, user) {
         (Some(owner), Some(user)) if owner != user => {
             let (owner, user) = (users::name(owner), users::name(user));
-            let reason = format!("{name} belongs to {owner}, and its switch is {user}'s");
+            let reason = format!("{name} belongs to {owner}, but its switch belongs to {user}");
             Err(Invalid::new(reason, "leave the owner out, or add a switch for each user"))
         }
         _ => Ok(()),
@@ -167,7 +167,7 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Invalid> {
     let mut cpus: Vec<_> = config.workers.iter().filter_map(|worker| worker.cpu).collect();
     cpus.sort_unstable();
     if let Some(pair) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
-        let reason = format!("{name}: two workers are to run on CPU {}", pair[0]);
+        let reason = format!("{name}: two workers would run on CPU {}", pair[0]);
         return Err(Invalid::new(reason, "name each CPU once"));
     }
     Ok(())
@@ -219,14 +219,14 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         return Err(Invalid::new(format!("{name}: {mac} is a group address"), remedy));
     }
     if spec.policy.guard && spec.policy.macs.is_empty() {
-        let reason = format!("{name} is to be guarded, and has no address of its own");
+        let reason = format!("{name} has the guard on, but no address of its own");
         return Err(Invalid::new(reason, "give it one: --mac, or macs in the topology"));
     }
     if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
         && !allowed.is_empty()
         && !allowed.contains(native)
     {
-        let reason = format!("{name}: its native VLAN {native} is none of the trunk's");
+        let reason = format!("{name}: its native VLAN {native} is not one of the trunk's");
         return Err(Invalid::new(reason, "allow it, or leave it out"));
     }
     if !spec.policy.link && !spec.kind.settings().is_guest() {

@@ -12,7 +12,7 @@ use crate::{Claim, Invalid, Kind, Policy};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Dgram {
-    /// Our end: a path, or 127.0.0.1:PORT.
+    /// The local end: a path, or 127.0.0.1:PORT.
     #[cfg_attr(feature = "clap", arg(id = "dgram", long = "dgram", value_name = "PLACE"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
     pub local: String,
@@ -31,7 +31,7 @@ impl Kind for Dgram {
         if is_path(local) == is_path(remote) && local != remote {
             return Ok(());
         }
-        let reason = format!("{port}: no datagrams go from {local:?} to {remote:?}");
+        let reason = format!("{port}: datagrams cannot go from {local:?} to {remote:?}");
         Err(Invalid::new(reason, "give two paths, or two addresses with their ports"))
     }
 

@@ -13,7 +13,8 @@ use crate::{
     Vxlan,
 };
 
-const HEADING: &str = "What it is attached to (without any: whoever opens it by its name)";
+const HEADING: &str =
+    "What the port is attached to (default: the program that opens it by its name)";
 
 /// The kind of a port, from the command line.
 #[derive(Clone, Debug, Default)]

@@ -14,10 +14,10 @@ macro_rules! with_kinds {
     ($with:ident) => {
         $with! {
             plain {
-                #[doc = "A program, or another client, that opens the port by its name."]
+                #[doc = "A program that opens the port by its name."]
                 #[default]
                 Ring "ring",
-                #[doc = "Takes everything and sends nothing."]
+                #[doc = "Accepts all frames and sends none."]
                 Null "null",
             }
             set {
@@ -127,7 +127,7 @@ macro_rules! define {
                 }
             }
 
-            /// What it tells of itself.
+            /// A short description for tables.
             #[must_use]
             pub fn settings(&self) -> &dyn Kind {
                 match self {

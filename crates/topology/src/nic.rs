@@ -1,4 +1,4 @@
-//! Emulated network cards, as a port is asked to have them.
+//! Settings of emulated network cards.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ impl NicModel {
     /// Denali's one-access NIC, the template for others: no guest has a driver for it.
     pub const ONE_ACCESS: Self = Self(&kind::ONE_ACCESS);
 
-    /// Its row in the table of NICs.
+    /// Its row in the table of NICs, which [`KINDS`] lists.
     #[must_use]
     pub const fn kind(self) -> &'static Kind {
         self.0
@@ -69,7 +69,7 @@ impl fmt::Debug for NicModel {
 
 /// A name that no model of network card has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("say one of {}", KINDS.map(|kind| kind.name).join(", "))]
+#[error("use one of {}", KINDS.map(|kind| kind.name).join(", "))]
 pub struct NoModel;
 
 impl FromStr for NicModel {
@@ -99,23 +99,23 @@ impl<'de> Deserialize<'de> for NicModel {
     }
 }
 
-/// Doorbells that are held back while traffic is heavy, for one to do the work of several.
+/// Frame combining: under heavy traffic, one doorbell serves several frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Combine {
-    /// Frames that are enough, 1 to 4,096.
+    /// Frames that end the wait, 1 to 4,096.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Combine::MAX_FRAMES)))]
     pub frames: u16,
-    /// Most microseconds that a frame waits, 1 to 10,000.
+    /// Maximum wait of a frame in microseconds, 1 to 10,000.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Combine::MAX_DELAY_US)))]
     pub delay_us: u16,
 }
 
 impl Combine {
-    /// Most frames that may be waited for.
+    /// The largest number of frames to wait for.
     pub const MAX_FRAMES: u16 = 4096;
-    /// Most microseconds that a frame may wait.
+    /// The longest wait in microseconds.
     pub const MAX_DELAY_US: u16 = 10_000;
 }
 
@@ -124,7 +124,7 @@ impl FromStr for Combine {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let two = text.split_once(',').and_then(|(n, t)| Some((n.parse().ok()?, t.parse().ok()?)));
-        let (frames, delay_us) = two.ok_or("say N,T: frames, and microseconds, as in 16,50")?;
+        let (frames, delay_us) = two.ok_or("use N,T: frames and microseconds, as in 16,50")?;
         Ok(Self { frames, delay_us })
     }
 }
@@ -134,10 +134,10 @@ impl FromStr for Combine {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbell {
-    /// As messages, of which a worker hears even asleep.
+    /// As messages, which wake a sleeping worker.
     #[default]
     Trap,
-    /// As memory that the worker looks at. (e1000 family.)
+    /// As memory that the worker polls (e1000 family only).
     Shared,
 }
 
@@ -148,12 +148,12 @@ impl FromStr for Doorbell {
         match text {
             "trap" => Ok(Self::Trap),
             "shared" => Ok(Self::Shared),
-            _ => Err("say trap or shared"),
+            _ => Err("use trap or shared"),
         }
     }
 }
 
-/// An emulated network card, and how it is to be.
+/// An emulated network card and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -162,17 +162,19 @@ pub struct NicConfig {
     /// The model that the guest sees.
     #[cfg_attr(feature = "clap", arg(id = "vfio_user", long = "nic", value_name = "MODEL"))]
     pub model: NicModel,
-    /// It offers a shared status block to drivers that know of it.
+    /// Offer a shared status block (CSB) to drivers that support it. They then need fewer register
+    /// accesses.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long))]
     pub csb: bool,
-    /// Under heavy traffic, frames wait for others of their guest: until there are so many, or for
-    /// so many microseconds.
+    /// Under heavy traffic, combine frames that the guest sends: wait for N frames, or for T
+    /// microseconds.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N,T"))]
     pub combine: Option<Combine>,
-    /// How doorbells reach it: as messages (trap), or by memory that its worker looks at (shared),
-    /// also when idle, once a millisecond; then all other writes wait for their end.
+    /// How doorbells reach the card: as messages (trap), or by memory that its worker polls
+    /// (shared). A worker polls an idle card once a millisecond. With shared, each other register
+    /// write waits until it is done.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "trap|shared", default_value = "trap"))]
     pub doorbell: Doorbell,

@@ -15,12 +15,12 @@ pub struct PcapRead {
     #[cfg_attr(feature = "clap", arg(id = "pcap_read", long = "pcap-read", value_name = "FILE"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::FilePath))]
     pub path: String,
-    /// Start it again at its end.
+    /// Start over at the end of the file.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long = "loop"))]
     pub repeat: bool,
-    /// Percent of the recorded pace (200: twice as fast), 0 for as fast as possible; on the command
-    /// line how many times as fast, as in 0.5, or max.
+    /// Speed in percent of the recorded pace (200: twice as fast); 0 for as fast as possible. On
+    /// the command line, a factor such as 0.5, or max.
     #[serde(default = "recorded_pace")]
     #[cfg_attr(feature = "clap", arg(long = "speed", value_name = "N|max", default_value = "1"))]
     #[cfg_attr(feature = "clap", arg(value_parser = speed_percent))]
@@ -36,7 +36,7 @@ fn speed_percent(text: &str) -> Result<u32, &'static str> {
     if text == "max" {
         return Ok(0);
     }
-    let times: f64 = text.parse().map_err(|_| "say how many times as fast, as in 2, or max")?;
+    let times: f64 = text.parse().map_err(|_| "use a factor such as 2, or max")?;
     if !(0.01..=1_000_000.0).contains(&times) {
         return Err("from 0.01 to 1000000 times, or max");
     }

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::place::{check_absolute, make_absolute};
 use crate::{Claim, Invalid, Kind, Policy};
 
-/// Writes what it receives into a pcapng file.
+/// Writes the frames that it receives into a pcapng file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PcapWrite {
-    /// The file, which is made, or emptied.
+    /// The file, which is created or overwritten.
     #[cfg_attr(feature = "clap", arg(id = "pcap_write", long = "pcap-write", value_name = "FILE"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::FilePath))]
     pub path: String,

@@ -49,8 +49,9 @@ pub(crate) fn check(port: &str, place: &str) -> Result<(), Invalid> {
         Place::Path(_) => check_socket_path(port, place),
         Place::Inet(address) if address.ip().is_loopback() && address.port() != 0 => Ok(()),
         Place::Inet(address) => {
-            let reason = format!("{port}: {address} is no address and port of this machine's own");
-            let remedy = "use 127.0.0.1 or [::1], and a tunnel such as ssh -L to go further";
+            let reason = format!("{port}: {address} is not a loopback address with a port");
+            let remedy =
+                "use 127.0.0.1 or [::1]; to reach other machines, use a tunnel such as ssh -L";
             Err(Invalid::new(reason, remedy))
         }
     }
@@ -64,7 +65,7 @@ pub(crate) fn check_named(port: &str, path: Option<&String>) -> Result<(), Inval
 fn check_socket_path(port: &str, path: &str) -> Result<(), Invalid> {
     check_absolute(port, path)?;
     if path.len() > MAX_SOCKET_PATH || path.contains('\0') {
-        let reason = format!("{port}: {path:?} is no path of a socket");
+        let reason = format!("{port}: {path:?} cannot be a socket's path");
         return Err(Invalid::new(reason, format!("use at most {MAX_SOCKET_PATH} bytes")));
     }
     Ok(())
@@ -76,12 +77,12 @@ pub(crate) fn check_absolute(port: &str, path: &str) -> Result<(), Invalid> {
         return Ok(());
     }
     let reason = format!("{port}: {path:?} is a relative path");
-    Err(Invalid::new(reason, "the daemon runs elsewhere: give the whole path"))
+    Err(Invalid::new(reason, "the daemon has another working directory: give an absolute path"))
 }
 
 /// Makes a path absolute, because the daemon has another working directory.
 pub(crate) fn make_absolute(path: &mut String) -> Result<(), Invalid> {
-    let wrong = |why: String| Invalid::new(format!("{path:?} is no path: {why}"), "name a file");
+    let wrong = |why: String| Invalid::new(format!("{path:?} is not a path: {why}"), "name a file");
     let absolute = std::path::absolute(&*path).map_err(|error| wrong(error.to_string()))?;
     let absolute = absolute.into_os_string().into_string();
     *path = absolute.map_err(|_| wrong("the directory's name is not UTF-8".into()))?;
@@ -94,7 +95,7 @@ pub(crate) fn make_place_absolute(place: &mut String) -> Result<(), Invalid> {
         return Ok(());
     }
     if is_meant_as_an_address(place) {
-        let reason = format!("{place} is no address with a port");
+        let reason = format!("{place} is not an address with a port");
         return Err(Invalid::new(reason, format!("use 127.0.0.1:PORT, or a path: ./{place}")));
     }
     make_absolute(place)

@@ -1,4 +1,4 @@
-//! Quotas: how much one user may hold of what all share.
+//! Quotas: limits on how much of the shared resources one user may hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::users;
 
-/// How many, or how many bytes, one user may hold.
+/// A limit: a count or a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// At most so many.
+    /// At most this many.
     AtMost(u64),
-    /// As many as there are.
+    /// No limit.
     None,
 }
 
@@ -30,9 +30,9 @@ impl Limit {
     }
 }
 
-/// Text that is no limit.
+/// An invalid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no limit; use a number, such as 100 or 2GiB, or none")]
+#[error("{0:?} is not a limit; use a number, such as 100 or 2GiB, or none")]
 pub struct NoLimit(String);
 
 impl FromStr for Limit {
@@ -92,28 +92,28 @@ impl<'de> Deserialize<'de> for Limit {
     }
 }
 
-/// What one user may hold; what is not said is as by default.
+/// Limits for one user. A limit that is not set has its default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
-    /// Ports, of all switches together. By default 1,024, and a quarter of one switch's.
+    /// Ports in all switches together. Default: 1,024, and at most a quarter of a switch's ports.
     pub ports: Option<Limit>,
-    /// Switches that the user made by opening a port of them. By default 8.
+    /// Switches that the user created by opening a port of them. Default: 8.
     pub switches: Option<Limit>,
-    /// Pipes. By default 128.
+    /// Pipes. Default: 128.
     pub pipes: Option<Limit>,
-    /// Bytes of the memory that the user lends for ports and pipes. By default a quarter of the
-    /// machine's.
+    /// Bytes of memory that the user lends for ports and pipes. Default: a quarter of the machine's
+    /// memory.
     pub memory: Option<Limit>,
-    /// Connections to the attach socket, at a time. By default 64.
+    /// Connections to the attach socket at a time. Default: 64.
     pub connections: Option<Limit>,
-    /// Learned addresses in the table of one switch. By default a share of the table.
+    /// Learned addresses in the table of one switch. Default: a share of the table.
     pub addresses: Option<Limit>,
 }
 
 impl Quota {
-    /// With what is not said as in `other`.
+    /// Takes each limit that is not set from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -127,23 +127,23 @@ impl Quota {
     }
 }
 
-/// Quotas as configured: of every user, and of users by name or uid. Root and the daemon's user
-/// have no limits, but those that stand under their names.
+/// Configured quotas: for every user, and for single users by name or uid. Root and the daemon's
+/// user have only the limits that are set under their own names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
-    /// Of every user.
+    /// For every user.
     #[serde(flatten)]
     pub each: Quota,
-    /// Of some, by uid.
+    /// For single users, by uid.
     #[serde(with = "users::by_uid")]
     #[cfg_attr(feature = "schemars", schemars(with = "BTreeMap<String, Quota>"))]
     pub user: BTreeMap<u32, Quota>,
 }
 
 impl Quotas {
-    /// True if all is as by default.
+    /// True if no limit is set.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -61,7 +61,7 @@ impl JsonSchema for Limit {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let description = "A number, as in 100 or 2GiB, or none";
+        let description = "A number such as 100 or 2GiB, or none";
         json_schema!({ "type": ["integer", "string"], "minimum": 0, "description": description })
     }
 }

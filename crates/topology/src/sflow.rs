@@ -25,7 +25,7 @@ impl FromStr for Collector {
                 Ok(Self(address))
             }
             _ => Err(format!(
-                "{text} is no collector's address: say 192.0.2.1, 192.0.2.1:6343 or [2001:db8::1]:6343"
+                "{text} is not a collector's address: use 192.0.2.1, 192.0.2.1:6343 or [2001:db8::1]:6343"
             )),
         }
     }

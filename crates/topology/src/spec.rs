@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Collector, Policy, PortKind, Quotas, SwitchConfig, users};
 
-/// Everything as configured: the topology file. Ports that clients made by opening them do not
-/// belong to it.
+/// The whole configuration: the topology file. Ports that clients created by opening them are not
+/// part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// What users may hold.
+    /// Limits for users.
     #[serde(default, skip_serializing_if = "Quotas::is_default")]
     pub quota: Quotas,
     /// Switches by name.
@@ -20,7 +20,7 @@ pub struct Topology {
     pub switch: BTreeMap<String, SwitchSpec>,
 }
 
-/// A switch as configured. Its settings stand at the same level as `owner` and `port`.
+/// A configured switch. Its settings stand at the same level as `owner` and `port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -28,25 +28,25 @@ pub struct SwitchSpec {
     /// Its settings.
     #[serde(flatten)]
     pub config: SwitchConfig,
-    /// The only user, beside root and the daemon's, who may open ports that name no owner; `None`
-    /// for everybody who may use the attach socket. A name or a uid; read back as a uid.
+    /// The only user, besides root and the daemon's, that may open ports without an owner of their
+    /// own. A name or a uid; read back as a uid. `None`: every user that may use the attach socket.
     #[serde(default, deserialize_with = "users::optional_uid")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::user"))]
     pub owner: Option<u32>,
-    /// The tenant whose switch it is, as `owner` for all of its ports: none of them may be another
-    /// user's.
+    /// The tenant that the switch belongs to, as `owner` for all of its ports. No port of it may
+    /// have another owner.
     #[serde(default, deserialize_with = "users::optional_uid")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::user"))]
     pub user: Option<u32>,
-    /// Where samples of its traffic are sent by sFlow, version 5; `None` for nowhere.
+    /// The collector that gets samples of the traffic by sFlow version 5; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<String>"))]
     pub sflow: Option<Collector>,
-    /// One in so many frames is sampled, 1 to 16,777,216; `None` for 10,000.
+    /// The sampling rate: one frame in this many, 1 to 16,777,216; `None` for 10,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_777_216)))]
     pub sflow_rate: Option<u32>,
-    /// Seconds from one report of the ports' counters to the next, 1 to 3600; `None` for 20.
+    /// Seconds between reports of the ports' counters, 1 to 3600; `None` for 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 3600)))]
     pub sflow_polling_s: Option<u32>,
@@ -55,7 +55,7 @@ pub struct SwitchSpec {
     pub port: BTreeMap<String, PortSpec>,
 }
 
-/// A port as configured. Its policy stands at the same level as `kind`.
+/// A configured port. Its policy stands at the same level as `kind`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -66,8 +66,8 @@ pub struct PortSpec {
     /// The worker that serves it; `None` for the least loaded.
     #[serde(default)]
     pub worker: Option<u16>,
-    /// The only user, beside root and the daemon's, who may open it; `None` for the switch's. A
-    /// name or a uid; read back as a uid.
+    /// The only user, besides root and the daemon's, that may open the port; `None` for the
+    /// switch's owner. A name or a uid; read back as a uid.
     #[serde(default, deserialize_with = "users::optional_uid")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::user"))]
     pub owner: Option<u32>,

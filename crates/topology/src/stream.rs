@@ -10,13 +10,13 @@ use crate::{Claim, Invalid, Kind, Policy, place};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// A Unix socket's path, or 127.0.0.1:PORT for TCP. Without, SWITCH-PORT.sock in the runtime
+    /// A Unix socket's path, or 127.0.0.1:PORT for TCP. Default: SWITCH-PORT.sock in the runtime
     /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "stream", long = "stream", value_name = "PLACE"))]
     #[cfg_attr(feature = "clap", arg(num_args = 0..=1, value_hint = clap::ValueHint::AnyPath))]
     pub address: Option<String>,
-    /// Connect to the other end, which listens (QEMU: server=on), instead of listening for it.
+    /// Connect to a peer that listens (QEMU: server=on), instead of listening for it.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long))]
     pub client: bool,

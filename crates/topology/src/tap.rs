@@ -6,23 +6,23 @@ use crate::check::{check_ifname, check_range};
 use crate::place::in_namespace;
 use crate::{Claim, Invalid, Kind, Policy};
 
-/// A tap interface, which the daemon makes (it needs CAP_NET_ADMIN).
+/// A tap interface that the daemon creates (needs CAP_NET_ADMIN).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
-    /// Its name; on the command line, the port's if it is left out.
+    /// The interface's name. On the command line, the default is the port's name.
     #[cfg_attr(feature = "clap", arg(id = "tap", long = "tap", value_name = "IFNAME"))]
     #[cfg_attr(feature = "clap", arg(num_args = 0..=1, default_missing_value = ""))]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 15)))]
     pub ifname: String,
-    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path.
-    /// Without, the daemon's.
+    /// The interface's network namespace: a name in /run/netns, a process id or an absolute path.
+    /// Default: the daemon's.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub netns: Option<String>,
-    /// Its queues, 1 to 8.
+    /// The number of queues, 1 to 8.
     #[serde(default = "one_queue")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = one_queue()))]
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..=8)))]
@@ -35,7 +35,7 @@ const fn one_queue() -> u16 {
 }
 
 impl Tap {
-    /// Most queues.
+    /// The maximum number of queues.
     pub const MAX_QUEUES: u16 = 8;
 
     /// One of this name, in the daemon's namespace, with one queue.

@@ -13,13 +13,13 @@ use crate::{Claim, Combine, Doorbell, Invalid, Kind, NicConfig, Policy};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VfioUser {
-    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime
+    /// The socket that the front end connects to. Default: SWITCH-PORT.sock in the runtime
     /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "socket", long = "socket", value_name = "SOCKET"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
     pub path: Option<String>,
-    /// What the guest sees, and how it is to be.
+    /// The card that the guest sees, and its settings.
     #[cfg_attr(feature = "clap", command(flatten))]
     pub nic: NicConfig,
 }
@@ -35,7 +35,7 @@ impl Kind for VfioUser {
         }
         if nic.doorbell == Doorbell::Shared && kind.shared_pages.is_none() {
             let reason = format!("{port}: doorbells of {} cannot be shared", kind.title);
-            return Err(Invalid::new(reason, "take 82574l, or leave them as they are"));
+            return Err(Invalid::new(reason, "use --nic 82574l, or leave out --doorbells shared"));
         }
         let Some(combine) = nic.combine else { return Ok(()) };
         let (frames, delay_us) = (combine.frames.into(), combine.delay_us.into());

@@ -12,18 +12,18 @@ use crate::{Claim, Invalid, Kind, Policy};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VhostUser {
-    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime
+    /// The socket that the front end connects to. Default: SWITCH-PORT.sock in the runtime
     /// directory.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(id = "vhost_user", long = "vhost-user"))]
     #[cfg_attr(feature = "clap", arg(value_name = "SOCKET", num_args = 0..=1))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
     pub path: Option<String>,
-    /// Connect to the other end, which listens (QEMU: server=on), instead of listening for it.
+    /// Connect to a front end that listens (QEMU: server=on), instead of listening for it.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long))]
     pub client: bool,
-    /// Most pairs of queues, 1 to 16; the front end says how many it uses.
+    /// Maximum number of queue pairs, 1 to 16. The front end chooses how many it uses.
     #[serde(default = "all_queues")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = all_queues()))]
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..=16)))]
@@ -36,7 +36,7 @@ const fn all_queues() -> u16 {
 }
 
 impl VhostUser {
-    /// Most pairs of queues.
+    /// The maximum number of queue pairs.
     pub const MAX_QUEUES: u16 = 16;
 }
 

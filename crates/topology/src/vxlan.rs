@@ -10,32 +10,33 @@ use crate::check::check_range;
 use crate::place::in_namespace;
 use crate::{Claim, Invalid, Kind, Policy};
 
-/// A VXLAN tunnel (RFC 7348) to other hosts: toklat, the Linux kernel, or any other end of VXLAN.
+/// A VXLAN tunnel (RFC 7348) to other hosts, which run toklat, the Linux kernel's VXLAN, or any
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Vxlan {
-    /// The segment, 1 to 16,777,215; a host has one port in it at each local address.
+    /// The segment (VNI), 1 to 16,777,215. A host can have one port in it for each local address.
     #[cfg_attr(feature = "clap", arg(id = "vxlan", long = "vxlan", value_name = "VNI"))]
     pub vni: Vni,
-    /// This host's address in the network between the hosts.
+    /// This host's address in the underlay network.
     #[cfg_attr(feature = "clap", arg(long, value_name = "IP"))]
     pub local: IpAddr,
-    /// The other hosts' addresses there, 1 to 1,024; on the command line, give it once for each
-    /// host.
+    /// The other hosts' underlay addresses, 1 to 1,024 of them. On the command line, give one flag
+    /// for each host.
     #[cfg_attr(feature = "clap", arg(long = "peer", value_name = "IP", required = true))]
     #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = Vxlan::MAX_PEERS)))]
     pub peers: Vec<IpAddr>,
-    /// The UDP port of all of them.
+    /// The UDP port of all hosts.
     #[serde(default = "vxlan_port")]
     #[cfg_attr(feature = "clap", arg(id = "vxlan_port", long = "vxlan-port", value_name = "PORT"))]
     #[cfg_attr(feature = "clap", arg(default_value_t = vxlan_port()))]
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..)))]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_535)))]
     pub port: u16,
-    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path.
-    /// Without, the daemon's.
+    /// The tunnel's network namespace: a name in /run/netns, a process id or an absolute path.
+    /// Default: the daemon's.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub netns: Option<String>,
@@ -46,7 +47,7 @@ const fn vxlan_port() -> u16 {
 }
 
 impl Vxlan {
-    /// Most other hosts.
+    /// The maximum number of other hosts.
     pub const MAX_PEERS: usize = 1024;
 
     fn check_peers(&self, port: &str) -> Result<(), Invalid> {
@@ -78,7 +79,7 @@ impl Kind for Vxlan {
         check_range(port, "port", self.port.into(), 1, u16::MAX.into())?;
         let wrong = |ip: &&IpAddr| ip.is_unspecified() || ip.is_multicast();
         if let Some(ip) = std::iter::once(&self.local).chain(&self.peers).find(wrong) {
-            let reason = format!("{port}: {ip} is no address of one host");
+            let reason = format!("{port}: {ip} is not an address of one host");
             return Err(Invalid::new(reason, "name each host by its own address"));
         }
         self.check_peers(port)

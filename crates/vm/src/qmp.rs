@@ -31,9 +31,10 @@ impl Qmp {
             .with_context(|| format!("QEMU has no monitor at {}", path.display()))?;
         socket.set_read_timeout(Some(ANSWER))?;
         let mut qmp = Self { socket: BufReader::new(socket), deleted: Vec::new() };
-        let greeting = qmp.line().context("This is no QMP monitor, or somebody else has it")?;
+        let greeting =
+            qmp.line().context("This is not a QMP monitor, or another client uses it")?;
         if greeting.get("QMP").is_none() {
-            bail!("{} is no QMP monitor", path.display());
+            bail!("{} is not a QMP monitor", path.display());
         }
         qmp.execute("qmp_capabilities", &json!({}))?;
         Ok(qmp)

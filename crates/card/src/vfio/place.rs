@@ -15,7 +15,7 @@ const UNPROTECTED: &str = "vfio-noiommu";
 #[non_exhaustive]
 pub enum PlaceError {
     /// The text is no PCI address.
-    #[error("{0:?} is no PCI address such as 0000:03:00.0")]
+    #[error("{0:?} is not a PCI address such as 0000:03:00.0")]
     Address(String),
     /// There is no card at the address.
     #[error("There is no PCI device {0}; lspci -D lists them")]

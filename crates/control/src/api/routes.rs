@@ -113,7 +113,7 @@ routes! {
         "Forgets learned addresses.";
     DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
     GET "/v1/switches/{switch}/drops" ListDrops ("") -> "Dropped" false
-        "Frames that were dropped since a place (`?since=`), with the reason; recorded while somebody asks.";
+        "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
     GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
     GET "/v1/quotas" GetQuotas ("") -> "QuotaInfo" false "What users hold, and may hold.";

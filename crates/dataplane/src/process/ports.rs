@@ -282,7 +282,7 @@ impl Process {
     ) -> Result<Answer, String> {
         self.record(port)?;
         if mac.is_group() || mac.word() == 0 {
-            return Err(format!("{mac} is no unicast address; only those are at a port"));
+            return Err(format!("{mac} is not a unicast address; only those are at a port"));
         }
         let filter = vlan.map_or(0, frame::VlanId::get);
         let added = self.common.fdb.add_static(filter, mac, port, clock());

@@ -224,7 +224,7 @@ fn an_origin_has_no_more_entries_than_its_capacity() {
 #[test]
 fn no_station_has_address_zero_or_a_group_address() {
     let fdb = Fdb::private(64, 4).unwrap();
-    assert_eq!(at(&fdb, 0), None, "an empty way is no entry");
+    assert_eq!(at(&fdb, 0), None, "an empty way is not an entry");
     assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));
     assert!(!fdb.add_static(0, Mac::BROADCAST, 1, Nanos(0)));
     assert!(!fdb.remove(0, Mac::from_word(0)));

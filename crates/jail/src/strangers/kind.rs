@@ -105,7 +105,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let is_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type as u64 == 0x0102_1994;
         assert_eq!(kind(&file), if is_tmpfs { Kind::Memory } else { Kind::Other });
-        assert_eq!(kind(File::open(dir).unwrap()), Kind::Other, "a directory is no memory");
+        assert_eq!(kind(File::open(dir).unwrap()), Kind::Other, "a directory cannot be memory");
     }
 
     /// Objective: an eventfd is identified without waking its watchers, and is non-blocking

@@ -95,7 +95,7 @@ fn figure(command: &mut Command) -> Result<f64> {
         bail!("{}", said.trim());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().with_context(|| format!("{text:?} is no number: {said}"))
+    text.trim().parse().with_context(|| format!("{text:?} is not a number: {said}"))
 }
 
 /// `netmap.c` with these arguments under the library, beside a daemon.

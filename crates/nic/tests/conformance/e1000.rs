@@ -375,7 +375,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     card.look("RAL0", 0x5400);
     card.look("RAH0", 0x5404);
     card.look("PBA", PBA);
-    card.store("IMC is no register", IMC, u32::MAX);
+    card.store("IMC is not a register", IMC, u32::MAX);
     card.store("GCR", GCR, 0);
     card.store("IVAR", 0xe4, 0x8000_0b0a);
     card.store("EIAC", 0xdc, 0x01f0_0000);

@@ -247,7 +247,7 @@ unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
     let given = given.ok_or_else(|| invalid("No filter was given"))?;
     // SAFETY: the caller keeps this function's contract.
     if unsafe { real::bpf_validate(given.code.cast(), given.len as c_int) } == 0 {
-        return Err(invalid("The filter is no valid program"));
+        return Err(invalid("The filter is not a valid program"));
     }
     // SAFETY: the caller passes this many instructions of eight bytes.
     let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();

@@ -13,16 +13,16 @@ use control::{Global, Result};
 /// Options of `toklat daemon`.
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
-    /// Topology file to apply if nothing was applied before
+    /// Topology file to apply at the first start
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// Directory where what was applied is kept [default: the runtime directory]
+    /// Directory that keeps the applied topology [default: the runtime directory]
     #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY")]
     state_dir: Option<PathBuf>,
     /// Group whose members may open ports, by name or number [default: only the daemon's user]
     #[arg(long)]
     group: Option<String>,
-    /// Group whose members may control everything, as the daemon's user may
+    /// Group whose members may control the daemon, as its user may
     #[arg(long, value_name = "GROUP")]
     control_group: Option<String>,
     /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000
@@ -31,19 +31,19 @@ pub struct DaemonArgs {
     /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
-    /// What each user may hold, but for root and the daemon's user, as in ports=100,memory=2GiB:
-    /// ports, switches, pipes, memory, connections, addresses. What is configured (toklat quota)
-    /// comes first
+    /// Limits of each user, except root and the daemon's user, as in ports=100,memory=2GiB. Limits
+    /// exist for ports, switches, pipes, memory, connections and addresses. Configured limits
+    /// (toklat quota) take precedence
     #[arg(long, value_name = "WHAT=LIMIT,...", value_delimiter = ',')]
     quota: Vec<QuotaOption>,
-    /// Refuse ports of switches that were not added, instead of making the switch
+    /// Refuse to open ports of switches that do not exist, instead of creating the switch
     #[arg(long)]
     no_auto_switch: bool,
-    /// Start no data process that the kernel, or a container, does not let be confined in every way
-    /// (toklat switch show NAME names the walls)
+    /// Refuse to start data processes that cannot be fully confined here (toklat switch show NAME
+    /// lists the walls)
     #[arg(long)]
     require_walls: bool,
-    /// Let data processes run on when a signal stops the daemon; the next one finds them
+    /// Let data processes continue when a signal stops the daemon; the next daemon takes them over
     #[arg(long)]
     leave_data_processes: bool,
 }

@@ -14,7 +14,7 @@ use control::{Global, Result};
 /// What can be done with forwarding tables.
 #[derive(Debug, Subcommand)]
 pub enum FdbCommand {
-    /// Show which addresses are at which ports
+    /// Show addresses and their ports
     Show {
         /// A switch (vale0) or a port (vale0:p1)
         name: Name,
@@ -22,13 +22,13 @@ pub enum FdbCommand {
         #[arg(long)]
         vlan: Option<VlanId>,
     },
-    /// Add an address that stays
+    /// Add a static address
     Add {
-        /// The port where it is, as in vale0:p1
+        /// The address's port, as in vale0:p1
         port: PortName,
         /// The address
         mac: Mac,
-        /// Its VLAN, if the port is in one
+        /// The VLAN, if the port is in one
         #[arg(long)]
         vlan: Option<VlanId>,
     },
@@ -38,11 +38,11 @@ pub enum FdbCommand {
         switch: SwitchName,
         /// The address
         mac: Mac,
-        /// Its VLAN
+        /// The VLAN
         #[arg(long)]
         vlan: Option<VlanId>,
     },
-    /// Forget learned addresses: a switch's, or a port's; those that were added stay
+    /// Forget the learned addresses of a switch or a port; static addresses stay
     Flush {
         /// A switch (vale0) or a port (vale0:p1)
         name: Name,

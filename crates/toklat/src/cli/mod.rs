@@ -61,10 +61,10 @@ enum Command {
     /// Run the data process of a switch; the daemon starts it
     #[command(hide = true)]
     DataProcess(daemon::DataProcessArgs),
-    /// Print the version of the messages between daemon and data process; the daemon asks for it
+    /// Print the version of the messages between daemon and data process; the daemon calls this
     #[command(hide = true)]
     ControlVersion,
-    /// Show how the daemon is
+    /// Show the daemon's status
     Status,
     /// Add, change, remove and show switches
     #[command(subcommand)]
@@ -77,18 +77,18 @@ enum Command {
     Fdb(fdb::FdbCommand),
     /// Show pipes
     Pipes,
-    /// Show and change how much each user may hold
+    /// Show and change users' limits
     #[command(subcommand)]
     Quota(quota::QuotaCommand),
     /// Show counters, or rates with --watch
     Stats(stats::StatsArgs),
     /// Show a live view of ports, rates, drops and workers
     Top(top::TopArgs),
-    /// Make switches and ports as a topology file says
+    /// Create and change switches and ports by a topology file
     Apply(topology::ApplyArgs),
     /// Print switches and ports as a topology file
     Export,
-    /// Replace data processes by the installed version, without loss
+    /// Restart data processes with the installed version, without losing frames
     Upgrade(service::UpgradeArgs),
     /// Stop the daemon
     Stop(service::StopArgs),
@@ -102,8 +102,8 @@ enum Command {
     Ping(tools::ping::PingArgs),
     /// Pass frames between two ports
     Bridge(tools::bridge::BridgeArgs),
-    /// Give all guests of a switch a way out: addresses, name servers, NAT, forwarded ports (by
-    /// passt)
+    /// Connect the guests of a switch to the outside: addresses, name servers, NAT, forwarded ports
+    /// (by passt)
     Uplink(tools::uplink::UplinkArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),
@@ -113,9 +113,9 @@ enum Command {
     Extcap(tools::cap::extcap::ExtcapArgs),
     /// Drive a network card of this machine (VFIO), and exchange frames through it
     Card(tools::card::CardArgs),
-    /// See a switch at work: processes at its ports, rates, losses, round trips
+    /// Watch a switch at work: processes at its ports, rates, losses, round trips
     Demo(tools::demo::DemoArgs),
-    /// Clean up after a demo, when that is gone; the demo starts it
+    /// Clean up after a demo has ended; the demo starts this
     #[command(hide = true)]
     DemoWatch(tools::demo::watcher::WatchArgs),
 
@@ -127,7 +127,7 @@ enum Command {
     LibvirtHook(integration::libvirt::HookArgs),
 
     // Measuring.
-    /// Measure toklat beside a floor and other switches
+    /// Benchmark toklat against a floor and other switches
     #[command(subcommand)]
     Bench(lab::bench::BenchCommand),
 

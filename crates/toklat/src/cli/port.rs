@@ -26,7 +26,7 @@ use vm::Qmp;
 /// What can be done with ports.
 #[derive(Debug, Subcommand)]
 pub enum PortCommand {
-    /// Add a port; without a kind it waits for the client that opens it by its name
+    /// Add a port; without a kind, a program opens it by its name
     #[command(after_help = "Examples:\n  \
         toklat port add vale0:p1 --lossless\n  \
         toklat port add vale0:up --vlan-trunk 10,20 --native 10 --tap tap0 --netns blue\n  \
@@ -53,8 +53,7 @@ pub enum PortCommand {
         #[command(flatten)]
         policy: Box<PolicyOptions>,
     },
-    /// Plug the emulated card of a port into its virtual machine again, after the two lost each
-    /// other
+    /// Plug a port's emulated card into its virtual machine again, after they lost their connection
     #[command(
         after_help = "Example, for a QEMU started with -qmp unix:/tmp/qmp.sock,server=on,wait=off:\n  \
         toklat port reattach vale0:vm1 --qmp /tmp/qmp.sock"
@@ -65,10 +64,10 @@ pub enum PortCommand {
         /// QEMU's monitor
         #[arg(long, value_name = "SOCKET")]
         qmp: PathBuf,
-        /// What the device is called in QEMU
+        /// The device's id in QEMU
         #[arg(long, value_name = "ID", default_value = "nic0")]
         id: String,
-        /// Even a card with MSI-X (82574l), with which QEMU 11.1 ends itself as it is unplugged
+        /// Also unplug a card with MSI-X (82574l), although QEMU 11.1 aborts when it is unplugged
         #[arg(long)]
         force: bool,
     },

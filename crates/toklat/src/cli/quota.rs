@@ -15,21 +15,21 @@ use control::{Global, Result};
 /// What can be done with quotas.
 #[derive(Debug, Subcommand)]
 pub enum QuotaCommand {
-    /// Show who holds how much, and how much that may be
+    /// Show what each user holds, with the limits
     Show,
-    /// Change how much each user, or one, may hold; root and the daemon's user are limited by name
-    /// only
+    /// Change the limits of every user, or of one. Limits of every user do not apply to root and
+    /// the daemon's user
     Set(SetArgs),
 }
 
 /// Options of `toklat quota set`.
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// Of this user only, by name or number
+    /// Change the limits of this user only, by name or uid
     #[arg(long, value_parser = users::uid)]
     user: Option<u32>,
-    /// As in ports=100, memory=2GiB, pipes=none (no limit) or switches=default: ports, switches,
-    /// pipes, memory, connections, addresses
+    /// Limits of ports, switches, pipes, memory, connections and addresses, as in ports=100,
+    /// memory=2GiB, pipes=none (no limit) or switches=default
     #[arg(required = true, value_name = "WHAT=LIMIT")]
     quota: Vec<QuotaOption>,
 }
@@ -52,7 +52,7 @@ impl FromStr for QuotaOption {
         };
         let option = Self { what: what.into(), limit };
         serde_json::from_value::<Quota>(option.json().into()).map_err(|_| {
-            format!("{what:?} is none of ports, switches, pipes, memory, connections, addresses")
+            format!("{what:?} is not one of ports, switches, pipes, memory, connections, addresses")
         })?;
         Ok(option)
     }

@@ -6,7 +6,7 @@
 /// Names the part that is not a number, or that ends before it begins.
 pub fn numbers(text: &str) -> Result<Vec<u16>, String> {
     let number =
-        |word: &str| word.trim().parse::<u16>().map_err(|_| format!("{word:?} is no number"));
+        |word: &str| word.trim().parse::<u16>().map_err(|_| format!("{word:?} is not a number"));
     let mut all = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -21,7 +21,7 @@ pub struct UpgradeArgs {
 /// Options of `toklat stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// Let the data processes run on; a daemon that is started again finds them
+    /// Let the data processes continue; a restarted daemon takes them over
     #[arg(long)]
     leave_data_processes: bool,
 }

@@ -56,7 +56,7 @@ pub enum SwitchCommand {
 pub enum IdleOption {
     /// Spin up to 50 us after the last frame, then sleep
     Auto,
-    /// Spin for ever: shortest latency, a whole CPU each
+    /// Spin forever: shortest latency, a whole CPU each
     Poll,
     /// Sleep at once: least CPU time, longest latency
     Sleep,
@@ -68,41 +68,43 @@ pub struct Settings {
     /// What workers do when there is nothing to do [default: auto]
     #[arg(long, value_name = "HOW")]
     idle: Option<IdleOption>,
-    /// Most frames that a port hands in per turn, 1 to 1024 [default: 64]
+    /// Maximum frames taken from a port per turn, 1 to 1024 [default: 64]
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: Option<u16>,
     /// Seconds after which a learned address is forgotten, 0 for never [default: 300]
     #[arg(long, value_name = "SECONDS")]
     fdb_ageing: Option<u32>,
-    /// A sender waits while a lossless port frees any slot within so many milliseconds; then the
-    /// port is stalled, and drops at once, until there is room [default: 200]
+    /// Senders wait for a lossless port as long as it frees a slot within this many milliseconds;
+    /// otherwise it drops frames until it has room [default: 200]
     #[arg(long, value_name = "MS")]
     stall_timeout: Option<u32>,
-    /// Most memory that is mapped for one guest, such as 512GiB [default: 4TiB]
+    /// Maximum memory that is mapped for one guest, such as 512GiB [default: 4TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_guest_memory: Option<u64>,
-    /// Most memory that is mapped for all guests and clients, half of it guaranteed to ports in
-    /// equal parts [default: 64TiB]
+    /// Maximum memory that is mapped for all guests and clients; half of it is guaranteed to ports
+    /// in equal parts [default: 64TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_mapped_memory: Option<u64>,
-    /// Most memory of a region with rings, but of root's and the daemon's user's [default: 256MiB]
+    /// Maximum size of a region with rings, except those of root and the daemon's user [default:
+    /// 256MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_region_memory: Option<u64>,
-    /// The tenant whose switch it is, by name or uid: no other user may have a port of it (beside
-    /// root and the daemon's user)
+    /// The tenant that the switch belongs to, by name or uid: no other user may open a port of it
+    /// (besides root and the daemon's user)
     #[arg(long, value_name = "USER|none")]
     user: Option<Or<UserId>>,
-    /// The only user, by name or uid, who may open ports that name no owner (beside root and the
-    /// daemon's user)
+    /// The only user, by name or uid, that may open ports without an owner of their own (besides
+    /// root and the daemon's user)
     #[arg(long, value_name = "USER|none")]
     owner: Option<Or<UserId>>,
-    /// Send samples of the traffic and the ports' counters there, by sFlow [default port: 6343]
+    /// Send samples of the traffic and the ports' counters to this sFlow collector [default port:
+    /// 6343]
     #[arg(long, value_name = "ADDR[:PORT]|none")]
     sflow: Option<Or<Collector>>,
-    /// Sample one in so many frames [default: 10000]
+    /// Sample one frame in this many [default: 10000]
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     sflow_rate: Option<u32>,
-    /// Send the ports' counters so often [default: 20]
+    /// Seconds between reports of the ports' counters [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     sflow_polling: Option<u32>,
 }
@@ -124,7 +126,7 @@ pub struct FixedSettings {
     /// A worker on each of these CPUs, as in 2,3 or 0-1
     #[arg(long, value_name = "LIST", value_parser = cpus, conflicts_with = "workers")]
     cpus: Option<Cpus>,
-    /// Most ports, up to 16384 [default: 4096]
+    /// Maximum number of ports, up to 16384 [default: 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384))]
     max_ports: Option<u16>,
     /// Entries of the forwarding table [default: 8192]

@@ -20,16 +20,16 @@ use control::{Global, Result};
 pub struct ApplyArgs {
     /// The topology file (TOML); - for standard input
     file: PathBuf,
-    /// Only read the file and say what is wrong with it; needs no daemon
+    /// Only check the file for mistakes; needs no daemon
     #[arg(long, conflicts_with_all = ["prune", "dry_run", "yes"])]
     check: bool,
-    /// Remove what this file made before and does not name any more
+    /// Remove what an earlier version of this file added and this one does not name
     #[arg(long)]
     prune: bool,
-    /// Only say what would be done, and whose traffic that would interrupt
+    /// Only show what would change, and which ports' traffic would be interrupted
     #[arg(long)]
     dry_run: bool,
-    /// Remove what is in use without asking
+    /// Remove ports in use without asking
     #[arg(long, requires = "prune")]
     yes: bool,
 }
@@ -59,7 +59,7 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
         ask_for(&put(true, true)?)?;
     }
     let applied = put(args.prune, args.dry_run)?;
-    global.print_list(&applied, || table(&applied), "nothing to change: it is so already")
+    global.print_list(&applied, || table(&applied), "nothing to change")
 }
 
 fn count(n: usize, what: &str, plural: &str) -> String {
@@ -77,7 +77,7 @@ fn ask_for(plan: &Applied) -> Result {
     let names = names.join(", ");
     if !std::io::stdin().is_terminal() {
         bail!(
-            "{names} would be removed, and is in use; nothing was changed: use --yes to do it all the same"
+            "{names} would be removed, and is in use; nothing was changed: use --yes to remove it anyway"
         );
     }
     eprint!("Remove {names}, which is in use? [y/N] ");

@@ -122,7 +122,8 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
     if request.flags & !known != 0 || unknown {
         return Err(bad("Unknown flags are set", "set the flags of netring::attach::flags only"));
     }
-    let name = request.name().ok_or_else(|| bad("The name is no text", "use switch:port"))?;
+    let name =
+        request.name().ok_or_else(|| bad("The name is not valid UTF-8", "use switch:port"))?;
     match request.op {
         op::OPEN => parse_open(&request, name, fds),
         op::NEXT if fds.is_empty() => Ok(Ask::Next { after: name.to_owned() }),

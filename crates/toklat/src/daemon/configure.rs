@@ -340,7 +340,7 @@ pub(super) fn spec_of<'t>(
 fn not_configured(name: &str, runs: bool) -> ApiError {
     if runs {
         let reason = format!("{name} is there only as long as programs have ports of it open");
-        let remedy = format!("keep it: toklat switch add {name}; then say this again");
+        let remedy = format!("keep it: toklat switch add {name}; then repeat the command");
         return ApiError::new(ErrorCode::NotFound, reason, remedy);
     }
     let reason = format!("No switch {name} is configured");

@@ -327,7 +327,7 @@ pub(super) fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     };
     let busy = |reason| Err(ApiError::new(ErrorCode::Busy, reason, "name another path"));
     if !found.file_type().is_socket() {
-        return busy(format!("{shown} exists and is no socket"));
+        return busy(format!("{shown} exists and is not a socket"));
     }
     match connect(path, kind, Rights::Refused) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

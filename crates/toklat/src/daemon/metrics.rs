@@ -109,7 +109,7 @@ fn samples(text: &mut String, switches: &[(SwitchInfo, usize)]) {
         ("samples", "Samples of frames sent to the switch's sFlow collector", |s| s.samples),
         ("missed", "Samples that were not read in time", |s| s.missed),
         ("datagrams", "Datagrams sent to the collector", |s| s.datagrams),
-        ("refused", "Datagrams that could not be sent, or that nobody listened for", |s| s.refused),
+        ("refused", "Datagrams that could not be sent, or that had no listener", |s| s.refused),
     ];
     for (name, help, read) in counters {
         let name = format!("toklat_sflow_{name}_total");
@@ -174,7 +174,7 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
     }),
     ("reads", "Register reads of an emulated network card", |c| c.reads),
     ("writes", "Register writes that its guest waited for", |c| c.writes),
-    ("posted_writes", "Register writes that nobody waited for", |c| c.posted_writes),
+    ("posted_writes", "Register writes without a reply", |c| c.posted_writes),
     ("acknowledgements", "Ends of pin interrupts, which its guest waited for", |c| {
         c.acknowledgements
     }),
@@ -187,7 +187,7 @@ const WORKERS: &[(&str, &str, Read<WorkerStats>)] = &[
     ("busy_nanoseconds", "Nanoseconds in them", |w| w.busy_ns),
     ("frames", "Frames gathered", |w| w.frames),
     ("sleeps", "Times it slept", |w| w.sleeps),
-    ("kicks", "Times it woke somebody", |w| w.kicks),
+    ("kicks", "Times it woke a port's owner", |w| w.kicks),
     ("panics", "Ports whose code panicked", |w| w.panics),
 ];
 

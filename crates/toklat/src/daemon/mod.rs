@@ -391,7 +391,7 @@ async fn listen_tcp(
 ) -> anyhow::Result<Option<(tokio::net::TcpListener, Arc<str>)>> {
     let Some(address) = options.listen else { return Ok(None) };
     let Some(file) = &options.token_file else {
-        bail!("Serving {address} needs --token-file: whoever knows the token may do everything");
+        bail!("Serving {address} needs --token-file: a client with the token may do everything");
     };
     let token = read_token(file)
         .with_context(|| format!("Cannot read the token file {}", file.display()))?;

@@ -342,10 +342,10 @@ pub fn document() -> Value {
             "description": "JSON over HTTP on control.sock in the daemon's runtime directory.",
         },
         "servers": [
-            { "url": "http://localhost", "description": "By the Unix socket: who may connect may ask" },
+            { "url": "http://localhost", "description": "By the Unix socket: its permissions decide which users may connect" },
             {
                 "url": "http://{address}",
-                "description": "With --listen-tcp: who knows the token may ask",
+                "description": "With --listen-tcp: clients need the token",
                 "variables": { "address": { "default": "127.0.0.1:9000" } },
             },
         ],

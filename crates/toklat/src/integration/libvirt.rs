@@ -36,13 +36,13 @@ const QEMU_USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 pub struct HookArgs {
     /// The domain's name
     domain: String,
-    /// What happens to it: prepare and reconnect add its ports, release removes them, and the
-    /// others do nothing
+    /// The event: prepare and reconnect add the domain's ports, release removes them, others do
+    /// nothing
     operation: String,
     /// begin or end
     #[arg(default_value = "-")]
     suboperation: String,
-    /// What libvirt says beside that
+    /// Further arguments of libvirt's
     #[arg(default_value = "-", allow_hyphen_values = true)]
     extra: String,
 }
@@ -117,10 +117,10 @@ fn wanted(xml: &str) -> Result<Vec<Wanted>> {
 
 /// A port of the metadata, and its interface.
 fn wanted_port(port: Node<'_, '_>, interfaces: &[Interface<'_, '_>]) -> Result<Wanted> {
-    let name = port.attribute("name").context("A toklat:port has no name; say name='vale0:vm1'")?;
+    let name = port.attribute("name").context("A toklat:port has no name; add name='vale0:vm1'")?;
     let of_port = || format!("toklat:port {name}");
     let port_name: PortName = name.parse().with_context(of_port)?;
-    let mac = port.attribute("mac").context("It has no mac; say that of its <interface>");
+    let mac = port.attribute("mac").context("It has no mac; give that of its <interface>");
     let mac: Mac = mac.and_then(parse_mac).with_context(of_port)?;
     let interface = interfaces.iter().find(|interface| interface.mac() == Some(mac));
     let interface = interface
@@ -149,7 +149,7 @@ fn rules(port: Node<'_, '_>, mac: Mac) -> Result<PolicyOptions> {
 }
 
 fn parse_mac(text: &str) -> Result<Mac> {
-    text.parse().map_err(|_| anyhow!("{text:?} is no address such as 52:54:00:00:00:01"))
+    text.parse().map_err(|_| anyhow!("{text:?} is not an address such as 52:54:00:00:00:01"))
 }
 
 /// An `<interface>` of a domain.
@@ -180,7 +180,7 @@ impl<'a, 'input> Interface<'a, 'input> {
             Some("client") => false,
             Some("server") => true,
             mode => bail!(
-                "The <source> has the mode '{}'; say client or server",
+                "The <source> has the mode '{}'; use client or server",
                 mode.unwrap_or_default()
             ),
         };

@@ -12,12 +12,12 @@ use control::Global;
 pub struct BridgeArgs {
     /// One port, such as vale0:up
     a: String,
-    /// The other one, such as vale1:up
+    /// The other port, such as vale1:up
     b: String,
-    /// Copy frames, even where buffers could be exchanged
+    /// Copy frames even if buffers could be exchanged
     #[arg(long)]
     copy: bool,
-    /// Frames passed at a time
+    /// Maximum frames passed at a time
     #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     burst: u16,
     #[command(flatten)]

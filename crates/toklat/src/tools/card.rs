@@ -47,18 +47,18 @@ const TRIED: u64 = u64::MAX;
     and an IOMMU is needed: it is shown the memory of this process's driver, and no other."
 )]
 pub struct CardArgs {
-    /// Where the card is on PCI, such as 0000:03:00.0
+    /// The card's PCI address, such as 0000:03:00.0
     address: String,
-    /// The address of who answers
+    /// The MAC address of the peer that answers
     #[arg(long, default_value_t = SERVER_MAC, value_name = "MAC")]
     to: Mac,
     /// Frames to send
     #[arg(short = 'n', long, default_value = "1000", value_parser = units::count, value_name = "N")]
     count: u64,
-    /// Bytes of a frame, without its check sequence
+    /// Bytes of each frame, without its check sequence
     #[arg(short, long, default_value_t = 60, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(60..=1514))]
     size: u16,
-    /// Wait for the card's interrupts, instead of looking all the time
+    /// Wait for the card's interrupts instead of polling
     #[arg(long)]
     interrupts: bool,
 }

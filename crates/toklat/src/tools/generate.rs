@@ -23,8 +23,8 @@ use control::units::Rate;
 pub struct GenArgs {
     /// The port to send from, such as vale0:p1, or an end of a pipe, such as vale0:x{1
     port: String,
-    /// Send at this rate: frames a second (2M, 14.88Mpps) or bits a second (10Gb/s); else as fast
-    /// as possible
+    /// Send at this rate: frames a second (2M, 14.88Mpps) or bits a second (10Gb/s) [default: as
+    /// fast as possible]
     #[arg(short, long)]
     rate: Option<Rate>,
     /// Bytes of each frame without check sequence: 64, a range such as 64-1514, or imix (7:4:1 of
@@ -46,25 +46,26 @@ pub struct GenArgs {
     /// Tag frames with this VLAN
     #[arg(long, value_name = "ID")]
     vlan: Option<VlanId>,
-    /// Number of the first stream, by which a sink tells generators of one source address apart
+    /// Number of the first stream: a sink distinguishes generators with equal source addresses by
+    /// it
     #[arg(long, default_value_t = 0, value_name = "N")]
     stream: u16,
-    /// Frames handed over at a time [default: 64, or 1 with --rate]
+    /// Frames published at a time [default: 64, or 1 with --rate]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     burst: Option<u16>,
-    /// Write every byte of each frame; else headers and numbers only
+    /// Write every byte of each frame, not only headers and numbers
     #[arg(long)]
     touch: bool,
-    /// Send the frames of this pcap or pcapng file, at the pace they were captured
+    /// Send the frames of this pcap or pcapng file at their recorded pace
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "size", "flows", "macs", "dst", "src", "vlan", "stream", "touch"])]
     pcap: Option<PathBuf>,
-    /// With --pcap: so many times as fast, such as 2 or 0.1
+    /// With --pcap: a speed factor, such as 2 or 0.1
     #[arg(long, value_name = "X", requires = "pcap", value_parser = parse_speed)]
     speed: Option<f64>,
     /// With --pcap: as fast as possible
     #[arg(long, requires = "pcap", conflicts_with = "speed")]
     fast: bool,
-    /// With --pcap: again and again
+    /// With --pcap: start over at the end of the file
     #[arg(long = "loop", requires = "pcap")]
     repeat: bool,
     #[command(flatten)]

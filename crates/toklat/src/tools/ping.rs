@@ -31,21 +31,21 @@ const ANNOUNCE: u64 = 5_000_000_000;
     they were due: what holds the sender up shows (no coordinated omission). A switch that had nothing to \
     do for 50 us sleeps, and has to be woken: `toklat switch set vale0 --idle poll` keeps it awake.")]
 pub struct PingArgs {
-    /// The port that asks (with --server: that answers), such as vale0:a
+    /// The port that sends requests (with --server: that answers them), such as vale0:a
     port: String,
-    /// The second port, which answers, such as vale0:b; or the address of a server
+    /// The port that answers, such as vale0:b, or a server's MAC address
     #[arg(default_value_t = Peer::Mac(SERVER_MAC))]
     peer: Peer,
     /// Answer requests
     #[arg(long, conflicts_with_all = ["peer", "rate", "closed", "size"])]
     server: bool,
-    /// The address of the port [default: 02:00:00:00:00:04, of the answering one 02:00:00:00:00:03]
+    /// The port's MAC address [default: 02:00:00:00:00:04; with --server 02:00:00:00:00:03]
     #[arg(long, value_name = "MAC")]
     mac: Option<Mac>,
     /// Requests a second
     #[arg(short, long, value_parser = units::count, value_name = "N", default_value = "10k")]
     rate: u64,
-    /// Send each request when the reply to the last one came, as fast as that goes
+    /// Send each request as soon as the reply to the last one arrives
     #[arg(long, conflicts_with = "rate")]
     closed: bool,
     /// Bytes of payload after the Ethernet header, at least 10

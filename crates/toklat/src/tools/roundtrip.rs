@@ -244,7 +244,7 @@ mod tests {
         let (a, b) = (Mac::local(1), Mac::local(2));
         let mut frame = [0xaa; 24];
         assert!(write_request(b, a, 77, &mut frame));
-        assert_eq!(reply_number(a, &frame), None, "a request is no reply");
+        assert_eq!(reply_number(a, &frame), None, "a request is not a reply");
         assert!(!answer(a, &mut frame), "not for others");
         assert!(answer(b, &mut frame));
         assert!(!answer(b, &mut frame), "a reply is no request");

@@ -31,12 +31,12 @@ const VARIABLE: &str = "TOKLAT_PRELOAD";
 /// Options of `toklat run`.
 #[derive(Debug, clap::Args)]
 pub struct RunProgramArgs {
-    /// A port that the program knows as an interface, and its address there (repeatable): programs
-    /// that list interfaces or ask for routes find it
+    /// A port that the program sees as an interface, with its address there (repeatable); programs
+    /// that list interfaces or routes find it
     #[arg(long = "port", value_name = "PORT[=ADDRESS/BITS]", value_parser = parse_port)]
     ports: Vec<String>,
-    /// Run it in a network namespace of its own, with a tap for each --port, such as vale0.p1: for
-    /// programs that no library can be loaded into. Needs no rights
+    /// Run the program in a network namespace of its own, with a tap such as vale0.p1 for each
+    /// --port. For programs that load no libraries; needs no privileges
     #[arg(long)]
     netns: bool,
     /// The program and its arguments, after `--`: toklat run -- pkt-gen -i vale0:1 -f tx
@@ -54,7 +54,7 @@ fn parse_port(text: &str) -> std::result::Result<String, String> {
     let (name, address) = text.split_once('=').map_or((text, None), |(n, a)| (n, Some(a)));
     let is_name = name.split_once(':').is_some_and(|(s, p)| !s.is_empty() && !p.is_empty());
     if !is_name || name.contains(',') {
-        return Err(format!("`{name}` is no port; write switch:port, such as vale0:p1"));
+        return Err(format!("`{name}` is not a port; write switch:port, such as vale0:p1"));
     }
     let is_address = |address: &str| {
         let (address, bits) = address.split_once('/').unwrap_or((address, "32"));
@@ -62,7 +62,7 @@ fn parse_port(text: &str) -> std::result::Result<String, String> {
     };
     match address {
         Some(address) if !is_address(address) => {
-            Err(format!("`{address}` is no address; write it with its network: 10.0.0.1/24"))
+            Err(format!("`{address}` is not an address; write it with its network: 10.0.0.1/24"))
         }
         _ => Ok(text.to_owned()),
     }
@@ -146,7 +146,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf> {
     let path = PathBuf::from(name);
     if path.components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
         let found = runs(&path).then(|| path.clone());
-        return found.with_context(|| format!("{} is no program", path.display()));
+        return found.with_context(|| format!("{} is not a program", path.display()));
     }
     let places = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&places).map(|place| place.join(name)).find(runs);

@@ -20,16 +20,16 @@ pub struct RunArgs {
     /// Stop after this time, such as 10s or 500ms
     #[arg(long, value_parser = units::duration, value_name = "TIME")]
     pub duration: Option<Duration>,
-    /// Stop after so many frames
+    /// Stop after this many frames
     #[arg(short = 'n', long, value_parser = units::count, value_name = "N")]
     pub count: Option<u64>,
     /// Run on this CPU
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// No line each second
+    /// Print no line each second
     #[arg(short, long)]
     pub quiet: bool,
-    /// What to do when there is nothing to do.
+    /// What to do when idle.
     #[command(flatten)]
     pub idle: IdleArgs,
 }
@@ -39,7 +39,7 @@ pub struct RunArgs {
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[group(multiple = false)]
 pub struct IdleArgs {
-    /// When idle, let others run on this CPU (sched_yield)
+    /// When idle, let other processes use this CPU (sched_yield)
     #[arg(long = "yield")]
     pub yields: bool,
     /// When idle, spin: needs a CPU of its own
@@ -106,7 +106,7 @@ const ENOENT: i32 = Errno::NOENT.raw_os_error();
 /// How tools open ports.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct OpenArgs {
-    /// Make the switch, if there is none of this name
+    /// Create the switch if it does not exist
     #[arg(long)]
     create: bool,
 }

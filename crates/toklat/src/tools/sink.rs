@@ -17,17 +17,17 @@ use control::units;
 pub struct SinkArgs {
     /// The port to receive at, such as vale0:p2, or an end of a pipe, such as vale0:x}1
     port: String,
-    /// Check number and content of every test frame; the command fails if any was lost, doubled,
-    /// reordered or changed
+    /// Check number and content of every test frame; fail if any was lost, duplicated, reordered or
+    /// changed
     #[arg(short, long)]
     check: bool,
-    /// The address it has
+    /// The sink's MAC address
     #[arg(long, default_value_t = SINK_MAC, value_name = "MAC")]
     mac: Mac,
-    /// Tell the switch so often where the address is, with an ARP announcement; 0 for never
+    /// Interval of ARP announcements, by which the switch learns the address; 0 for none
     #[arg(long, default_value = "5s", value_parser = units::duration, value_name = "TIME")]
     announce: Duration,
-    /// Frames taken at a time
+    /// Maximum frames taken at a time
     #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     burst: u16,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub fn run(args: &SinkArgs, global: &Global) -> anyhow::Result<()> {
     let flawless = report.findings.is_none_or(|findings| findings.is_flawless());
     anyhow::ensure!(
         flawless,
-        "Test frames were lost or spoilt; `toklat stats` tells where drops happen"
+        "Test frames were lost or damaged; `toklat stats` shows where frames are dropped"
     );
     Ok(())
 }

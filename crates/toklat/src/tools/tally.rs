@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(tally.findings().corrupt, 1);
         frame[50] ^= 1;
         tally.see(&frame);
-        assert_eq!(tally.findings().foreign, 1, "a broken probe head is no probe");
+        assert_eq!(tally.findings().foreign, 1, "a broken probe head is not a probe");
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn is_hung_up_on(socket: &UnixStream) {
 }
 
 const ATTACKS: [Attack; 9] = [
-    ("what is no message", |daemon| {
+    ("what is not a message", |daemon| {
         let socket = connect(daemon);
         send_raw(&socket, &[0xa5; 4096]);
         is_hung_up_on(&socket);

@@ -47,7 +47,7 @@ pub enum ProtocolError {
         size: usize,
     },
     /// Flags that no command has.
-    #[error("A message has flags {0:#x}; it is no command, or one of another protocol")]
+    #[error("A message has flags {0:#x}; it is not a command, or one of another protocol")]
     Flags(u32),
     /// Descriptors came with a message that has none.
     #[error("A message of command {command} came with {got} descriptors")]

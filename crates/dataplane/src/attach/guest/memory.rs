@@ -20,7 +20,7 @@ const MAX_LOG: u64 = (8 << 40) / 4096 / 8;
 pub enum MemoryError {
     /// A file of a kind whose page faults another process could block for ever.
     #[error(
-        "Guest memory is no file of tmpfs or hugetlbfs; have the front end share memory (QEMU: \
+        "Guest memory is not a file of tmpfs or hugetlbfs; have the front end share memory (QEMU: \
          memory-backend-memfd, or memory-backend-file in /dev/shm or hugetlbfs)"
     )]
     NoMemory,

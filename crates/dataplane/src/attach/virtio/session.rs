@@ -91,7 +91,7 @@ pub enum Refused {
         most: u16,
     },
     /// The channel for our messages is not a stream socket.
-    #[error("The channel for the back end's messages is no stream socket")]
+    #[error("The channel for the back end's messages is not a stream socket")]
     Channel,
     /// The configuration space is read only.
     #[error("The configuration space is read only")]

@@ -23,12 +23,12 @@ use crate::users::UserId;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Rules")]
 pub struct PolicyOptions {
-    /// Senders wait for this port while it frees any slot within the switch's stall time, instead
-    /// of losing frames
+    /// Senders wait for this port instead of losing frames, as long as it frees a slot within the
+    /// switch's stall time
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     lossless: Option<bool>,
-    /// Talks only to ports that are not protected
+    /// Exchange frames only with ports that are not protected
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     protected: Option<bool>,
@@ -38,40 +38,41 @@ pub struct PolicyOptions {
     /// Member of these VLANs, as in 10,20 or 10-20, or all; its frames carry tags
     #[arg(long, value_name = "VLANS", group = "vlan", value_parser = vlans)]
     vlan_trunk: Option<Vlans>,
-    /// Knows nothing of VLANs: tags are payload (the default)
+    /// Ignore VLANs: tags are payload (the default)
     #[arg(long, group = "vlan")]
     vlan_unaware: bool,
-    /// On a trunk: the VLAN of frames without a tag, which are dropped otherwise
+    /// On a trunk: the VLAN of frames without a tag [default: drop them]
     #[arg(long, value_name = "VLAN", requires = "vlan_trunk")]
     native: Option<VlanId>,
-    /// An address that is always here and never learned elsewhere; give it once for each address
+    /// A static address of the port, never learned elsewhere; give the option once for each address
     #[arg(long = "mac", value_name = "MAC|none")]
     macs: Vec<Or<Mac>>,
-    /// Only its addresses (--mac, or else the first one seen) may be source addresses
+    /// Allow only the port's addresses (--mac, else the first one that it sends) as source
+    /// addresses
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     locked: Option<bool>,
-    /// Anti-spoofing: only its addresses (--mac) may send, also as senders of ARP and neighbour
-    /// discovery, and no DHCP server or router is heard
+    /// Anti-spoofing: allow only the port's addresses (--mac) as sources, in ARP and neighbour
+    /// discovery too; drop what DHCP servers and routers send
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     guard: Option<bool>,
-    /// Most flooded frames a second that it may send [default: 100000]
+    /// Maximum flooded frames a second that the port may send [default: 100000]
     #[arg(long, value_name = "N|off")]
     flood_limit: Option<Or<u32>>,
-    /// Most that it may send, in bits or frames a second, as in 1Gb/s or 500Mb/s,100kpps: its
-    /// frames wait in its own ring
+    /// Rate limit for what the port sends, such as 1Gb/s or 500Mb/s,100kpps; frames beyond it wait
+    /// in the port's own ring
     #[arg(long, value_name = "RATE|off")]
     tx_limit: Option<Or<RateLimit>>,
-    /// Most that it may receive: what is beyond is dropped and counted, or waits if the port is
-    /// lossless
+    /// Rate limit for what the port receives; frames beyond it are dropped and counted, or wait if
+    /// the port is lossless
     #[arg(long, value_name = "RATE|off")]
     rx_limit: Option<Or<RateLimit>>,
-    /// Make the link bad for what it sends, to test what must live with that, as in
+    /// Impair the link for what the port sends, to test programs over a bad network, as in
     /// loss=0.1%,delay=10ms,jitter=1ms,reorder=1%,duplicate=0.1%,seed=7
     #[arg(long, value_name = "off|loss=P%,delay=T,...")]
     tx_impair: Option<Or<BadLink>>,
-    /// Make the link bad for what it receives
+    /// Impair the link for what the port receives
     #[arg(long, value_name = "off|loss=P%,delay=T,...")]
     rx_impair: Option<Or<BadLink>>,
     /// Refuse to learn addresses that move too often [default: on]
@@ -84,21 +85,21 @@ pub struct PolicyOptions {
     /// A virtual machine's link: its guest sees a cable that is plugged in, or is not [default: up]
     #[arg(long, value_name = "up|down", value_parser = up_down)]
     link: Option<bool>,
-    /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US
-    /// microseconds for more frames (adaptive: only under heavy traffic), or only those (sent) that
-    /// tell of frames that were sent, as in rate=20000 or delay=50,adaptive or sent=1000
+    /// Coalesce a virtual machine's interrupts: at most N a second (rate), or delayed by up to US
+    /// microseconds (delay; adaptive: only under heavy traffic), or delay only those for sent
+    /// frames (sent), as in rate=20000 or delay=50,adaptive or sent=1000
     #[arg(long, visible_alias = "itr", value_name = "off|rate=N,delay=US,adaptive,sent=US", value_parser = interrupts)]
     interrupts: Option<Interrupts>,
-    /// The worker that serves it, from 0; a running port moves there [default: least loaded]
+    /// The worker that serves the port, from 0; a running port moves there [default: least loaded]
     #[arg(long, value_name = "N")]
     worker: Option<u16>,
-    /// Copies of what this port sends go to that port of the switch too
+    /// Copy what this port sends to another port of the switch
     #[arg(long, value_name = "PORT|none")]
     mirror_in: Option<Or<String>>,
-    /// Copies of what this port receives go to that port of the switch too
+    /// Copy what this port receives to another port of the switch
     #[arg(long, value_name = "PORT|none")]
     mirror_out: Option<Or<String>>,
-    /// The only user, by name or uid, who may open it (beside root and the daemon's user)
+    /// The only user, by name or uid, that may open the port (besides root and the daemon's user)
     #[arg(long, value_name = "USER|none")]
     owner: Option<Or<UserId>>,
 }

@@ -43,7 +43,7 @@ pub(super) fn on_off(text: &str) -> Result<bool, &'static str> {
     match text {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
-        _ => Err("say on or off"),
+        _ => Err("use on or off"),
     }
 }
 
@@ -61,10 +61,10 @@ impl FromStr for RateLimit {
             let (bucket, tokens) = match rate.parse() {
                 Ok(Rate::Bits(bits)) => (&mut limiter.bandwidth, bits / 8),
                 Ok(Rate::Frames(frames)) if rate.ends_with("pps") => (&mut limiter.ops, frames),
-                _ => return Err(format!("{rate:?} is no rate such as 1Gb/s or 100kpps")),
+                _ => return Err(format!("{rate:?} is not a rate such as 1Gb/s or 100kpps")),
             };
             if bucket.replace(TokenBucket::per_second(tokens)).is_some() {
-                return Err("say one rate in bits and one in frames at most".into());
+                return Err("give at most one rate in bits and one in frames".into());
             }
         }
         limiter.check().map_err(|e| e.to_string())?;
@@ -83,7 +83,7 @@ impl FromStr for BadLink {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut link = Impairment::default();
         for word in text.split(',') {
-            let whole = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
+            let whole = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a number"));
             match word.split_once('=') {
                 Some(("loss", part)) => link.loss_ppm = share(part)?,
                 Some(("duplicate", part)) => link.duplicate_ppm = share(part)?,
@@ -110,7 +110,7 @@ fn share(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     let ppm = percent.filter(|percent| (0.0..=100.0).contains(percent));
     let ppm = ppm.map(|percent| (percent * 1e4).round() as u32);
-    ppm.ok_or_else(|| format!("{text:?} is no share such as 0.1%"))
+    ppm.ok_or_else(|| format!("{text:?} is not a share such as 0.1%"))
 }
 
 /// A time such as `10ms` or `250us`.
@@ -121,14 +121,14 @@ fn microseconds(text: &str) -> Result<u32, String> {
         Some(number * scale).filter(|us| (0.0..=4e9).contains(us))
     };
     let us = units.iter().find_map(in_unit).map(|us| us.round() as u32);
-    us.ok_or_else(|| format!("{text:?} is no time such as 10ms or 250us"))
+    us.ok_or_else(|| format!("{text:?} is not a time such as 10ms or 250us"))
 }
 
 pub(super) fn up_down(text: &str) -> Result<bool, &'static str> {
     match text {
         "up" => Ok(true),
         "down" => Ok(false),
-        _ => Err("say up or down"),
+        _ => Err("use up or down"),
     }
 }
 
@@ -140,6 +140,6 @@ pub(super) fn vlans(text: &str) -> Result<Vlans, String> {
     if text == "all" {
         return Ok(Vlans(Vec::new()));
     }
-    let vlan = |id| VlanId::new(id).ok_or_else(|| format!("{id} is no VLAN: use 1 to 4094"));
+    let vlan = |id| VlanId::new(id).ok_or_else(|| format!("{id} is not a VLAN: use 1 to 4094"));
     numbers(text)?.into_iter().map(vlan).collect::<Result<_, _>>().map(Vlans)
 }

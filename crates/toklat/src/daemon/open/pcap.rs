@@ -58,7 +58,7 @@ fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> 
     })?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_fifo() {
-        let reason = format!("{path} is no file");
+        let reason = format!("{path} is not a file");
         return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
     }
     if written == Some(Written::Emptied) && kind.is_file() {

@@ -26,11 +26,11 @@ fn check(value: &Value, kind: &str, at: &str) {
         };
     }
     if let Some(inner) = kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')) {
-        let list = value.as_array().unwrap_or_else(|| panic!("{at} is no list"));
+        let list = value.as_array().unwrap_or_else(|| panic!("{at} is not a list"));
         return list.iter().for_each(|value| check(value, inner, at));
     }
     if let Some(inner) = kind.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
-        let map = value.as_object().unwrap_or_else(|| panic!("{at} is no object"));
+        let map = value.as_object().unwrap_or_else(|| panic!("{at} is not an object"));
         return map.values().for_each(|value| check(value, inner, at));
     }
     match kind {

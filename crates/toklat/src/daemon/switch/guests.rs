@@ -74,7 +74,8 @@ impl Switch {
             let reason = format!("{}:{name} has a front end already", self.name);
             return Err(ApiError::new(ErrorCode::Busy, reason, "add a port for each"));
         }
-        let client = front_ends::peer(&socket).map_err(|e| system("Cannot tell who came", e))?;
+        let client =
+            front_ends::peer(&socket).map_err(|e| system("Cannot read the peer's identity", e))?;
         if let Some(owner) = self.access.to(port.spec.owner)
             && client.is_none_or(|client| {
                 ![owner, 0, rustix::process::geteuid().as_raw()].contains(&client.uid)

@@ -304,7 +304,7 @@ fn cannot_bind(at: SocketAddr, error: &io::Error) -> ApiError {
         ),
         Some(libc::EADDRNOTAVAIL) => ApiError::new(
             ErrorCode::BadRequest,
-            format!("{} is no address of this host", at.ip()),
+            format!("{} is not an address of this host", at.ip()),
             "name one of `ip address` with --local",
         ),
         _ => system(&format!("Cannot bind UDP port {at}"), io::Error::from(error.kind())),

@@ -173,7 +173,7 @@ fn mac(config: &Config, container: &Container) -> Result<Mac, Failure> {
     text.parse().map_err(|_| {
         Failure::new(
             Code::Config,
-            format!("{text:?} is no address"),
+            format!("{text:?} is not an address"),
             "write it as in 0a:58:0a:00:00:02",
         )
     })

@@ -33,12 +33,13 @@ use control::{Global, UsageError};
         toklat cap vale0 --drops"
 )]
 pub struct CapArgs {
-    /// The port to watch, such as vale0:p1; with --drops a switch, too
+    /// The port to capture, such as vale0:p1; with --drops also a switch
     port: String,
-    /// Frames that were dropped, each with the reason: the first 128 bytes of them
+    /// Capture dropped frames with the reason: their first 128 bytes
     #[arg(long)]
     drops: bool,
-    /// Write pcapng to this file, or with - to standard output; else print a line for each frame
+    /// Write pcapng to this file, or to standard output with -, instead of printing a line for each
+    /// frame
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// Only what the port sends
@@ -47,7 +48,7 @@ pub struct CapArgs {
     /// Only what the port receives
     #[arg(long)]
     rx: bool,
-    /// Keep so many bytes of each frame
+    /// Maximum bytes to keep of each frame
     #[arg(short, long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=65_535))]
     snaplen: u32,
     #[command(flatten)]

@@ -27,16 +27,16 @@ pub mod watcher;
 /// Options of `toklat demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoArgs {
-    /// How long each measurement takes
+    /// Duration of each measurement
     #[arg(long, default_value = "5s", value_parser = units::duration, value_name = "TIME")]
     duration: Duration,
-    /// Leave the taps out, even where they could be had
+    /// Skip the taps
     #[arg(long)]
     no_taps: bool,
-    /// End with 1 if any part fails or loses a frame; else only if nothing works
+    /// Exit with status 1 if any part fails or loses a frame [default: only if nothing works]
     #[arg(long)]
     strict: bool,
-    /// Leave the Linux guests out, even where QEMU and the test guest are there
+    /// Skip the Linux guests
     #[arg(long)]
     no_vms: bool,
 }

@@ -69,7 +69,7 @@ impl Drop for Watcher {
 pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let directory = &args.directory;
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
-    ensure!(name.starts_with(DIRECTORY), "{} is no demo's directory", directory.display());
+    ensure!(name.starts_with(DIRECTORY), "{} is not a demo's directory", directory.display());
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();
     stdin.read_line(&mut line)?;

@@ -97,7 +97,7 @@ fn interface(port: &str) -> Result<String> {
     let name = port.replacen(':', ".", 1);
     if name.len() > NAME || name.contains('/') {
         return Err(anyhow!(
-            "{name} is no name of an interface: it has {NAME} characters at most; use a shorter port"
+            "{name} is not an interface name: it has at most {NAME} characters; use a shorter port"
         ));
     }
     Ok(name)

@@ -48,28 +48,27 @@ const QUIET: u64 = 60_000_000_000;
 pub struct UplinkArgs {
     /// The switch
     switch: SwitchName,
-    /// Forward a port of this host to a guest's: 8080:80 to the first guest's, 8080:10.0.2.16:80 to
-    /// that of the guest with this address; /udp behind it for UDP. Listens from the guest's first
-    /// frame on
+    /// Forward a port of this host to a guest: 8080:80 to the first guest, 8080:10.0.2.16:80 to the
+    /// guest with this address; append /udp for UDP. The port listens from the guest's first frame
+    /// on
     #[arg(short, long = "publish", value_name = "PORT:[ADDRESS:]PORT[/udp]")]
     publish: Vec<Forward>,
-    /// Where forwarded ports listen
+    /// The address at which forwarded ports listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     bind: IpAddr,
-    /// The guests' network: the gateway is .1 there, the first guest .15
+    /// The guests' network: the gateway is .1, the first guest .15
     #[arg(long, value_name = "A.B.C.0/24", default_value = "10.0.2.0/24")]
     subnet: Subnet,
-    /// The name server that guests are told of; may be given again [default: those of this host]
+    /// A name server for the guests (repeatable) [default: those of this host]
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
-    /// Guests may connect to services of this host, also to those that listen on loopback, at the
-    /// gateway's address
+    /// Let guests connect to services of this host, loopback included, at the gateway's address
     #[arg(long)]
     host: bool,
-    /// Most guests at a time
+    /// Maximum number of guests at a time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=200))]
     guests: u8,
-    /// passt, if it is not on the path
+    /// The passt program
     #[arg(long, value_name = "PROGRAM", default_value = "passt")]
     passt: String,
     #[command(flatten)]
@@ -90,7 +89,7 @@ impl FromStr for Forward {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "say 8080:80, 8080:10.0.2.16:80 or 5353:53/udp";
+        const WRONG: &str = "use 8080:80, 8080:10.0.2.16:80 or 5353:53/udp";
         let number = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or(WRONG);
         let (ports, udp) = match text.split_once('/') {
             Some((ports, "udp")) => (ports, true),
@@ -122,7 +121,7 @@ impl FromStr for Subnet {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "say a network of 256 addresses, such as 10.0.2.0/24";
+        const WRONG: &str = "use a network of 256 addresses, such as 10.0.2.0/24";
         let (network, "24") = text.split_once('/').ok_or(WRONG)? else { return Err(WRONG) };
         match network.parse().map(|ip: Ipv4Addr| ip.octets()) {
             Ok([a, b, c, 0]) => Ok(Self([a, b, c])),
@@ -150,7 +149,7 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
     for guest in given {
         ensure!(
             args.subnet.host(guest.octets()[3]) == guest && guest.octets()[3] >= FIRST,
-            "{guest} is no guest's address: they are from {} on; see --subnet",
+            "{guest} is not a guest's address: they are from {} on; see --subnet",
             args.subnet.host(FIRST)
         );
     }

@@ -50,7 +50,7 @@ impl Given {
                 let Some(model) = model else { bail!("No QEMU is known that runs {port}'s NIC") };
                 (path, *model, 1)
             }
-            _ => bail!("{port} is there, and is no virtual machine's; name another --port"),
+            _ => bail!("{port} exists, and is not a virtual machine's port; name another --port"),
         };
         let default = || global.dir().join(format!("{}-{}.sock", port.switch, port.port));
         Ok(Some(Self {

@@ -46,7 +46,7 @@ pub enum VmCommand {
         toklat vm run --switch vale0 --image disk.img --print -- -vnc :1\n\n\
         On a terminal, Ctrl-A x ends it at once, and Ctrl-A c is QEMU's monitor.")]
     Run(Box<RunArgs>),
-    /// Clean up behind `vm run`, which starts it
+    /// Clean up after `vm run`, which starts this
     #[command(hide = true)]
     Watch(WatchArgs),
 }
@@ -67,62 +67,63 @@ impl VmCommand {
 /// Options of `toklat vm run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// The switch it is plugged into
+    /// The switch that the machine is plugged into
     #[arg(long, value_name = "SWITCH")]
     switch: SwitchName,
-    /// With a way out: toklat uplink runs as long as the machine does, unless the switch has one
+    /// Connect the switch to the outside: run toklat uplink with the machine, unless the switch has
+    /// one
     #[arg(long)]
     uplink: bool,
-    /// Name of its port; one that is there, of --vhost-user or --nic, is used as it is, and stays
-    /// [default: vm and this process's number]
+    /// Name of the machine's port. An existing port (--vhost-user or --nic) is used unchanged, and
+    /// stays [default: vm and this process's number]
     #[arg(long, value_name = "NAME")]
     port: Option<String>,
-    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket; those
-    /// with a number are emulated by the port (QEMU 10.1 or later) [default: the port's if that is
-    /// there, else virtio]
+    /// The NIC that the guest sees. e1000 and pcnet are QEMU's, behind a stream socket; those with
+    /// a number are emulated by the port (QEMU 10.1 or later) [default: an existing port's, else
+    /// virtio]
     #[arg(long, value_enum)]
     nic: Option<Model>,
-    /// The NIC's address [default: made of the port's name]
+    /// The NIC's MAC address [default: derived from the port's name]
     #[arg(long)]
     mac: Option<Mac>,
-    /// Pairs of queues
+    /// Queue pairs
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     queues: u16,
-    /// Packed virtqueues instead of split ones
+    /// Use packed virtqueues instead of split ones
     #[arg(long)]
     packed: bool,
-    /// As of toklat port add --nic
+    /// Offer a shared status block; see toklat port add
     #[arg(long)]
     csb: bool,
-    /// As of toklat port add --nic
+    /// Combine sent frames under heavy traffic; see toklat port add
     #[arg(long, value_name = "N,T")]
     combine: Option<String>,
-    /// As of toklat port add --nic
+    /// How doorbells reach the card; see toklat port add
     #[arg(long, value_name = "trap|shared")]
     doorbell: Option<String>,
-    /// As of toklat port add [default: sent=1000 for NICs that the port emulates;
-    /// delay=500,adaptive for virtio without KVM; else off]
+    /// Coalesce interrupts; see toklat port add [default: sent=1000 for NICs that the port
+    /// emulates; delay=500,adaptive for virtio without KVM; else off]
     #[arg(long, value_name = "off|rate=N,delay=US,adaptive,sent=US")]
     interrupts: Option<String>,
     /// MiB of memory
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
     memory: u32,
-    /// Processors
+    /// Number of processors
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     cpus: u8,
-    /// What executes it [default: kvm where it works, else tcg]
+    /// The accelerator [default: kvm if it works, else tcg]
     #[arg(long, value_enum)]
     accel: Option<Accelerator>,
-    /// The QEMU to use [default: $TOKLAT_QEMU, else the one on the path, else that of cargo xtask
+    /// The QEMU program [default: $TOKLAT_QEMU, else the one in PATH, else that of cargo xtask
     /// qemu]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
-    /// Print QEMU's command line, and run nothing
+    /// Print QEMU's command line without running it
     #[arg(long)]
     print: bool,
-    /// Written behind QEMU's other arguments, as they are
+    /// Further arguments for QEMU
     #[arg(last = true, value_name = "QEMU-ARGUMENT")]
     more: Vec<OsString>,
 }
@@ -134,7 +135,7 @@ struct BootArgs {
     /// A disk image, qcow2 or raw
     #[arg(long, value_name = "FILE", group = "boots", required = true)]
     image: Option<PathBuf>,
-    /// Leave the image as it is: what the guest writes is lost at its end
+    /// Discard what the guest writes to the disk
     #[arg(long)]
     snapshot: bool,
     /// A kernel
@@ -143,17 +144,17 @@ struct BootArgs {
     /// The kernel's initramfs
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// The kernel's command line [default: console=ttyS0]; for the test guest, more words for its
+    /// The kernel's command line [default: console=ttyS0]. With the test guest: words to add to its
     /// own, such as toklat.driver=toklat or e1000.InterruptThrottleRate=0
     #[arg(long, value_name = "TEXT")]
     append: Option<String>,
-    /// The test guest, with ping, iperf3 and a packet generator (cargo xtask guest makes it)
+    /// Boot the test guest, with ping, iperf3 and a packet generator (built by cargo xtask guest)
     #[arg(long, group = "boots")]
     test_guest: bool,
     /// The test guest's address, such as 10.0.0.1/24
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
-    /// Shell commands for the test guest; it powers off behind them
+    /// Shell commands for the test guest, after which it powers off
     #[arg(long, value_name = "COMMANDS")]
     run: Option<String>,
 }
@@ -176,7 +177,7 @@ impl BootArgs {
             return Ok(guest::boot_with(&dir, address, self.append.as_deref(), run)?);
         }
         let there = |path: &Path| -> Result<PathBuf> {
-            ensure!(path.is_file(), "{} is no file", path.display());
+            ensure!(path.is_file(), "{} is not a file", path.display());
             Ok(path.to_owned())
         };
         if let Some(image) = &self.image {
@@ -487,7 +488,7 @@ impl Drop for Uplink {
 pub struct WatchArgs {
     /// The port to remove
     port: PortName,
-    /// Leave it
+    /// Keep the port
     #[arg(long)]
     stay: bool,
 }

@@ -71,7 +71,7 @@ pub fn attach_mapped(
     geometry.check(map.len())?;
     rings.tx.check(geometry)?;
     rings.rx.check(geometry)?;
-    let missing = || AttachError::Descriptors { expected: "a region of the size that was said" };
+    let missing = || AttachError::Descriptors { expected: "a region of the announced size" };
     let reserved = RESERVED_BUFFERS * geometry.buf_size;
     let at = geometry.buf_offset() as usize + reserved as usize;
     let buffers = geometry.buf_num - RESERVED_BUFFERS;
