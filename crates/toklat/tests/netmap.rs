@@ -14,13 +14,20 @@ use daemon::{Daemon, PATIENCE, kill_process, wait};
 
 /// A program of `tests/netmap`, compiled with these options.
 fn compile(name: &str, directory: &Path, options: &[&str]) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap");
     let program = directory.join(name);
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-w", "-pthread", "-o"]).arg(&program).args(options);
-    let built = cc.arg(sources.join(name).with_extension("c")).output().expect("a C compiler, cc");
+    let built = cc.args(sources(name)).output().expect("a C compiler, cc");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     program
+}
+
+/// The C files of a program: one file, or all files of its folder.
+fn sources(name: &str) -> Vec<PathBuf> {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap").join(name);
+    let Ok(folder) = place.read_dir() else { return vec![place.with_extension("c")] };
+    let files = folder.map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|end| end == "c")).collect()
 }
 
 /// A daemon, and programs that run on it.
@@ -107,7 +114,7 @@ impl Drop for Running {
     }
 }
 
-/// One test for each rule of `rules.c`.
+/// One test for each rule of `tests/netmap/rules`.
 macro_rules! rules {
     ($($name:ident)*) => {$(
         #[test]
