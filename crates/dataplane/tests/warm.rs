@@ -1,38 +1,15 @@
 //! The work of a warm switch for each batch: clients and forwarding allocate no memory.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../shmem/tests/allocations/mod.rs"]
+mod allocations;
 
+use allocations::allocations;
 use frame::Mac;
 use inline::Inline;
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;
 use toklat_dataplane::SwitchConfig;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with a count of each thread's allocations.
-struct Counting;
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const BATCH: usize = 64;
 
@@ -77,7 +54,7 @@ fn a_warm_switch_allocates_nothing() {
     // Unicast, unknown, broadcast; short and long frames.
     let kinds = [(Mac::local(1), 1), (Mac::local(9), 3), (Mac::BROADCAST, 3)];
     for round in 0..20 {
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for (i, (to, copies)) in kinds.into_iter().enumerate() {
             for len in [64, 1500] {
                 let now = round * 1_000_000 + i as u64 * 1000;
@@ -86,7 +63,7 @@ fn a_warm_switch_allocates_nothing() {
             }
         }
         if round > 0 {
-            assert_eq!(ALLOCATIONS.get() - before, 0, "round {round}");
+            assert_eq!(allocations() - before, 0, "round {round}");
         }
     }
 }

@@ -2,33 +2,11 @@
 //! receiving and forwarding over pipes that were used before.
 #![allow(unsafe_code, reason = "an allocator is unsafe by nature")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../shmem/tests/allocations/mod.rs"]
+mod allocations;
 
+use allocations::allocations;
 use netring::{PipeConfig, Region, RegionConfig, pipe};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn the_way_of_a_frame_allocates_nothing() {
@@ -37,7 +15,7 @@ fn the_way_of_a_frame_allocates_nothing() {
     let config = PipeConfig::default().slots(64).in_region(&region);
     let ((mut a, mut b), (mut c, mut d)) = (pipe(&config).unwrap(), pipe(&config).unwrap());
     let (frame, mut bytes) = ([7; 1500], [0; 2048]);
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     let mut received = 0;
     for _ in 0..1000 {
         let mut out = a.send(32);
@@ -53,5 +31,5 @@ fn the_way_of_a_frame_allocates_nothing() {
         received += d.receive(64).map(|frame| frame.copy_out(&mut bytes)).count();
         d.flush().unwrap();
     }
-    assert_eq!((received, ALLOCATIONS.get() - before), (32_000, 0));
+    assert_eq!((received, allocations() - before), (32_000, 0));
 }

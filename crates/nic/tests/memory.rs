@@ -1,13 +1,14 @@
 //! Memory that disappears under a queue, and memory that a warm queue allocates.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
+#[path = "../../shmem/tests/allocations/mod.rs"]
+mod allocations;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use allocations::allocations;
 use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{DropReason, Egress, EgressCounters, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
@@ -15,35 +16,11 @@ use rustix::fs::MemfdFlags;
 use shmem::{GuestMemory, Mapping, Shared};
 use support::{BASE, Guest, HEADER, LIMITS, pattern};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, which counts each thread's allocations.
-struct Counting;
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Moves a batch. Returns how many frames it had, and how many allocations it made.
 fn batch(from: &mut Transmit, to: &Receive, scratch: &mut Scratch) -> (usize, u64) {
     // SAFETY: the guests' memory outlives the scratch.
     let map = unsafe { MapGuard::assume_mapped() };
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     scratch.clear();
     let gathered = from.gather(scratch, 64, Nanos(0));
     scratch.judge(&map, &mut [(); 64], |_, _| ());
@@ -51,7 +28,7 @@ fn batch(from: &mut Transmit, to: &Receive, scratch: &mut Scratch) -> (usize, u6
     let delivered = to.deliver(&scratch.batch(&map), &list[..gathered], LIMITS);
     from.complete(delivered.finished);
     let _ = (from.settle(Nanos(0)), to.settle(Nanos(0)), from.arm());
-    (gathered, ALLOCATIONS.get() - before)
+    (gathered, allocations() - before)
 }
 
 #[test]

@@ -3,39 +3,17 @@
 //! visits are counted.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../shmem/tests/allocations/mod.rs"]
+mod allocations;
+
 use std::net::{IpAddr, Ipv4Addr};
 
+use allocations::allocations;
 use toklat_tcp::codec::{self, MAX_HEADERS, Summing, Verify};
 use toklat_tcp::{
     Bytes, Config, ConnId, Emit, Events, Full, ListenerId, Machine, Nanos, Request, Secret,
     Segment, State, Usage,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator; counts what each thread asks of it.
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const SLOTS: usize = 256;
 const DOCUMENT: &[u8] = &[42; 50_000];
@@ -148,7 +126,7 @@ fn bulk(config: &Config, lose_each: Option<u64>, warm: usize) -> (u64, u64) {
     let (id, other) = world.connect(0);
     let document = Bytes::from_static(DOCUMENT);
     let mut run = |turns: usize| {
-        let before = (ALLOCATIONS.get(), world.received);
+        let before = (allocations(), world.received);
         for _ in 0..turns {
             while world.a.send(id, document.clone()).is_ok() {}
             let _ = world.b.send_slice(other, &DOCUMENT[..100]);
@@ -160,7 +138,7 @@ fn bulk(config: &Config, lose_each: Option<u64>, warm: usize) -> (u64, u64) {
             world.a.receive(id, |data| data.len());
             world.received += world.b.receive(other, |data| data.len()) as u64;
         }
-        (ALLOCATIONS.get() - before.0, world.received - before.1)
+        (allocations() - before.0, world.received - before.1)
     };
     run(warm);
     run(1000)
@@ -193,7 +171,7 @@ fn cost(connections: usize) -> (f64, f64, f64, u64) {
         world.turn();
     };
     (0..REQUESTS).for_each(|i| request(&mut world, i));
-    let before = (sum(world.a.usage(), world.b.usage()), visits(&world), ALLOCATIONS.get());
+    let before = (sum(world.a.usage(), world.b.usage()), visits(&world), allocations());
     (0..REQUESTS).for_each(|i| request(&mut world, i));
     let after = sum(world.a.usage(), world.b.usage());
     let per = |n: u64| n as f64 / REQUESTS as f64;
@@ -201,7 +179,7 @@ fn cost(connections: usize) -> (f64, f64, f64, u64) {
         per(after.0 - before.0.0),
         per(after.1 - before.0.1),
         per(visits(&world) - before.1),
-        ALLOCATIONS.get() - before.2,
+        allocations() - before.2,
     );
     println!("{connections} connections: lookups, timers, visits a request {found:?}");
     found
