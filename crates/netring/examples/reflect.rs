@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! toklat daemon &
-//! cargo run --release -p toklat-netring --example echo -- vale0:echo
+//! cargo run --release -p toklat-netring --example reflect -- vale0:reflect
 //! toklat ping vale0:me
 //! ```
 
@@ -20,7 +20,7 @@ fn turn_round(frame: Bytes<'_>) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let name = std::env::args().nth(1).ok_or("usage: echo SWITCH:PORT")?;
+    let name = std::env::args().nth(1).ok_or("usage: reflect SWITCH:PORT")?;
     let mut port = Port::open(&name)?;
     loop {
         let Some((mut out, mut batch)) = port.queue(0).both(64, 64) else { break Ok(()) };
