@@ -53,12 +53,7 @@ impl Port {
     fn new() -> Option<Self> {
         let (theirs, ours) = connection().ok()?;
         let (memory, state) = (Memory::new().ok()?, port_state());
-        let front_end = VhostUser::new(
-            Descriptor::ours(ours.try_clone().ok()?),
-            OFFER,
-            (&state, &Account::unlimited()),
-            None,
-        );
+        let front_end = VhostUser::new(Descriptor::ours(ours.try_clone().ok()?), OFFER, &state, &Account::unlimited(), None);
         let front_end = front_end.expect("a socket");
         Some(Self {
             theirs,
@@ -156,7 +151,7 @@ impl Port {
         self.attached = None;
         let socket = Descriptor::ours(self.ours.try_clone().expect("a descriptor"));
         self.front_end =
-            VhostUser::new(socket, OFFER, (&self.state, &Account::unlimited()), Some(kept))
+            VhostUser::new(socket, OFFER, &self.state, &Account::unlimited(), Some(kept))
                 .expect("a socket");
         self.remake();
     }

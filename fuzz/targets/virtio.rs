@@ -50,7 +50,7 @@ struct Guest {
     configs: [QueueConfig; 2],
 }
 
-struct Queue(Vec<Watched<Transmit>>);
+struct TransmitQueues(Vec<Watched<Transmit>>);
 
 /// A half of which no turn reads more descriptors than it may.
 struct Watched<T>(T);
@@ -91,7 +91,7 @@ impl Egress for Watched<Receive> {
     }
 }
 
-impl Source for Queue {
+impl Source for TransmitQueues {
     fn queues(&self) -> usize {
         self.0.len()
     }
@@ -137,7 +137,7 @@ impl Guest {
             let counters = state.egress(0).ok_or_else(missing)?;
             let receive = Receive::new(received, counters).map_err(|_| missing())?;
             Ok(Attached {
-                source: Box::new(Queue(vec![Watched(transmit)])),
+                source: Box::new(TransmitQueues(vec![Watched(transmit)])),
                 egresses: vec![Arc::new(Watched(receive)).into()],
                 bells: Bells::None,
             })

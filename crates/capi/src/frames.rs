@@ -263,7 +263,7 @@ pub unsafe extern "C" fn toklat_push(
     length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps this function's contract.
-    unsafe { enter(port, |handle| push_any(handle, queue, (frame, length), Offload::NONE)) }
+    unsafe { enter(port, |handle| push_any(handle, queue, frame, length, Offload::NONE)) }
 }
 
 /// See toklat.h.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn toklat_push_offload(
     // SAFETY: the caller keeps this function's contract.
     unsafe {
         let offload = Request::read(offload);
-        enter(port, |handle| push_any(handle, queue, (frame, length), offload))
+        enter(port, |handle| push_any(handle, queue, frame, length, offload))
     }
 }
 
@@ -292,7 +292,8 @@ pub unsafe extern "C" fn toklat_push_offload(
 unsafe fn push_any(
     handle: &mut Handle,
     queue: c_uint,
-    (frame, length): (*const c_void, usize),
+    frame: *const c_void,
+    length: usize,
     offload: Offload,
 ) -> Result<c_int, Failure> {
     let queue = queue as usize;

@@ -285,7 +285,9 @@ impl Client {
     pub fn dma_map(
         &mut self,
         file: Option<BorrowedFd<'_>>,
-        (offset, address, size): (u64, u64, u64),
+        offset: u64,
+        address: u64,
+        size: u64,
         writable: bool,
     ) -> Result<(), ClientError> {
         let flags: u32 = if writable { 3 } else { 1 };
@@ -301,7 +303,7 @@ impl Client {
     /// [`ClientError`].
     pub fn dma_map_own(&mut self, memory: &Arc<Mapping>, address: u64) -> Result<(), ClientError> {
         self.memory.push((address, Arc::clone(memory)));
-        self.dma_map(None, (0, address, memory.len() as u64), true)
+        self.dma_map(None, 0, address, memory.len() as u64, true)
     }
 
     /// Unmaps it: after the reply, the device does not touch it any more.

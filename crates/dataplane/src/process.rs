@@ -42,11 +42,11 @@ use self::remakes::Remakes;
 use self::watch::Told;
 use crate::attach::card::ServeRequests;
 use crate::attach::vxlan::Membership;
-use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
+use crate::config::{Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
 use crate::suspicion::Suspicion;
-use crate::worker::{Common, Job, Worker};
+use crate::worker::{Common, Job, Worker, WorkerSettings};
 
 /// Most supervisors that are served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 8;
@@ -229,15 +229,15 @@ impl Process {
         Ok(())
     }
 
-    fn settings(&self) -> (Idle, u16, u64) {
-        let timeout = u64::from(self.config.stall_timeout_ms) * Nanos::MILLI;
-        (self.config.idle, self.config.batch, timeout)
+    fn settings(&self) -> WorkerSettings {
+        let stall_timeout = u64::from(self.config.stall_timeout_ms) * Nanos::MILLI;
+        WorkerSettings { idle: self.config.idle, batch: self.config.batch, stall_timeout }
     }
 
     /// Takes changed settings into use.
     fn apply_settings(&self) {
-        let (idle, batch, timeout) = self.settings();
-        self.common.workers.iter().for_each(|w| w.send(Job::Settings(idle, batch, timeout)));
+        let settings = self.settings();
+        self.common.workers.iter().for_each(|w| w.send(Job::Settings(settings)));
         self.budget.set_limits(memory::limits(&self.config, self.most_mappings));
     }
 
@@ -445,7 +445,7 @@ impl Process {
                 Err("Ports are added and removed before other commands".to_owned())
             }
             Command::Restore { id, uid, key, value } => {
-                self.restore(id, uid, (key, value), descriptors)
+                self.restore(id, uid, key, value, descriptors)
             }
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),

@@ -42,7 +42,7 @@ use turn::serve::{Served, Switch, Tools};
 use turn::state::{Activity, WorkerState};
 
 use self::common::ASLEEP;
-pub(crate) use self::common::{Common, Job, Mailbox, Table};
+pub(crate) use self::common::{Common, Job, Mailbox, Table, WorkerSettings};
 use self::measure::Measure;
 use self::patience::Patience;
 use crate::config::{Idle, PortId};
@@ -111,7 +111,7 @@ impl Worker {
         common: Arc<Common>,
         number: usize,
         state: Shared<WorkerState>,
-        (idle, batch, stall_timeout): (Idle, u16, u64),
+        settings: WorkerSettings,
         recorder: Shared<Recorder>,
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -135,8 +135,8 @@ impl Worker {
             timers: Vec::new(),
             far: Vec::new(),
             late: Vec::new(),
-            tools: Tools::new(batch, stall_timeout, sole, recorder),
-            idle,
+            tools: Tools::new(settings.batch, settings.stall_timeout, sole, recorder),
+            idle: settings.idle,
             patience: Patience::default(),
             measure: None,
             finishing: false,
@@ -215,7 +215,7 @@ impl Worker {
             let (tools, state, late) = (&mut self.tools, &self.state, &mut self.late);
             let wake = |id, side, effects: Effects| {
                 if effects.kick {
-                    wake_owner(table, state, late, (id, side), now);
+                    wake_owner(table, state, late, id, side, now);
                 }
             };
             let turn = || (port.attend(switch), port.turn(tools, switch, wake));
@@ -254,7 +254,7 @@ impl Worker {
             }
             frames += port.flush(map, now, |id, side, effects| {
                 if effects.kick {
-                    wake_owner(table, state, late, (id, side), now);
+                    wake_owner(table, state, late, id, side, now);
                 }
             });
             port.has_far_queues()
@@ -539,7 +539,8 @@ fn wake_owner(
     table: &Table,
     state: &WorkerState,
     late: &mut Vec<Late>,
-    (port, side): (PortId, Side),
+    port: PortId,
+    side: Side,
     now: Nanos,
 ) {
     let Some(bells) = table.bells.get(usize::from(port)) else { return };

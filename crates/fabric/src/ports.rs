@@ -58,7 +58,7 @@ pub struct Monitor {
 
 /// A receive queue.
 #[repr(align(64))]
-pub(crate) struct Queue<E> {
+pub(crate) struct EgressQueue<E> {
     pub egress: E,
     pub port: u16,
     /// Its number at its port.
@@ -228,7 +228,7 @@ pub struct Ports<E = Arc<dyn Egress>> {
     slots: Vec<Option<PortEntry>>,
     /// The reach of every port, side by side. Traffic to many ports reads nothing else of them.
     reach: Vec<Reach>,
-    queues: Vec<Queue<E>>,
+    queues: Vec<EgressQueue<E>>,
     /// Members that are not VLAN-aware, and those that are.
     unaware: Vec<u16>,
     aware: Vec<u16>,
@@ -278,7 +278,7 @@ impl<E: Egress + Clone> Ports<E> {
         };
         let first_queue = self.queues.len() as QueueIdx;
         let egresses = if spec.linked.is_empty() { &spec.egresses } else { &spec.linked };
-        self.queues.extend(egresses.iter().zip(0..).map(|(egress, number)| Queue {
+        self.queues.extend(egresses.iter().zip(0..).map(|(egress, number)| EgressQueue {
             egress: egress.clone(),
             port: spec.id,
             number,
@@ -377,7 +377,7 @@ impl<E: Egress> Ports<E> {
     }
 
     #[inline(always)]
-    pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue<E> {
+    pub(crate) fn queue(&self, queue: QueueIdx) -> &EgressQueue<E> {
         &self.queues[queue as usize]
     }
 

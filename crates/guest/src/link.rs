@@ -84,7 +84,8 @@ impl Link {
         &mut self,
         nic: &mut N,
         to: Ipv4Addr,
-        (head, offload): (&mut [u8], Offload),
+        head: &mut [u8],
+        offload: Offload,
         payload: Pieces<impl Iterator<Item = &'p [u8]>>,
         now: Nanos,
     ) -> Result<(), Full> {
@@ -106,7 +107,7 @@ impl Link {
                     if ask {
                         self.request_arp(hop);
                     }
-                    self.keep(hop, (head, offload), payload.pieces);
+                    self.keep(hop, head, offload, payload.pieces);
                     return Ok(());
                 }
             }
@@ -120,7 +121,8 @@ impl Link {
     fn keep<'p>(
         &mut self,
         hop: Ipv4Addr,
-        (head, offload): (&[u8], Offload),
+        head: &[u8],
+        offload: Offload,
         payload: impl Iterator<Item = &'p [u8]>,
     ) {
         let mut frame = head.to_vec();
@@ -205,8 +207,7 @@ impl Link {
                     (sent, Waiting::Frame(frame, offload))
                 }
                 Waiting::Packet(to, mut frame) => {
-                    let head = (&mut frame[..], Offload::NONE);
-                    let sent = self.send(nic, to, head, Pieces::none(), now);
+                    let sent = self.send(nic, to, &mut frame, Offload::NONE, Pieces::none(), now);
                     (sent, Waiting::Packet(to, frame))
                 }
             };
@@ -251,6 +252,6 @@ impl<N: Nic> Emit for Segments<'_, N> {
             Summing::Full => Offload::NONE,
         };
         let payload = Pieces { pieces: request.payload.pieces(), len: request.payload.len() };
-        self.link.send(self.nic, to, (head, offload), payload, self.now)
+        self.link.send(self.nic, to, head, offload, payload, self.now)
     }
 }

@@ -237,7 +237,7 @@ impl<N: Nic> Stack<N> {
         back.copy_from_slice(udp.as_bytes());
         let Self { nic, link, .. } = self;
         let payload = Pieces { pieces: std::iter::once(data), len: data.len() };
-        link.send(nic, *to.ip(), (&mut head, Offload::NONE), payload, now)
+        link.send(nic, *to.ip(), &mut head, Offload::NONE, payload, now)
             .map_err(|_| UdpError::Full)?;
         link.counters.datagrams_out += 1;
         Ok(())

@@ -28,7 +28,7 @@ pub struct Channel {
     bytes: usize,
     /// When the latest frame that is not reordered is due.
     latest: Nanos,
-    tally: Tally,
+    tally: ImpairmentCounts,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct Copied {
 
 /// Counts of frames since the last [`take_tally`](Channel::take_tally).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ImpairmentCounts {
     /// Frames that were lost.
     pub lost: u64,
     /// Copies that were added.
@@ -90,7 +90,7 @@ impl Channel {
             spare: Vec::new(),
             bytes: 0,
             latest: Nanos(0),
-            tally: Tally::default(),
+            tally: ImpairmentCounts::default(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Channel {
     }
 
     /// Returns the counts of frames since the last call.
-    pub fn take_tally(&mut self) -> Tally {
+    pub fn take_tally(&mut self) -> ImpairmentCounts {
         std::mem::take(&mut self.tally)
     }
 }

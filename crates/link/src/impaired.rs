@@ -9,7 +9,7 @@ use port::{
 };
 use shmem::Shared;
 
-use crate::{Channel, Impairment, Tally};
+use crate::{Channel, Impairment, ImpairmentCounts};
 
 /// Most frames in a batch that is handed on.
 const BATCH: usize = 64;
@@ -41,7 +41,7 @@ pub struct Flushed {
     /// Frames that were handed on.
     pub frames: usize,
     /// Counts of the frames that entered.
-    pub tally: Tally,
+    pub tally: ImpairmentCounts,
     /// What the worker must do for the queue's owner.
     pub effects: Effects,
 }
@@ -76,7 +76,7 @@ impl<E: Egress> Impaired<E> {
     }
 
     /// Drops the frames in flight. Returns how many, and the counts of the others.
-    pub fn abandon(&self) -> (usize, Tally) {
+    pub fn abandon(&self) -> (usize, ImpairmentCounts) {
         let mut inner = self.inner();
         (inner.channel.abandon(), inner.channel.take_tally())
     }

@@ -21,7 +21,7 @@ mod limited;
 mod limiter;
 
 pub use bucket::{RateError, RateLimiter, TokenBucket};
-pub use channel::{Channel, Tally};
+pub use channel::{Channel, ImpairmentCounts};
 pub use impaired::{Flushed, Impaired};
 pub use impairment::{Impairment, ImpairmentError};
 pub use limited::Limited;

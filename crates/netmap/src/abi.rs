@@ -1,4 +1,4 @@
-//! netmap's constants and structures, API 14 and 15 (netmap-abi.md section 1).
+//! netmap's constants and structures, API 14 and 15 (`net/netmap.h`).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -1,4 +1,4 @@
-//! Memory of the program as a region (option EXTMEM; netmap-abi.md 2.6, 5.6).
+//! Memory of the program as a region (option `NETMAP_REQ_OPT_EXTMEM` of `net/netmap.h`).
 //!
 //! The library replaces the program's pages by a memory file, so that the daemon and the data
 //! process can map it. Both sides compute the layout with [`geometry`].

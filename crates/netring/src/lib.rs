@@ -59,7 +59,7 @@ mod send;
 pub use hostile::drive_hostile_pipe;
 pub use open::{Monitor, Open, OpenError, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
-pub use port::{Interest, Port, PortError, Queue, Readiness, Rings};
+pub use port::{Interest, Port, PortError, QueuePair, Readiness, Rings};
 pub use receive::{Incoming, Received, ReceivedSlot};
 pub use region::{Buffer, Region, RegionConfig, RegionError};
 pub use send::{Lent, OtherRegion, Outgoing, SendSlot};

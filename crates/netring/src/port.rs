@@ -272,8 +272,8 @@ impl Port {
 
     /// The queues with number `i`. A queue that does not exist never has room or frames.
     #[inline]
-    pub fn queue(&mut self, i: usize) -> Queue<'_> {
-        Queue {
+    pub fn queue(&mut self, i: usize) -> QueuePair<'_> {
+        QueuePair {
             send: self.send.get_mut(i),
             receive: self.receive.get_mut(i),
             nothing: &mut self.nothing,
@@ -552,13 +552,13 @@ impl fmt::Debug for Port {
 
 /// The send and the receive queue with one number.
 #[derive(Debug)]
-pub struct Queue<'a> {
+pub struct QueuePair<'a> {
     send: Option<&'a mut SendQueue>,
     receive: Option<&'a mut ReceiveQueue>,
     nothing: &'a mut (u32, Option<Fault>),
 }
 
-impl<'a> Queue<'a> {
+impl<'a> QueuePair<'a> {
     /// Lends up to `max` free slots.
     #[inline]
     #[must_use]

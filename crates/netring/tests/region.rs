@@ -1,4 +1,4 @@
-//! Objective: regions are laid out as `netmap-abi.md` says, and all that a port had is returned.
+//! Objective: regions are laid out as `net/netmap.h` says, and all that a port had is returned.
 //! Steps: ports in private regions; numbers read from the memory byte by byte.
 
 use netring::layout::Geometry;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::interface::{Counts, Filter, Interface};
 use crate::lock::Lock;
 use crate::name::Device;
-use crate::queue::{Frame, Queue};
+use crate::queue::{Frame, FrameQueue};
 use crate::reader::{Reader, ReaderWaker, Sleeper};
 
 /// What libpcap's calls return for a failure.
@@ -343,7 +343,7 @@ impl Capture {
         is_over: bool,
         tell_stop: bool,
         deadline: Option<Instant>,
-    ) -> Result<Option<Queue>, Failure> {
+    ) -> Result<Option<FrameQueue>, Failure> {
         if is_over || self.stop.load(Ordering::Relaxed) {
             if tell_stop && !is_over {
                 self.check_stop()?;
@@ -358,7 +358,7 @@ impl Capture {
         }
         drop(state);
         if self.wait(deadline)? {
-            return Ok(Some(Queue::default()));
+            return Ok(Some(FrameQueue::default()));
         }
         self.state.lock().reader()?.settle();
         Ok(None)

@@ -15,7 +15,7 @@ use shmem::Bytes;
 use crate::capture::{Code, Failure};
 use crate::lock::Lock;
 use crate::name::Device;
-use crate::queue::Queue;
+use crate::queue::FrameQueue;
 use crate::reader::ReaderWaker;
 
 /// Decides whether a reader gets a frame. The bytes are still in shared memory, which others may
@@ -128,7 +128,7 @@ pub(crate) struct Inner {
 /// A reader's state in its interface.
 pub(crate) struct Place {
     pub id: u64,
-    pub queue: Queue,
+    pub queue: FrameQueue,
     pub filter: Option<Filter>,
     pub keep: usize,
     pub limit: usize,

@@ -25,13 +25,13 @@ struct Entry {
 
 /// Frames in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct FrameQueue {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     next: usize,
 }
 
-impl Queue {
+impl FrameQueue {
     /// Returns the memory that its frames take, in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() + self.entries.len() * size_of::<Entry>()

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::capture::Failure;
 use crate::interface::{AWAKE, Counts, Filter, Inner, Interface, Place, io};
-use crate::queue::{Frame, Queue};
+use crate::queue::{Frame, FrameQueue};
 
 /// Wakes a reader that sleeps; may be rung by a signal handler.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub struct Reader {
     id: u64,
     bell: Arc<ReaderWaker>,
     /// The frames that it has taken from its place.
-    current: Queue,
+    current: FrameQueue,
     /// The descriptor for the program's event loop: an epoll set.
     watched: Option<OwnedFd>,
 }
@@ -125,7 +125,7 @@ impl Reader {
         inner.next += 1;
         inner.places.push(Place {
             id,
-            queue: Queue::default(),
+            queue: FrameQueue::default(),
             filter: None,
             keep,
             limit,
@@ -134,7 +134,7 @@ impl Reader {
         });
         drop(inner);
         let interface = Arc::clone(interface);
-        Ok(Self { interface, id, bell, current: Queue::default(), watched: None })
+        Ok(Self { interface, id, bell, current: FrameQueue::default(), watched: None })
     }
 
     /// The port it reads from.
@@ -201,12 +201,12 @@ impl Reader {
     }
 
     /// Lends the frames that [`fetch`](Self::fetch) found, until [`take_back`](Self::take_back).
-    pub(crate) fn lend(&mut self) -> Queue {
+    pub(crate) fn lend(&mut self) -> FrameQueue {
         std::mem::take(&mut self.current)
     }
 
     /// Puts the remaining frames back, before those that were fetched meanwhile.
-    pub(crate) fn take_back(&mut self, mut left: Queue) {
+    pub(crate) fn take_back(&mut self, mut left: FrameQueue) {
         if !self.current.is_empty() {
             while let Some(frame) = self.current.pop() {
                 left.put(frame);

@@ -1,4 +1,4 @@
-//! Waits for netmap descriptors and others at once (netmap-abi.md 2.3, 5.4).
+//! Waits for netmap descriptors and others at once (netmap(4), "SELECT, POLL, EPOLL, KQUEUE").
 //!
 //! ```text
 //!   sync, check         ready? -> check the others without waiting, return

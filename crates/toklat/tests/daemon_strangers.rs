@@ -223,7 +223,7 @@ fn regression_a_lingering_socket_as_memory_of_a_card_delays_no_one_else() {
     attack(|others, descriptor| {
         let mut card = Client::connect(&others.socket("card")).unwrap();
         // What cannot be mapped is a range that the card finds no memory in.
-        card.dma_map(Some(descriptor.as_fd()), (0, 0x10_0000, 4096), true).unwrap();
+        card.dma_map(Some(descriptor.as_fd()), 0, 0x10_0000, 4096, true).unwrap();
         assert!(card.set_irqs(0, &[&descriptor]).is_err());
         let_go(descriptor);
     });
@@ -269,7 +269,7 @@ fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     assert!(say(&guest, code::SET_MEM_TABLE, &table, &[file.as_fd()]));
     others.go_on();
     let mut card = Client::connect(&others.socket("card")).unwrap();
-    card.dma_map(Some(file.as_fd()), (0, 0x10_0000, 4096), true).unwrap();
+    card.dma_map(Some(file.as_fd()), 0, 0x10_0000, 4096, true).unwrap();
     others.go_on();
     drop((request, guest, card, file));
     others.nothing_is_left();

@@ -181,7 +181,7 @@ pub(crate) fn check_ifname(port: &str, ifname: &str, remedy: &str) -> Result<(),
     if good {
         return Ok(());
     }
-    Err(Invalid::new(format!("{port}: {ifname:?} is no name of an interface"), remedy))
+    Err(Invalid::new(format!("{port}: {ifname:?} is not an interface name"), remedy))
 }
 
 pub(crate) fn check_range(

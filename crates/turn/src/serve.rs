@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
-use link::{Channel, Impairment, Limiter, Tally};
+use link::{Channel, Impairment, ImpairmentCounts, Limiter};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use settings::Policy;
 use shmem::Shared;
@@ -25,7 +25,7 @@ pub struct Served {
     pub id: u16,
     /// What its owner sends.
     pub source: Box<dyn Source>,
-    queues: Vec<Queue>,
+    queues: Vec<ServedQueue>,
     memory: PortMemory,
     /// Copies begun beyond the quantum. The port skips turns to pay for them.
     debt: usize,
@@ -53,7 +53,7 @@ pub struct Served {
     mishap: Option<fn()>,
 }
 
-struct Queue {
+struct ServedQueue {
     sender: Sender,
     /// The scratch with frames that wait for a lossless receiver.
     held: Option<Box<Scratch>>,
@@ -63,7 +63,7 @@ struct Queue {
     lent_by_channel: bool,
 }
 
-impl Queue {
+impl ServedQueue {
     fn new(port: u16, queue: usize) -> Self {
         let sender = Sender::new(port, queue as u16);
         Self { sender, held: None, channel: None, lent_by_channel: false }
@@ -85,7 +85,7 @@ impl Served {
         counters: Shared<IngressCounters>,
         now: Nanos,
     ) -> Self {
-        let queues = (0..source.queues()).map(|queue| Queue::new(id, queue)).collect();
+        let queues = (0..source.queues()).map(|queue| ServedQueue::new(id, queue)).collect();
         let memory = PortMemory::default();
         let attend_at = source.attends().then_some(Nanos(0));
         Self {
@@ -250,7 +250,7 @@ impl Served {
         frames
     }
 
-    fn count(&self, Tally { lost, duplicated }: Tally) {
+    fn count(&self, ImpairmentCounts { lost, duplicated }: ImpairmentCounts) {
         self.counters.drop_frames(DropReason::Impaired, lost);
         self.counters.copies.add(duplicated);
     }
@@ -472,7 +472,7 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let Some(ingress) = self.source.queue(queue) else { return };
-        let Queue { channel, lent_by_channel, .. } = &mut self.queues[queue];
+        let ServedQueue { channel, lent_by_channel, .. } = &mut self.queues[queue];
         // The owner got them back when the channel admitted them.
         let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);
         let by_channel = channel.is_some();
@@ -512,7 +512,7 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
-        let Queue { sender, held, lent_by_channel, .. } = &mut self.queues[queue];
+        let ServedQueue { sender, held, lent_by_channel, .. } = &mut self.queues[queue];
         let lent_by_channel = *lent_by_channel;
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;

@@ -331,7 +331,7 @@ impl User {
         if over && self.standing() != Standing::AtFault {
             let helped = self.standing() == Standing::Good && self.helper.start(self);
             let standing = if helped { Standing::Helped } else { Standing::AtFault };
-            self.demote(&mut record, standing, Trouble::Calls, (slow.took, slow.at));
+            self.demote(&mut record, standing, Trouble::Calls, slow.took, slow.at);
         }
     }
 
@@ -360,7 +360,7 @@ impl User {
         record.touches = record.touches.saturating_add(1);
         let over = record.held_up.add(ns, now) >= MOST_HELD_UP_NS;
         if over && record.touches >= HELD_UP_TIMES && self.standing() != Standing::AtFault {
-            self.demote(&mut record, Standing::AtFault, Trouble::Memory, (ns, now));
+            self.demote(&mut record, Standing::AtFault, Trouble::Memory, ns, now);
         }
     }
 
@@ -369,7 +369,8 @@ impl User {
         record: &mut Record,
         standing: Standing,
         why: Trouble,
-        (took, at): (u64, Nanos),
+        took: u64,
+        at: Nanos,
     ) {
         let term = TERM_NS.saturating_mul(1 << record.times.min(31));
         let times = record.times + 1;

@@ -99,9 +99,9 @@ impl Guest {
     }
 }
 
-struct Queue(Vec<Transmit>);
+struct TransmitQueues(Vec<Transmit>);
 
-impl Source for Queue {
+impl Source for TransmitQueues {
     fn queues(&self) -> usize {
         self.0.len()
     }
@@ -138,7 +138,7 @@ impl Pair {
             let counters = state.ingress().ok_or_else(missing)?;
             let queue = Transmit::new(transmit, counters).map_err(|_| missing())?;
             Ok(Attached {
-                source: Box::new(Queue(vec![queue])),
+                source: Box::new(TransmitQueues(vec![queue])),
                 egresses: vec![],
                 bells: Bells::None,
             })
@@ -147,7 +147,7 @@ impl Pair {
             let counters = state.egress(0).ok_or_else(missing)?;
             let queue = Receive::new(receive, counters).map_err(|_| missing())?;
             let egresses = vec![Arc::new(queue).into()];
-            Ok(Attached { source: Box::new(Queue(vec![])), egresses, bells: Bells::None })
+            Ok(Attached { source: Box::new(TransmitQueues(vec![])), egresses, bells: Bells::None })
         })?;
         Ok(Self { switch, sender, taker, bytes })
     }

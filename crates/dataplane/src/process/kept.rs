@@ -50,7 +50,8 @@ impl Process {
         &mut self,
         id: PortId,
         uid: u32,
-        (key, value): (String, serde_json::Value),
+        key: String,
+        value: serde_json::Value,
         mut descriptors: Vec<Descriptor>,
     ) -> Result<Answer, String> {
         let kept = self.restored.entry(id).or_default();

@@ -15,14 +15,15 @@ use crate::config::Attachment;
 pub(super) fn attach(
     attachment: &Attachment,
     descriptors: Vec<Descriptor>,
-    (state, account): (&PortState, &Arc<Account>),
+    state: &PortState,
+    account: &Arc<Account>,
     resume: bool,
 ) -> Result<(Attached, Option<Monitor>), AttachError> {
     let ring = |rings, descriptors: Vec<Descriptor>| {
         let expected = "a memory file and a token";
         let pair: Result<[Descriptor; 2], _> = descriptors.try_into();
         let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
-        ring::attach((&memory, account), token, rings, state, resume)
+        ring::attach(&memory, account, token, rings, state, resume)
     };
     match attachment {
         Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),

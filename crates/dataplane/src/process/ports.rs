@@ -162,11 +162,11 @@ impl Process {
                 (self.common.fdb.entries().clone(), Arc::<Membership>::default());
             members.set(&config.policy.vlan);
             let membership = Arc::clone(&members);
-            let attached = vxlan::attach(tunnel, descriptors, (port.0, state), table, membership)?;
+            let attached = vxlan::attach(tunnel, descriptors, port.0, state, table, membership)?;
             return Ok(Halves { tunnel: Some(members), ..Halves::new(attached) });
         }
         let (attached, monitor) =
-            kinds::attach(&config.attachment, descriptors, (state, port.1), resume)?;
+            kinds::attach(&config.attachment, descriptors, state, port.1, resume)?;
         Ok(Halves { monitor, ..Halves::new(attached) })
     }
 

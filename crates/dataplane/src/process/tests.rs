@@ -322,7 +322,7 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
         }
         match answer {
             Answer::Keep { id, key, value, .. } => {
-                drop(next.restore(id, 0, (key, value), fds).unwrap())
+                drop(next.restore(id, 0, key, value, fds).unwrap())
             }
             Answer::Forget { id, key } => drop(next.restored.get_mut(&id).unwrap().remove(&key)),
             answer => panic!("{answer:?}"),

@@ -102,6 +102,17 @@ impl Drop for Common {
     }
 }
 
+/// Settings that a running worker can change.
+#[derive(Clone, Copy)]
+pub(crate) struct WorkerSettings {
+    /// What to do when idle.
+    pub idle: Idle,
+    /// Maximum number of frames taken from a port per turn.
+    pub batch: u16,
+    /// The stall timeout in nanoseconds.
+    pub stall_timeout: u64,
+}
+
 /// A job for a worker.
 pub(crate) enum Job {
     /// Serve this port.
@@ -114,8 +125,8 @@ pub(crate) enum Job {
     Link(PortId, Change),
     /// Measure until then whether passes wait.
     Measure(Nanos),
-    /// Change how to idle, the batch size, and the stall timeout in nanoseconds.
-    Settings(Idle, u16, u64),
+    /// Take these settings into use.
+    Settings(WorkerSettings),
     /// End once no frames are stalled.
     Finish,
 }

@@ -35,9 +35,9 @@ impl Worker {
                     self.wake_port(id, now, false);
                 }
                 Job::Measure(until) => self.measure = Some(Measure::begin(until, &self.state)),
-                Job::Settings(idle, batch, stall_timeout) => {
-                    self.idle = idle;
-                    self.tools.set(batch, stall_timeout);
+                Job::Settings(settings) => {
+                    self.idle = settings.idle;
+                    self.tools.set(settings.batch, settings.stall_timeout);
                 }
                 Job::Finish => {
                     self.finishing = true;

@@ -60,7 +60,7 @@ impl Forwarder {
                         let (to, source) = head.addresses();
                         way.learn::<INSPECTION>(fdb, filter, source);
                         let lookup = || fdb.lookup(filter, to);
-                        let (found, lasting) = way.find(lookup, (filter, to), head, len);
+                        let (found, lasting) = way.find(lookup, filter, to, head, len);
                         (last, last_found) = (if lasting { these } else { NO_SOURCE }, found);
                     }
                     last_found
@@ -100,7 +100,7 @@ impl Forwarder {
             }
             let (to, source) = head.addresses();
             way.learn::<PLAIN>(fdb, 0, source);
-            way.find(|| fdb.lookup_at(Place(place), 0, to), (0, to), head, len).0
+            way.find(|| fdb.lookup_at(Place(place), 0, to), 0, to, head, len).0
         });
         self.conclude(way, memory, frames)
     }
@@ -267,7 +267,8 @@ impl<E: Egress> PassState<'_, E> {
     fn find(
         &self,
         lookup: impl FnOnce() -> Option<Station>,
-        (filter, to): (Filter, u64),
+        filter: Filter,
+        to: u64,
         head: &Head,
         len: usize,
     ) -> (Destination, bool) {

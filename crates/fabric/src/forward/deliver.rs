@@ -5,7 +5,7 @@ use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, SoleWorker};
 use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, PassState, TAGGED, Tag, Touched, UNTAGGED};
 use crate::Filter;
-use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
+use crate::ports::{EgressQueue, Form, PortEntry, QueueIdx, Reach};
 use crate::sender::Stalled;
 
 /// How many deliveries to prefetch at once.
@@ -27,7 +27,8 @@ fn send_singles<'t, E: Egress>(
     way: &mut PassState<'_, E>,
     batch: &Batch<'_>,
     queues: &[QueueIdx],
-    (chains, others): (&mut [Chain], &mut Vec<QueueIdx>),
+    chains: &mut [Chain],
+    others: &mut Vec<QueueIdx>,
     sole: impl Fn() -> Option<&'t SoleWorker>,
 ) {
     let ports = way.ports;
@@ -103,9 +104,9 @@ impl Forwarder {
                     // In each loop, the compiler knows whether there are locks.
                     match &touched.sole {
                         Some(sole) => {
-                            send_singles(way, batch, soon, (chains, others), || Some(sole));
+                            send_singles(way, batch, soon, chains, others, || Some(sole));
                         }
-                        None => send_singles(way, batch, soon, (chains, others), || None),
+                        None => send_singles(way, batch, soon, chains, others, || None),
                     }
                     &others[..]
                 }
@@ -359,7 +360,7 @@ impl<E: Egress> PassState<'_, E> {
     pub(super) fn hand_out(
         &self,
         batch: &Batch<'_>,
-        to: &Queue<E>,
+        to: &EgressQueue<E>,
         (list, segments): (&[FrameIdx], usize),
         limits: Limits,
         touched: &mut Touched,

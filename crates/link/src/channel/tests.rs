@@ -58,7 +58,7 @@ fn a_link_that_is_not_bad_changes_nothing() {
     send(&mut channel, 0..500, Nanos(5));
     assert_eq!(receive(&mut channel, Nanos(5)), (0..500).collect::<Vec<_>>());
     assert!(channel.is_done());
-    assert_eq!(channel.take_tally(), Tally::default());
+    assert_eq!(channel.take_tally(), ImpairmentCounts::default());
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn frames_are_lost_and_doubled_as_often_as_configured() {
     send(&mut channel, 0..10_000, Nanos(0));
     let came = receive(&mut channel, Nanos(0));
     let doubled = came.len() as u64 - 10_000;
-    assert_eq!(channel.take_tally(), Tally { lost: 0, duplicated: doubled });
+    assert_eq!(channel.take_tally(), ImpairmentCounts { lost: 0, duplicated: doubled });
     assert!((2200..=2800).contains(&doubled), "{doubled}");
     assert!(came.is_sorted(), "a copy follows at once");
 }

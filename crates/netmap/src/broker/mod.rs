@@ -169,7 +169,8 @@ impl<S: Switches> Broker<S> {
     /// Carries out a request of a process, which may pass memory of its own.
     pub async fn control(
         &mut self,
-        (cookie, pid): (u64, u32),
+        cookie: u64,
+        pid: u32,
         ask: &Ask,
         memory: Option<File>,
     ) -> Reply {

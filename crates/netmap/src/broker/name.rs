@@ -1,4 +1,4 @@
-//! Parses the names of ports (netmap-abi.md 2.7).
+//! Parses the names of ports (netmap(4), "ENTERING AND EXITING NETMAP MODE").
 
 use rustix::io::Errno;
 

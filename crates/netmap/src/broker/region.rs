@@ -52,7 +52,7 @@ impl Shape {
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
     }
 
-    /// Returns the layout of a region for one port of this shape (netmap-abi.md 2.6). Pages that
+    /// Returns the layout of a region for one port of this shape (`net/netmap.h`). Pages that
     /// are not written cost nothing, so there are more interfaces and rings than in netmap.
     pub(super) fn geometry(&self, extra: u32) -> Geometry {
         let [tx, rx] = [self.tx_rings, self.rx_rings].map(|rings| rings + FAKE_HOST_RINGS);
@@ -161,7 +161,7 @@ impl Region {
         geometry.check(usize::MAX).map_err(|_| Errno::NOMEM)?;
         let len = geometry.file_size() as usize;
         let file = Memfd::create("toklat-netmap", len, Pages::Small).map_err(|_| Errno::NOMEM)?;
-        Ok(Self::over(id, uid, geometry, (Box::new(file), None)))
+        Ok(Self::over(id, uid, geometry, Box::new(file), None))
     }
 
     /// Makes a region in a memory file from a program. The file's size is fixed.
@@ -169,14 +169,15 @@ impl Region {
         let len = Memfd::sealed_len(file.as_fd()).map_err(|_| Errno::INVAL)?;
         geometry.check(len).map_err(|_| Errno::INVAL)?;
         let identity = Some(identity_of(file.as_fd())?);
-        Ok(Self::over(id, uid, geometry, (file, identity)))
+        Ok(Self::over(id, uid, geometry, file, identity))
     }
 
     fn over(
         id: u16,
         uid: u32,
         geometry: Geometry,
-        (file, identity): (File, Option<(u64, u64)>),
+        file: File,
+        identity: Option<(u64, u64)>,
     ) -> Self {
         let books = Books::new(&geometry);
         Self { id, uid, geometry, file, identity, books, charge: None, users: 0 }

@@ -120,8 +120,8 @@ impl<S: Switches> Broker<S> {
             return self.make_null(call, request);
         }
         let key = match Name::parse(text)? {
-            Name::Pipe { base, brace, id } => self.pipe(call.uid, (&base, brace, &id), request)?,
-            Name::Vale { switch, port } => self.vale_port(call, (&switch, &port), request)?,
+            Name::Pipe { base, brace, id } => self.pipe(call.uid, &base, brace, &id, request)?,
+            Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => name,
             Name::Plain(_) => return Err(Errno::NXIO),
         };
@@ -134,7 +134,8 @@ impl<S: Switches> Broker<S> {
     fn vale_port(
         &mut self,
         call: &Call<'_>,
-        (switch, port): (&str, &str),
+        switch: &str,
+        port: &str,
         request: &Register,
     ) -> Result<String, Errno> {
         if let Some(key) = self.find_vale(switch, port)? {
@@ -143,7 +144,7 @@ impl<S: Switches> Broker<S> {
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return Err(Errno::INVAL);
         }
-        self.make_vale(call.uid, (switch, port), request)
+        self.make_vale(call.uid, switch, port, request)
     }
 
     /// Returns the adapter of this port of a switch.
@@ -164,7 +165,8 @@ impl<S: Switches> Broker<S> {
     fn make_vale(
         &mut self,
         uid: u32,
-        (switch, port): (&str, &str),
+        switch: &str,
+        port: &str,
         request: &Register,
     ) -> Result<String, Errno> {
         let shape = shape_of(request);
@@ -227,7 +229,9 @@ impl<S: Switches> Broker<S> {
     fn pipe(
         &mut self,
         uid: u32,
-        (base, brace, id): (&str, char, &str),
+        base: &str,
+        brace: char,
+        id: &str,
         request: &Register,
     ) -> Result<String, Errno> {
         if !matches!(request.mode, mode::ALL_NIC | mode::ONE_NIC) {
@@ -269,7 +273,7 @@ impl<S: Switches> Broker<S> {
             Name::Pipe { .. } => Err(Errno::INVAL),
             Name::Vale { switch, port } => match self.find_vale(&switch, &port)? {
                 Some(key) => Ok(key),
-                None => self.make_vale(uid, (&switch, &port), &Register::default()),
+                None => self.make_vale(uid, &switch, &port, &Register::default()),
             },
             Name::Plain(name) => {
                 if !self.adapters.contains_key(&name) {

@@ -67,10 +67,11 @@ fn ask<T: IntoBytes + zerocopy::Immutable>(reqtype: u16, name: &str, body: &T) -
 fn control<T: IntoBytes + FromBytes + zerocopy::Immutable>(
     broker: &mut Tested,
     cookie: u64,
-    (reqtype, name): (u16, &str),
+    reqtype: u16,
+    name: &str,
     body: &T,
 ) -> Result<T, Errno> {
-    let (answer, _) = run(broker.control((cookie, 1), &ask(reqtype, name, body), None));
+    let (answer, _) = run(broker.control(cookie, 1, &ask(reqtype, name, body), None));
     match answer.status {
         0 => Ok(T::read_from_prefix(&answer.body).ok().map(|(body, _)| body).unwrap()),
         errno => Err(Errno::from_raw_os_error(errno)),
@@ -87,7 +88,7 @@ fn register_as(
     name: &str,
     request: Register,
 ) -> Result<Register, Errno> {
-    control(broker, cookie, (reqtype::REGISTER, name), &request)
+    control(broker, cookie, reqtype::REGISTER, name, &request)
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn the_answer_describes_what_is_bound_with_its_descriptors() {
         ..Register::default()
     };
     let (answer, fds) =
-        run(broker.control((1, 1), &ask(reqtype::REGISTER, "vale0:a", &request), None));
+        run(broker.control(1, 1, &ask(reqtype::REGISTER, "vale0:a", &request), None));
     assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 2));
     assert_eq!((answer.bound.tx.rings, answer.bound.rx.rings), (1, 1));
     let (again, fds) = broker.identify(1, &Ask::new(kind::IDENTIFY, 0));
@@ -182,13 +183,13 @@ fn regions_are_their_users_own() {
 fn persistent_ports_stay_and_move() {
     let mut broker = broker();
     let new = ValeNewif { tx_slots: 0, rx_slots: 0, tx_rings: 0, rx_rings: 0, mem_id: 0, pad: 0 };
-    control(&mut broker, 11, (reqtype::VALE_NEWIF, "vi0"), &new).unwrap();
+    control(&mut broker, 11, reqtype::VALE_NEWIF, "vi0", &new).unwrap();
     let register_1 = Register { mode: mode::ALL_NIC, ..Register::default() };
     let attach = ValeAttach { register: register_1, port_index: 9, pad: 0 };
     broker.open(21, 1001);
-    let refused = control(&mut broker, 21, (reqtype::VALE_ATTACH, "vale0:vi0"), &attach);
+    let refused = control(&mut broker, 21, reqtype::VALE_ATTACH, "vale0:vi0", &attach);
     assert_eq!(refused.err(), Some(Errno::ACCESS), "another user's");
-    let done = control(&mut broker, 11, (reqtype::VALE_ATTACH, "vale0:vi0"), &attach).unwrap();
+    let done = control(&mut broker, 11, reqtype::VALE_ATTACH, "vale0:vi0", &attach).unwrap();
     assert_eq!((done.port_index, done.register.mem_id), (0, 0));
     assert!(ports(&broker).is_empty(), "nobody has it open");
     register(&mut broker, 12, "vale0:vi0").unwrap();
@@ -218,12 +219,12 @@ fn monitors_are_ports_of_their_own() {
 fn what_would_be_made_is_told_without_making_it() {
     let mut broker = broker();
     let none = PortInfo::default();
-    let info = control(&mut broker, 1, (reqtype::PORT_INFO_GET, "vale0:a"), &none).unwrap();
+    let info = control(&mut broker, 1, reqtype::PORT_INFO_GET, "vale0:a", &none).unwrap();
     assert!(broker.adapters.is_empty());
     let made = register(&mut broker, 1, "vale0:a").unwrap();
     assert_eq!((info.memsize, info.mem_id), (made.memsize, made.mem_id));
     let of_memory = PortInfo { mem_id: made.mem_id, ..PortInfo::default() };
-    let info = control(&mut broker, 2, (reqtype::PORT_INFO_GET, ""), &of_memory).unwrap();
+    let info = control(&mut broker, 2, reqtype::PORT_INFO_GET, "", &of_memory).unwrap();
     assert_eq!((info.memsize, info.tx_rings), (made.memsize, 0));
 }
 

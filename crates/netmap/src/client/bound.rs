@@ -1,4 +1,4 @@
-//! A bound descriptor: its rings, and the work of `poll` on them (netmap-abi.md 2.3).
+//! A bound descriptor: its rings, and the work of `poll` on them (netmap(4), "SELECT, POLL, EPOLL, KQUEUE").
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

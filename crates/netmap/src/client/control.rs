@@ -71,14 +71,15 @@ fn request(
     }
     question.options = list.options;
     let mut question = Question { ask: question, local: std::mem::take(&mut list.local) };
-    finish(user, header, (&mut question, body), &mut list, ask)
+    finish(user, header, &mut question, body, &mut list, ask)
 }
 
 /// Asks, and writes the result back.
 fn finish(
     user: &dyn UserMemory,
     header: &mut Header,
-    (question, body): (&mut Question, usize),
+    question: &mut Question,
+    body: usize,
     list: &mut List,
     mut ask: impl FnMut(&mut Question) -> Result<Answer, Errno>,
 ) -> Result<(), Errno> {

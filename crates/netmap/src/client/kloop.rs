@@ -1,5 +1,5 @@
 //! Cursors in blocks of the program (CSB), and the loop that syncs by them in the calling thread
-//! (netmap-abi.md 2.10).
+//! (`NETMAP_REQ_SYNC_KLOOP_START` in `net/netmap.h`).
 //!
 //! Each ring has two blocks of 64 bytes: the program writes one, the loop the other; send rings
 //! come first. The program does not use the ring's own header in this mode, so the loop hands slots

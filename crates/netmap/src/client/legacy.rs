@@ -1,5 +1,5 @@
 //! `NIOCREGIF` and `NIOCGINFO`, the interface before API 14: converted to requests of the new one
-//! (netmap-abi.md 2.9).
+//! (`net/netmap_legacy.h`).
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};

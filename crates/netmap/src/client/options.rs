@@ -1,5 +1,5 @@
 //! Options of a request: reads the list from the program's memory, and writes each status back
-//! (netmap-abi.md 1.7). The limits are those of the kernel's buffer for a request.
+//! (`struct nmreq_option` in `net/netmap.h`). The limits are those of the kernel's buffer for a request.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -1,4 +1,4 @@
-//! One ring: carries out `NIOCTXSYNC` and `NIOCRXSYNC` (netmap-abi.md 2.2, 2.4).
+//! One ring: carries out `NIOCTXSYNC` and `NIOCRXSYNC` (netmap(4), "SYNCHRONIZATION OPERATIONS").
 //!
 //! The ring's control block holds what was submitted and released. All processes that have the port
 //! share it, so nothing is kept here.
@@ -216,7 +216,7 @@ impl Ring {
             let after = next(at, self.slots);
             let good = self.has_buffer(word.buf) && u32::from(word.len) <= self.pool.bytes;
             if !good || word.flags & ODD != 0 || count != 0 {
-                count = self.check_frame_slot(slot, (word, good), (count, after == head), user);
+                count = self.check_frame_slot(slot, word, good, count, after == head, user);
             }
             at = after;
         }
@@ -228,8 +228,10 @@ impl Ring {
     fn check_frame_slot(
         &self,
         slot: &Slot,
-        (mut word, good): (SlotWord, bool),
-        (count, last): (usize, bool),
+        mut word: SlotWord,
+        good: bool,
+        count: usize,
+        last: bool,
         user: &dyn UserMemory,
     ) -> usize {
         let was = word;

@@ -184,7 +184,7 @@ fn pipe() -> [Bound; 2] {
         let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
         ask.name = name_of(name);
         ask.body[..56].copy_from_slice(request.as_bytes());
-        let (answer, fds) = runtime.block_on(broker.control((cookie, 1), &ask, Option::None));
+        let (answer, fds) = runtime.block_on(broker.control(cookie, 1, &ask, Option::None));
         assert_eq!(answer.status, 0);
         Bound::new(&answer.bound, fds, |fd| fd).unwrap()
     })

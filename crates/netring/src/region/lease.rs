@@ -166,7 +166,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Initializes the rest of a ring, as in `netmap-abi.md` 1.3 and 2.2.
+    /// Initializes the rest of a ring, as `struct netmap_ring` in `net/netmap.h` describes it.
     fn init_ring(
         &self,
         spec: RingSpec,

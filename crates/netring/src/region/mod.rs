@@ -7,7 +7,7 @@
 //!   Lease: what one port has of it; gives it back when dropped
 //! ```
 //!
-//! netmap-abi.md 1.3 (structures), 2.5 (extra buffers), 2.6 (pools).
+//! `net/netmap.h`: structures, extra buffers, pools.
 
 mod lease;
 mod numbers;

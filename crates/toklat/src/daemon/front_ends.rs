@@ -202,14 +202,15 @@ impl Waiting {
         name: (String, String),
         place: Place,
         to: mpsc::Sender<Arrival>,
-        (occupied, rights): (bool, Rights),
+        occupied: bool,
+        rights: Rights,
     ) -> Self {
         Self::new(None, |waiting, vacant, trouble| {
             vacant.send_replace(!occupied);
             tokio::spawn(async move {
                 let mut look = vacant.subscribe();
                 while look.wait_for(|vacant| *vacant).await.is_ok() {
-                    let socket = connected((&place, rights), &name, &trouble).await;
+                    let socket = connected(&place, rights, &name, &trouble).await;
                     vacant.send_replace(false);
                     let (switch, port) = name.clone();
                     let arrival = Arrival { switch, port, waiting, socket };
@@ -283,7 +284,8 @@ async fn accept(
 }
 
 async fn connected(
-    (place, rights): (&Place, Rights),
+    place: &Place,
+    rights: Rights,
     name: &(String, String),
     trouble: &Trouble,
 ) -> Descriptor {
@@ -395,7 +397,7 @@ mod tests {
         let socket = dir.path().join("qemu.sock");
         let (to, mut from) = mpsc::channel(1);
         let waiting =
-            Waiting::connect(name(), Place::Path(socket.clone()), to, (false, Rights::Accepted));
+            Waiting::connect(name(), Place::Path(socket.clone()), to, false, Rights::Accepted);
         tokio::time::sleep(Duration::from_millis(60)).await;
         let _listener = UnixListener::bind(&socket).unwrap();
         assert_eq!(from.recv().await.unwrap().waiting, waiting.number());

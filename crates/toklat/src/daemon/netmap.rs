@@ -83,7 +83,7 @@ pub async fn answer(
     let done = match (ask.kind, fds.next(), fds.next(), fds.next()) {
         (kind::OPEN, None, None, None) => open(&ask, client, supervisor).await,
         (kind::CONTROL | kind::IDENTIFY, Some(token), memory, None) => {
-            control(&ask, (&token, memory), client, supervisor).await
+            control(&ask, &token, memory, client, supervisor).await
         }
         _ => Err(Errno::INVAL),
     };
@@ -114,7 +114,8 @@ async fn open(
 /// Carries out a request on a descriptor.
 async fn control(
     ask: &Ask,
-    (token, memory): (&Descriptor, Option<Descriptor>),
+    token: &Descriptor,
+    memory: Option<Descriptor>,
     client: Client,
     supervisor: &Arc<Supervisor>,
 ) -> Result<(Answer, Vec<Descriptor>), Errno> {
@@ -127,7 +128,8 @@ async fn control(
         _ => {
             broker
                 .control(
-                    (cookie, client.pid),
+                    cookie,
+                    client.pid,
                     ask,
                     memory.map(|memory| Box::new(memory) as broker::File),
                 )

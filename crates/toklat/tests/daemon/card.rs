@@ -59,7 +59,7 @@ impl Memory {
 fn connect(path: &Path, memory: &Memory, kind: u32, calls: &[OwnedFd]) -> Client {
     let mut client = Client::connect(path).unwrap();
     match &memory.file {
-        Some(file) => client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap(),
+        Some(file) => client.dma_map(Some(file.as_fd()), 0, AT, MEMORY, true).unwrap(),
         None => client.dma_map_own(&memory.mapping, AT).unwrap(),
     }
     client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();

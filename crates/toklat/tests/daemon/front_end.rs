@@ -40,12 +40,12 @@ pub struct FrontEnd {
     pub socket: UnixStream,
     pub file: OwnedFd,
     pub memory: Arc<GuestMemory>,
-    pub queues: [Queue; 2],
+    pub queues: [GuestQueue; 2],
     pub features: u64,
 }
 
 /// A queue: the guest's driver, its eventfds and buffers.
-pub struct Queue {
+pub struct GuestQueue {
     pub driver: Driver,
     pub layout: QueueLayout,
     pub kick: OwnedFd,
@@ -134,7 +134,7 @@ impl FrontEnd {
         let negotiated = Features::from_bits_truncate(features);
         let queue = |number: u64| {
             let layout = layout_at(number * 0x8000, SIZE);
-            Queue {
+            GuestQueue {
                 driver: Driver::new(&memory, layout, negotiated).unwrap(),
                 layout,
                 kick: eventfd(),
@@ -191,7 +191,7 @@ impl FrontEnd {
     }
 
     pub fn start_queue(&self, queue: usize, base: u32) {
-        let Queue { layout, kick, call, error, .. } = &self.queues[queue];
+        let GuestQueue { layout, kick, call, error, .. } = &self.queues[queue];
         let number = queue as u32;
         let packed = self.features & Features::RING_PACKED.bits() != 0;
         let base = if packed && base == 0 { 0x8000 } else { base };
@@ -267,7 +267,7 @@ impl FrontEnd {
     }
 }
 
-impl Queue {
+impl GuestQueue {
     /// Makes chains available, and kicks the device if it wants that.
     pub fn publish(&mut self) {
         if self.driver.publish() {

@@ -48,11 +48,11 @@ trait Reader: Send {
 }
 
 /// A port of readers, one for each send queue.
-struct Buffered<R>(Vec<Queue<R>>);
+struct Buffered<R>(Vec<BufferIngress<R>>);
 
 impl<R: Reader> Buffered<R> {
     fn new(readers: impl IntoIterator<Item = R>) -> Self {
-        Self(readers.into_iter().map(Queue).collect())
+        Self(readers.into_iter().map(BufferIngress).collect())
     }
 }
 
@@ -81,7 +81,7 @@ impl<R: Reader> Source for Buffered<R> {
     fn arm(&mut self, _now: Nanos) -> bool {
         // Asks all queues, so that none with frames counts as dry.
         let mut work = false;
-        for Queue(reader) in &mut self.0 {
+        for BufferIngress(reader) in &mut self.0 {
             if reader.has_frames() {
                 reader.clear_empty();
                 work = true;
@@ -100,9 +100,9 @@ impl<R: Reader> Source for Buffered<R> {
 }
 
 /// A send queue: one buffer.
-struct Queue<R>(R);
+struct BufferIngress<R>(R);
 
-impl<R: Reader> Ingress for Queue<R> {
+impl<R: Reader> Ingress for BufferIngress<R> {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         self.0.read(scratch, max, now)
     }

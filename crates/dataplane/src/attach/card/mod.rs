@@ -236,7 +236,7 @@ impl VfioUser {
             config: &self.config,
         };
         let (was, resets) = (self.session.migration.state(), request == Request::Reset);
-        let answer = self.session.handle(&card, (header.command, request), fds)?;
+        let answer = self.session.handle(&card, header.command, request, fds)?;
         self.follow_state(was, resets);
         let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
         let reply = if header.reply { reply } else { Vec::new() };
@@ -317,7 +317,7 @@ impl VfioUser {
         let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
         let counters = self.state.bus().ok_or(AttachError::Counters)?;
         self.device = Some(Arc::clone(&device));
-        let bus = Bus::new(wire, (device, Vec::new()), config, (Arc::new(vectors), pin), counters);
+        let bus = Bus::new(wire, device, Vec::new(), config, Arc::new(vectors), pin, counters);
         Ok(Attached { source: Box::new(bus), ..null::down(&self.state)? })
     }
 }
@@ -355,7 +355,7 @@ impl FrontEnd for VfioUser {
         let vectors = Arc::new(vectors);
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);
-        let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
+        let config = Arc::clone(&self.config);
         let mirror = self.doorbells.as_ref();
         let mut mirror = mirror.and_then(|file| Mirror::new(Arc::clone(&device), file));
         if let Some(mirror) = &mut mirror {
@@ -366,7 +366,7 @@ impl FrontEnd for VfioUser {
         }
         self.session.shared = device.shared_pages().filter(|_| mirror.is_some());
         let dma_proxy = is_copy.then(|| self.dma_proxy(&device));
-        let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
+        let bus = Bus::new(wire, device, transmit, config, Arc::clone(&vectors), pin, counters);
         let bus = bus.with(mirror, dma_proxy);
         let bells = Bells::Guest(vectors);
         let egresses = receive.into_iter().map(Exit::from).collect();

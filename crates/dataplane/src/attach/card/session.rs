@@ -237,7 +237,8 @@ impl Session {
     pub fn handle(
         &mut self,
         card: &Card<'_>,
-        (number, request): (u16, Request),
+        number: u16,
+        request: Request,
         fds: Vec<Descriptor>,
     ) -> Result<Answer, ProtocolError> {
         let identity = card.identity;
@@ -272,7 +273,7 @@ impl Session {
             }
             Request::GetIrqInfo(index) => self.irq_info(index),
             Request::SetIrqs { flags, index, start, count, data } => {
-                self.set_irqs((flags, index), (start, count), &data, fds)
+                self.set_irqs(flags, index, start, count, &data, fds)
             }
             Request::Reset => self.migration.reset(card),
             // Messages in flight are part of no state.
@@ -382,8 +383,10 @@ impl Session {
 
     fn set_irqs(
         &mut self,
-        (flags, index): (u32, u32),
-        (start, count): (u32, u32),
+        flags: u32,
+        index: u32,
+        start: u32,
+        count: u32,
         data: &[u8],
         fds: Vec<Descriptor>,
     ) -> Answer {

@@ -176,9 +176,11 @@ impl Bus {
     #[must_use]
     pub fn new(
         wire: Arc<Wire>,
-        (device, transmit): (Arc<dyn Device>, Vec<Box<dyn Transmit>>),
+        device: Arc<dyn Device>,
+        transmit: Vec<Box<dyn Transmit>>,
         config: Arc<Config>,
-        (vectors, pin): (Arc<Vectors>, Arc<Pin>),
+        vectors: Arc<Vectors>,
+        pin: Arc<Pin>,
         counters: Shared<BusCounters>,
     ) -> Self {
         let registers = Registers {

@@ -38,7 +38,7 @@ use turn::state::{self, PortState};
 
 use self::message::{ProtocolError, Receiver};
 use self::session::{Changes, Offer, Refused, Session};
-use self::source::{Announcement, Queue, Queues, Unplugged};
+use self::source::{Announcement, Queues, Unplugged, VirtioQueue};
 use super::guest::FrontEnd;
 use super::guest::bells::{Bell, Eventfds};
 use super::guest::kept::Kept;
@@ -108,7 +108,8 @@ impl VhostUser {
     pub fn new(
         socket: Descriptor,
         offer: Offer,
-        (state, account): (&PortState, &Arc<Account>),
+        state: &PortState,
+        account: &Arc<Account>,
         kept: Option<Kept>,
     ) -> Result<Self, AttachError> {
         let expected = "a stream socket to a vhost-user front end";
@@ -356,7 +357,7 @@ impl VhostUser {
         Ok(QueueConfig { memory, layout, features: session.features(), state, dirty, inflight })
     }
 
-    fn transmit_half(&self, queue: usize) -> Result<Queue, QueueError> {
+    fn transmit_half(&self, queue: usize) -> Result<VirtioQueue, QueueError> {
         let missing = QueueError::Size(0);
         let ring = self.session.rings().get(queue).ok_or(missing)?;
         let kick = ring.kick.clone().ok_or(missing)?;
@@ -366,7 +367,7 @@ impl VhostUser {
             let call = ring.call.clone().map(|call| self.state.payer().eventfd(call));
             Unplugged::new(counters, call)
         });
-        Ok(Queue { transmit, kick, unplugged })
+        Ok(VirtioQueue { transmit, kick, unplugged })
     }
 
     fn receive_half(&self, queue: usize) -> Result<Arc<dyn Egress>, QueueError> {

@@ -16,14 +16,14 @@ const UNPLUGGED_BATCH: usize = 64;
 
 /// A guest's running transmit queues.
 pub struct Queues {
-    pub queues: Vec<Queue>,
+    pub queues: Vec<VirtioQueue>,
     /// The frame that announces the guest. Until it is sent, it acts as the ingress of queue 0,
     /// even if no queue runs.
     pub announcement: Option<Announcement>,
 }
 
 /// A transmit queue.
-pub struct Queue {
+pub struct VirtioQueue {
     pub transmit: Transmit,
     /// The eventfd of the guest's kicks. It is polled edge-triggered and never read: each kick is
     /// an edge.
@@ -70,7 +70,7 @@ impl Source for Queues {
     }
 }
 
-impl Ingress for Queue {
+impl Ingress for VirtioQueue {
     #[inline]
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         match &mut self.unplugged {

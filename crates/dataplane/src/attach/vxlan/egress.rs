@@ -108,7 +108,7 @@ impl Sending {
             let (ecn, datagram) = (frame::ecn_of(head), VXLAN_HEADER + len);
             let Some(via) = last_via else {
                 let write = |bytes: &mut [u8]| write(bytes, tunnel, batch, *i);
-                if !self.floods.push((socket, ecn), datagram, write) {
+                if !self.floods.push(socket, ecn, datagram, write) {
                     self.counters.drop_frames(DropReason::Full, 1);
                 }
                 continue;
@@ -178,7 +178,7 @@ impl Sending {
             }
         }
         for (train, error) in refused.into_iter().take(refusals).flatten() {
-            self.send_singly(tunnel, socket, (&train, error), now);
+            self.send_singly(tunnel, socket, &train, error, now);
         }
     }
 
@@ -189,7 +189,8 @@ impl Sending {
         &mut self,
         tunnel: &Tunnel,
         socket: BorrowedFd<'_>,
-        (train, error): (&Train, Errno),
+        train: &Train,
+        error: Errno,
         now: Nanos,
     ) {
         let (via, all) = (train.way.via, u64::from(train.count));
@@ -202,7 +203,7 @@ impl Sending {
             let known = self.paths.refuses(via, len, now).then_some(Errno::MSGSIZE);
             let error = known.or_else(|| match train.count {
                 1 => Some(error),
-                _ => self.send_one(tunnel, socket, train, (at, len)).err(),
+                _ => self.send_one(tunnel, socket, train, at, len).err(),
             });
             match error {
                 None => {
@@ -227,7 +228,8 @@ impl Sending {
         tunnel: &Tunnel,
         socket: BorrowedFd<'_>,
         train: &Train,
-        (at, len): (usize, usize),
+        at: usize,
+        len: usize,
     ) -> rustix::io::Result<usize> {
         let part = [IoSlice::new(&self.arena[at..at + len])];
         let mut post = Post::new();

@@ -82,7 +82,8 @@ impl Floods {
     /// Adds a frame of `len` bytes, header included, which `write` writes. False if too many wait.
     pub fn push(
         &mut self,
-        (socket, ecn): (u8, Ecn),
+        socket: u8,
+        ecn: Ecn,
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {

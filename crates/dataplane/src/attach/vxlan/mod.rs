@@ -166,7 +166,8 @@ impl Membership {
 pub(crate) fn attach(
     config: &VxlanConfig,
     mut descriptors: Vec<OwnedFd>,
-    (id, state): (PortId, &PortState),
+    id: PortId,
+    state: &PortState,
     table: Entries,
     membership: Arc<Membership>,
 ) -> Result<Attached, AttachError> {

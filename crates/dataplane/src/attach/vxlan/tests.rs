@@ -107,9 +107,9 @@ fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
     let from = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut floods, mut paths) = (Floods::default(), Paths::new(PEERS.into()));
     for number in 0..FRAMES {
-        assert!(floods.push((0, Ecn::NotEct), 70, |bytes| bytes.fill(number as u8)));
+        assert!(floods.push(0, Ecn::NotEct, 70, |bytes| bytes.fill(number as u8)));
     }
-    assert!(floods.push((0, Ecn::NotEct), 80, |bytes| bytes.fill(9)));
+    assert!(floods.push(0, Ecn::NotEct, 80, |bytes| bytes.fill(9)));
     assert_eq!(floods.pending(), FRAMES + 1);
     let (mut made, mut done) = (0, Vec::new());
     let mut bytes = [0; 100];
@@ -140,7 +140,7 @@ fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
 fn floods_that_wait_are_bounded() {
     let mut floods = Floods::default();
     let mut taken = 0;
-    while floods.push(((taken % 7) as u8, Ecn::NotEct), 1500, |_| ()) {
+    while floods.push((taken % 7) as u8, Ecn::NotEct, 1500, |_| ()) {
         taken += 1;
         assert!(taken < 100_000, "without end");
     }

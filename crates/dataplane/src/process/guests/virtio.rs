@@ -34,7 +34,7 @@ impl Process {
         };
         let socket = kinds::one(descriptors, "a socket to a front end")?;
         let offer = self.offer(&config.policy, queue_pairs);
-        let mut guest = VhostUser::new(socket, offer, (state, account), kept)?;
+        let mut guest = VhostUser::new(socket, offer, state, account, kept)?;
         guest.set_interrupts(config.policy.interrupts);
         Ok(guest)
     }

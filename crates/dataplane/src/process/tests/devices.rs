@@ -203,7 +203,7 @@ impl Guest {
         let (file, call) = (memfd(MEMORY), eventfd());
         let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
         let mut client = Client::on(socket).unwrap();
-        client.dma_map(Some(file.as_fd()), (0, 0, MEMORY), true).unwrap();
+        client.dma_map(Some(file.as_fd()), 0, 0, MEMORY, true).unwrap();
         client.set_irqs(kind, &[&call]).unwrap();
         let mut guest = Self { client, file, memory, call };
         guest.write(0x10, RECEIVE_AT as u32);
@@ -387,7 +387,7 @@ fn memory_that_is_unmapped_is_not_touched_any_more() {
         a.read(CAUSE);
         assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
         // Read-only memory: frames are sent from there, but none is received into it.
-        b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), false).unwrap();
+        b.client.dma_map(Some(b.file.as_fd()), 0, 0, MEMORY, false).unwrap();
         b.offer();
         a.send(2, 1, 11);
         a.read(CAUSE);
@@ -398,7 +398,7 @@ fn memory_that_is_unmapped_is_not_touched_any_more() {
         });
         assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
         b.client.dma_unmap(0, MEMORY).unwrap();
-        b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), true).unwrap();
+        b.client.dma_map(Some(b.file.as_fd()), 0, 0, MEMORY, true).unwrap();
     }
     exchange(&mut a, &mut b, 13);
 }

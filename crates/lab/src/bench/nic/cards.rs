@@ -49,7 +49,7 @@ impl Card {
         let file = rustix::fs::memfd_create("card", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, MEMORY)?;
         let mut client = Client::connect(&socket)?;
-        client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true)?;
+        client.dma_map(Some(file.as_fd()), 0, AT, MEMORY, true)?;
         let memory = Mapping::unsealed(file.as_fd(), usize::try_from(MEMORY)?)?;
         let (kind, vectors) = if config.interrupts == Interrupts::Msix { (2, 3) } else { (0, 1) };
         let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);

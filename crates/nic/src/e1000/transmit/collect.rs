@@ -121,8 +121,7 @@ impl Transmit {
             let before = scratch.len();
             self.collect_plain(&core, &ring, scratch, max, tail, vet);
             if scratch.len() == before {
-                let step =
-                    self.collect_packet(&core, &ring, scratch, (tail, vet), &mut allowance)?;
+                let step = self.collect_packet(&core, &ring, scratch, tail, vet, &mut allowance)?;
                 if step == Step::Nothing || allowance.is_spent() {
                     break;
                 }
@@ -182,7 +181,8 @@ impl Transmit {
         core: &Core,
         ring: &[Descriptor],
         scratch: &mut Scratch,
-        (tail, vet): (u32, Option<u16>),
+        tail: u32,
+        vet: Option<u16>,
         allowance: &mut Allowance,
     ) -> Result<Step, Fault> {
         let mut packet = Packet::new();

@@ -32,7 +32,7 @@ impl Switch {
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);
         let waiting = if client {
-            Waiting::connect(name, place, to, (occupied, rights))
+            Waiting::connect(name, place, to, occupied, rights)
         } else {
             let owner = self.access.to(port.spec.owner);
             let users = (owner, self.environment.group.as_deref());

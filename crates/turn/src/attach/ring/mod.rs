@@ -43,7 +43,8 @@ const MAX_PIECE: u32 = u16::MAX as u32;
 /// # Errors
 /// [`AttachError`] when the region does not match the client's description.
 pub fn attach(
-    (memory, account): (&Descriptor, &Arc<Account>),
+    memory: &Descriptor,
+    account: &Arc<Account>,
     token: Descriptor,
     rings: &RingAttach,
     state: &PortState,

@@ -43,7 +43,7 @@ fn play(
     let counters = state.ingress().ok_or(AttachError::Counters)?;
     let position = state.send(0).ok_or(AttachError::Counters)?;
     let next = if resume { position.taken.own() as usize } else { 0 };
-    let player = Player::new(recording, repeat, speed_percent, (counters, position), next);
+    let player = Player::new(recording, repeat, speed_percent, counters, position, next);
     Ok(Attached {
         source: Box::new(Buffered::new([player])),
         egresses: Vec::new(),
@@ -99,7 +99,8 @@ impl Player {
         recording: Recording,
         repeat: bool,
         speed_percent: u32,
-        (counters, position): (Shared<IngressCounters>, Shared<SendState>),
+        counters: Shared<IngressCounters>,
+        position: Shared<SendState>,
         next: usize,
     ) -> Self {
         let duration = recording.duration().as_nanos() as u64;

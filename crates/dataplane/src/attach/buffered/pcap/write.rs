@@ -49,7 +49,7 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     let mut bytes = Vec::with_capacity(BUFFER);
     write_section_header(&mut bytes).map_err(|e| PcapError::File(std::io::Error::other(e)))?;
     let spooled =
-        Spooled { bytes, waiting: Tally::default(), counters, failed: false, closing: false };
+        Spooled { bytes, waiting: Written::default(), counters, failed: false, closing: false };
     let spool = Arc::new(Spool { spooled: Mutex::new(spooled), wake: Condvar::new() });
     let output = Output { file: File::from(file), end, state: state.clone() };
     let writer = std::thread::Builder::new().name("pcap writer".to_owned());
@@ -90,7 +90,7 @@ struct Spooled {
     /// Whole blocks.
     bytes: Vec<u8>,
     /// The frames in them.
-    waiting: Tally,
+    waiting: Written,
     counters: Shared<EgressCounters>,
     /// Writing has failed and is not tried again.
     failed: bool,
@@ -98,7 +98,7 @@ struct Spooled {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct Written {
     frames: u64,
     bytes: u64,
 }
@@ -123,7 +123,7 @@ impl Spool {
             let writing = std::mem::take(&mut spooled.waiting);
             let failed = spooled.failed;
             drop(spooled);
-            let written = if failed { Tally::default() } else { output.write(&bytes, writing) };
+            let written = if failed { Written::default() } else { output.write(&bytes, writing) };
             bytes.clear();
 
             spooled = self.lock();
@@ -145,7 +145,7 @@ struct Output {
 
 impl Output {
     /// Writes complete blocks with these frames. Returns the frames that are in the file.
-    fn write(&mut self, bytes: &[u8], frames: Tally) -> Tally {
+    fn write(&mut self, bytes: &[u8], frames: Written) -> Written {
         let (at, error) = write_all(&mut self.file, bytes);
         let Some(error) = error else {
             self.end += bytes.len() as u64;
@@ -183,12 +183,12 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<std::io::Error>) {
 
 /// Where the last complete block ends, and the frames up to there. An enhanced packet block has
 /// type 6, and the length of its frame at byte 20.
-fn whole_blocks(bytes: &[u8]) -> (usize, Tally) {
+fn whole_blocks(bytes: &[u8]) -> (usize, Written) {
     let word = |at: usize| {
         let word = bytes.get(at..at + 4)?;
         Some(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
     };
-    let (mut border, mut tally) = (0, Tally::default());
+    let (mut border, mut tally) = (0, Written::default());
     while let Some(len) = word(border + 4) {
         let next = border + len as usize;
         if next > bytes.len() || len == 0 {
@@ -205,7 +205,7 @@ fn whole_blocks(bytes: &[u8]) -> (usize, Tally) {
 
 impl Spooled {
     /// Counts the frames of a batch: `written` as delivered, the rest as dropped.
-    fn count(&mut self, tally: Tally, written: Tally) {
+    fn count(&mut self, tally: Written, written: Written) {
         self.counters.frames.add(written.frames);
         self.counters.bytes.add(written.bytes);
         if written.frames < tally.frames {

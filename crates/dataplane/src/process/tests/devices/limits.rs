@@ -46,14 +46,14 @@ fn regression_copies_of_guest_memory_have_the_same_limit() {
     set_most(&mut host, MIB);
     let mut client = Client::on(host.plug(0)).unwrap();
     let mut value = [0; 4];
-    client.dma_map(None, (0, 0, 2 * MIB), true).unwrap();
+    client.dma_map(None, 0, 0, 2 * MIB, true).unwrap();
     client.read(0, 0x10, &mut value).unwrap();
     wait_until("the refusal to be shown", || {
         let (bytes, refused) = bytes_mapped(&host);
         bytes == 0 && refused > 0
     });
     set_most(&mut host, 2 * MIB);
-    client.dma_map(None, (0, TIB, 4096), true).unwrap();
+    client.dma_map(None, 0, TIB, 4096, true).unwrap();
     client.dma_unmap(TIB, 4096).unwrap();
     client.read(0, 0x10, &mut value).unwrap();
     wait_until("the copy to be there", || bytes_mapped(&host).0 == 2 * MIB);
