@@ -61,7 +61,8 @@ pub struct SwitchConfig {
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_mapped_memory: u64,
-    /// Maximum size of a region with rings, in bytes. Root and the daemon's user have no such limit.
+    /// Maximum size of a region with rings, in bytes. Root and the daemon's user have no such
+    /// limit.
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_region_memory: u64,

@@ -1,4 +1,5 @@
-//! A bound descriptor: its rings, and the work of `poll` on them (netmap(4), "SELECT, POLL, EPOLL, KQUEUE").
+//! A bound descriptor: its rings, and the work of `poll` on them (netmap(4), "SELECT, POLL, EPOLL,
+//! KQUEUE").
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

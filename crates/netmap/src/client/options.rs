@@ -1,5 +1,6 @@
 //! Options of a request: reads the list from the program's memory, and writes each status back
-//! (`struct nmreq_option` in `net/netmap.h`). The limits are those of the kernel's buffer for a request.
+//! (`struct nmreq_option` in `net/netmap.h`). The limits are those of the kernel's buffer for a
+//! request.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
