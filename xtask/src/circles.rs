@@ -36,7 +36,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "user",
         ],
     ),
-    ("dataplane", &["attach::vxlan", "config"]),
     ("dataplane", &["attach::card::migration", "attach::card::models"]),
     ("dataplane", &["attach::vxlan::coalesce", "attach::vxlan::socket"]),
     ("frame", &["checksum", "ip"]),

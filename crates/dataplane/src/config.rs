@@ -1,110 +1,141 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
-mod interface;
-
+use fabric::Monitor;
+use jail::strangers::Descriptor;
 use serde::{Deserialize, Serialize};
+use turn::attach::{AttachError, Attached, null, ring};
 
-pub use self::interface::{Engine, InterfaceConfig, PacketRings};
-pub use crate::attach::vxlan::VxlanConfig;
+pub use crate::attach::interface::{Engine, InterfaceConfig, PacketRings};
+use crate::attach::{Kind, Place, kinds};
 pub use topology::{
     Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, PortId,
     SwitchConfig, WorkerConfig, parse_bytes,
 };
 pub use turn::attach::ring::RingAttach;
 
-/// What a port is attached to. The descriptors that go with it are named in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Attachment {
-    /// A client's rings. Descriptors: memory file, token.
-    Ring(RingAttach),
-    /// Copies of what another port sends or receives. Descriptors: memory file, token.
-    Monitor {
-        /// The receive rings.
-        ring: RingAttach,
-        /// The port that is watched.
-        of: PortId,
-        /// What it sends (hands in).
-        tx: bool,
-        /// What it receives (is handed out).
-        rx: bool,
-    },
-    /// A tap interface. Descriptors: its queues, 1 to 8, opened with IFF_VNET_HDR and non-blocking.
-    Tap {
-        /// The kernel accepts UDP segmentation requests (since Linux 6.2).
-        uso: bool,
-    },
-    /// A network interface of the host. Descriptors: its queues.
-    Interface(InterfaceConfig),
-    /// A guest's virtio-net queues over the vhost-user protocol. Descriptors: the socket connected
-    /// to the front end.
-    VhostUser {
-        /// Most pairs of queues (at most 16).
-        queue_pairs: u16,
-    },
-    /// An emulated network card over the vfio-user protocol. Descriptors: the socket connected to
-    /// the front end. With shared doorbells also a memory file as long as the card's first base
-    /// address register.
-    VfioUser(NicConfig),
-    /// Frames over a stream socket, with a length before each (QEMU's `-netdev stream`, passt).
-    /// Descriptors: the connected socket.
-    Stream,
-    /// Frames in datagrams (QEMU's `-netdev dgram`). Descriptors: the socket.
-    Dgram,
-    /// A VXLAN tunnel to other hosts. Descriptors: the receiving UDP socket, the sending ones (1 to
-    /// 16), and a memory file for the counters of its peers.
-    Vxlan(VxlanConfig),
-    /// Frames from a pcap or pcapng file. Descriptors: the file.
-    PcapRead {
-        /// Start again at its end.
-        repeat: bool,
-        /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
-        speed_percent: u32,
-    },
-    /// Frames into a pcapng file. Descriptors: the file.
-    PcapWrite,
-    /// Takes everything and sends nothing.
-    Null,
-    /// No owner: a configured port that waits for its client. No descriptors.
-    Vacant,
+macro_rules! define {
+    (
+        plain { $($(#[$meta:meta])* $Plain:ident $plain:literal,)* }
+        set { $($Set:ident $set:literal,)* }
+    ) => {
+        /// What a port is attached to. The descriptors that go with it are named in order.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Attachment {
+            /// A client's rings. Descriptors: memory file, token.
+            Ring(RingAttach),
+            /// Copies of what another port sends or receives. Descriptors: memory file, token.
+            Monitor {
+                /// The receive rings.
+                ring: RingAttach,
+                /// The port that is watched.
+                of: PortId,
+                /// What it sends (hands in).
+                tx: bool,
+                /// What it receives (is handed out).
+                rx: bool,
+            },
+            /// Takes everything and sends nothing.
+            Null,
+            /// No owner: a configured port that waits for its client. No descriptors.
+            Vacant,
+            $(
+                #[doc = concat!("A [`", stringify!($Set), "`](kinds::", stringify!($Set), ").")]
+                #[serde(rename = $set)]
+                $Set(kinds::$Set),
+            )*
+        }
+
+        impl Attachment {
+            /// What it provides, if it is of a kind with settings.
+            fn kind(&self) -> Option<&dyn Kind> {
+                match self {
+                    Self::Ring(_) | Self::Monitor { .. } | Self::Null | Self::Vacant => None,
+                    $(Self::$Set(settings) => Some(settings),)*
+                }
+            }
+        }
+
+        $(
+            impl From<kinds::$Set> for Attachment {
+                fn from(settings: kinds::$Set) -> Self {
+                    Self::$Set(settings)
+                }
+            }
+        )*
+    };
 }
+topology::with_kinds!(define);
 
 impl Attachment {
+    /// Makes the port's halves from its descriptors, and what it monitors.
+    ///
+    /// # Errors
+    /// [`AttachError`] when a descriptor is missing or of the wrong kind, or counters are missing.
+    pub fn attach(
+        &self,
+        fds: Vec<Descriptor>,
+        place: Place<'_>,
+    ) -> Result<(Attached, Option<Monitor>), AttachError> {
+        match self {
+            Self::Ring(rings) => Ok((attach_rings(rings, fds, place)?, None)),
+            Self::Monitor { ring, .. } if ring.tx.rings != 0 => Err(AttachError::MonitorSends),
+            Self::Monitor { ring, of, tx, rx } => {
+                let monitor = Monitor { of: *of, sent: *tx, received: *rx };
+                Ok((attach_rings(ring, fds, place)?, Some(monitor)))
+            }
+            Self::Null => Ok((null::attach(place.state)?, None)),
+            _ => Ok((
+                self.kind().map_or_else(|| Ok(null::vacant()), |kind| kind.attach(fds, place))?,
+                None,
+            )),
+        }
+    }
+
+    /// The client's rings, if it has some.
+    #[must_use]
+    pub const fn rings(&self) -> Option<&RingAttach> {
+        match self {
+            Self::Ring(ring) | Self::Monitor { ring, .. } => Some(ring),
+            _ => None,
+        }
+    }
+
     /// True if its owner lends memory that workers read and write.
     #[must_use]
     pub fn lends_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::Ring(_) | Self::Monitor { .. } | Self::VhostUser { .. } | Self::VfioUser(_)
-        )
+        self.rings().is_some() || self.kind().is_some_and(Kind::lends_memory)
     }
 
     /// True if a peer that is not trusted made its descriptors, or sends to them.
     #[must_use]
     pub fn has_stranger(&self) -> bool {
-        match self {
-            Self::Ring(_)
-            | Self::Monitor { .. }
-            | Self::VhostUser { .. }
-            | Self::VfioUser(_)
-            | Self::Stream
-            | Self::Dgram => true,
-            Self::Tap { .. }
-            | Self::Interface(_)
-            | Self::Vxlan(_)
-            | Self::PcapRead { .. }
-            | Self::PcapWrite
-            | Self::Null
-            | Self::Vacant => false,
-        }
+        self.rings().is_some() || self.kind().is_some_and(Kind::has_stranger)
+    }
+
+    /// The number of the descriptor that tells that its client or peer is gone.
+    #[must_use]
+    pub fn hangup_fd(&self) -> Option<usize> {
+        self.rings().map_or_else(|| self.kind().and_then(Kind::hangup_fd), |_| Some(1))
     }
 
     /// True if other hosts are behind it.
     #[must_use]
-    pub const fn is_tunnel(&self) -> bool {
-        matches!(self, Self::Vxlan(_))
+    pub fn is_tunnel(&self) -> bool {
+        self.kind().is_some_and(Kind::is_tunnel)
     }
+}
+
+fn attach_rings(
+    rings: &RingAttach,
+    fds: Vec<Descriptor>,
+    Place { state, account, resume }: Place<'_>,
+) -> Result<Attached, AttachError> {
+    let expected = "a memory file and a token";
+    let pair: Result<[Descriptor; 2], _> = fds.try_into();
+    let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
+    ring::attach(&memory, account, token, rings, state, resume)
 }
 
 /// A port, as a data process gets it.

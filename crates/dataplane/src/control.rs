@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
 /// The version of these messages. Both sides disconnect if it differs.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What the supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,6 @@
 mod error;
 mod guests;
 mod kept;
-mod kinds;
 mod memory;
 mod ports;
 mod remakes;

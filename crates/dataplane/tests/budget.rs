@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use frame::Mac;
 use rustix::fs::{MemfdFlags, SealFlags};
 use toklat_dataplane::SwitchConfig;
+use toklat_dataplane::attach::virtio::VhostUserConfig;
 use toklat_dataplane::attach::virtio::message::{self, code};
-use toklat_dataplane::config::{Attachment, Idle, Policy, PortConfig};
+use toklat_dataplane::config::{Idle, Policy, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::state::{LimitOf, State};
 
@@ -46,7 +47,7 @@ impl FrontEnd {
 
     fn attach(&mut self, connection: &OwnedFd, id: u16) {
         let (name, policy) = (format!("guest{id}"), Policy::default());
-        let attachment = Attachment::VhostUser { queue_pairs: 1 };
+        let attachment = VhostUserConfig { queue_pairs: 1 }.into();
         let config = PortConfig { name, policy, worker: None, attachment, uid: self.uid };
         let command = Command::AddPort { id, config, resume: false };
         let answer = ask(connection, &command, &[self.switch_end.as_fd()]);

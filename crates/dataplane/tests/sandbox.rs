@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use shmem::{Memfd, Pages};
-use toklat_dataplane::config::Attachment;
+use toklat_dataplane::attach::buffered::pcap::{PcapReadConfig, PcapWriteConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::process::ProcessError;
 use toklat_dataplane::{SwitchConfig, state};
@@ -57,8 +57,8 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
     std::thread::spawn(|| panic!("a panic, with a backtrace, is survived")).join().unwrap_err();
 
     // Attaching reads one file, starts a thread, and writes the other file.
-    let read = Attachment::PcapRead { repeat: false, speed_percent: 100 };
-    add(&connection, 0, Attachment::PcapWrite, &output);
+    let read = PcapReadConfig { repeat: false, speed_percent: 100 }.into();
+    add(&connection, 0, PcapWriteConfig {}.into(), &output);
     add(&connection, 1, read, &input);
     let whole = 100 * (32 + 60);
     while size(&output) < whole {

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::buffered::{dgram, stream};
-use toklat_dataplane::config::{Attachment, Policy};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::{PortState, State};
 use turn::attach::Source;
@@ -372,8 +372,8 @@ fn a_sleeping_data_process_is_woken_by_sockets() {
     peer.socket.set_read_timeout(wait).unwrap();
     unix.set_read_timeout(wait).unwrap();
     let (thread, connection) = process::start();
-    process::add(&connection, 0, Attachment::Stream, &stream.into());
-    process::add(&connection, 1, Attachment::Dgram, &dgram.into());
+    process::add(&connection, 0, stream::StreamConfig {}.into(), &stream.into());
+    process::add(&connection, 1, dgram::DgramConfig {}.into(), &dgram.into());
     let mut buffer = [0; 100];
     for n in 0..50 {
         peer.send(&frame(1, 2, 60, n));
@@ -402,8 +402,8 @@ fn what_waits_for_tokens_in_a_buffer_is_not_forgotten_by_a_sleeping_worker() {
     let mut peer = Peer { socket: theirs, got: VecDeque::new() };
     unix.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (thread, connection) = process::start();
-    process::add(&connection, 0, Attachment::Stream, &stream.into());
-    process::add(&connection, 1, Attachment::Dgram, &dgram.into());
+    process::add(&connection, 0, stream::StreamConfig {}.into(), &stream.into());
+    process::add(&connection, 1, dgram::DgramConfig {}.into(), &dgram.into());
     let ops = TokenBucket { size: 1, one_time_burst: 0, refill_time: 20 };
     let limiter = RateLimiter { ops: Some(ops), bandwidth: None };
     let policy = Policy { tx_rate_limiter: Some(limiter), ..Policy::default() };

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bench::Bench;
 use host::{Namespace, obstacle, skip};
 use port::DropReason;
-use toklat_dataplane::attach::buffered;
-use toklat_dataplane::config::{Attachment, Policy};
+use toklat_dataplane::attach::buffered::{self, tap::TapConfig};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::PortState;
 
@@ -108,8 +108,8 @@ fn a_sleeping_data_process_is_woken_by_taps() {
     let (here, there) = (Namespace::new(), Namespace::new());
     let ((tap_a, a), (tap_b, b)) = (tap(&here, "10.9.8.1"), tap(&there, "10.9.8.2"));
     let (thread, connection) = process::start();
-    process::add(&connection, 0, Attachment::Tap { uso: true }, &tap_a);
-    process::add(&connection, 1, Attachment::Tap { uso: true }, &tap_b);
+    process::add(&connection, 0, TapConfig { uso: true }.into(), &tap_a);
+    process::add(&connection, 1, TapConfig { uso: true }.into(), &tap_b);
     let (since, mut bytes) = (Instant::now(), [0; 100]);
     for round in 0..50u8 {
         a.send_to(&[round; 30], "10.9.8.2:4000").unwrap();

@@ -8,10 +8,7 @@ use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::{
-    Dgram, Interface, Invalid, PcapRead, PcapWrite, PortKind, Stream, Tap, VfioUser, VhostUser,
-    Vxlan,
-};
+use crate::{Invalid, PortKind};
 
 const HEADING: &str =
     "What the port is attached to (default: the program that opens it by its name)";
@@ -73,8 +70,8 @@ macro_rules! define {
             let plain = plain.into_iter().filter(|(kind, _)| *kind != PortKind::default());
             let set = [$(Row {
                 word: $set,
-                command: $Set::augment_args(command($set)),
-                read: |matches| Ok($Set::from_arg_matches(matches)?.into()),
+                command: crate::$Set::augment_args(command($set)),
+                read: |matches| Ok(crate::$Set::from_arg_matches(matches)?.into()),
             },)*];
             set.into_iter().chain(plain.map(|(_, row)| row)).collect()
         }

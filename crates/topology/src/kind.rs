@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Dgram, Interface, Invalid, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan,
-};
+use crate::{Invalid, Policy};
 
 /// Hands the list of kinds to a macro: those without settings, and those with a struct of settings.
 #[macro_export]
@@ -111,9 +109,9 @@ macro_rules! define {
                 $Plain,
             )*
             $(
-                #[doc = concat!("A [`", stringify!($Set), "`].")]
+                #[doc = concat!("A [`", stringify!($Set), "`](crate::", stringify!($Set), ").")]
                 #[serde(rename = $set)]
-                $Set($Set),
+                $Set(crate::$Set),
             )*
         }
 
@@ -149,8 +147,8 @@ macro_rules! define {
         }
 
         $(
-            impl From<$Set> for PortKind {
-                fn from(settings: $Set) -> Self {
+            impl From<crate::$Set> for PortKind {
+                fn from(settings: crate::$Set) -> Self {
                     Self::$Set(settings)
                 }
             }
@@ -168,6 +166,7 @@ impl fmt::Display for PortKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Dgram, PcapRead, PcapWrite, Stream, Tap, VhostUser};
     use serde_json::{Value, json};
 
     #[test]

@@ -7,10 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    Dgram, Interface, Limit, NicModel, PcapRead, PcapWrite, PortKind, Stream, Tap, Topology,
-    VfioUser, VhostUser, Vxlan,
-};
+use crate::{Limit, NicModel, PortKind, Topology};
 
 /// The schemas of a topology and of all its parts, by name. They refer to each other at `place`, as
 /// in `#/components/schemas`.
@@ -90,7 +87,7 @@ macro_rules! define {
             fn json_schema(generator: &mut SchemaGenerator) -> Schema {
                 let plain = [$(json!({ "const": $plain, "description": $about }),)*];
                 let set = [$({
-                    let settings = generator.subschema_for::<$Set>();
+                    let settings = generator.subschema_for::<crate::$Set>();
                     json!({
                         "type": "object",
                         "properties": { $set: settings },
@@ -108,7 +105,7 @@ macro_rules! define {
         pub fn kinds() -> Vec<(&'static str, Schema)> {
             vec![
                 $(($plain, json_schema!({ "description": $about })),)*
-                $(($set, schemars::schema_for!($Set)),)*
+                $(($set, schemars::schema_for!(crate::$Set)),)*
             ]
         }
     };

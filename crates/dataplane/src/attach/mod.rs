@@ -10,5 +10,22 @@ pub mod buffered;
 pub mod card;
 pub mod guest;
 pub mod interface;
+mod kind;
 pub mod virtio;
 pub mod vxlan;
+
+pub(crate) use self::kind::one;
+pub use self::kind::{Kind, Place};
+
+/// The settings of each kind as the data process gets them, by the kind's name in
+/// [`topology::with_kinds`].
+pub mod kinds {
+    pub use super::buffered::dgram::DgramConfig as Dgram;
+    pub use super::buffered::pcap::{PcapReadConfig as PcapRead, PcapWriteConfig as PcapWrite};
+    pub use super::buffered::stream::StreamConfig as Stream;
+    pub use super::buffered::tap::TapConfig as Tap;
+    pub use super::interface::InterfaceConfig as Interface;
+    pub use super::virtio::VhostUserConfig as VhostUser;
+    pub use super::vxlan::VxlanConfig as Vxlan;
+    pub use topology::NicConfig as VfioUser;
+}

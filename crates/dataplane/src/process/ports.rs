@@ -15,7 +15,8 @@ use turn::state::PortState;
 
 use super::guests::Guest;
 use super::remakes::Remakes;
-use super::{Process, Record, kinds};
+use super::{Process, Record};
+use crate::attach::Place;
 use crate::attach::vxlan::{self, Membership};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::control::Answer;
@@ -152,7 +153,7 @@ impl Process {
         state: &PortState,
         resume: bool,
     ) -> Result<Halves, AttachError> {
-        if let Attachment::VhostUser { .. } | Attachment::VfioUser(_) = config.attachment {
+        if let Attachment::VhostUser(_) | Attachment::VfioUser(_) = config.attachment {
             let (attached, guest) = self.attach_guest(port, config, descriptors, resume)?;
             return Ok(Halves { guest: Some(guest), ..Halves::new(attached) });
         }
@@ -165,8 +166,8 @@ impl Process {
             let attached = vxlan::attach(tunnel, descriptors, port.0, state, table, membership)?;
             return Ok(Halves { tunnel: Some(members), ..Halves::new(attached) });
         }
-        let (attached, monitor) =
-            kinds::attach(&config.attachment, descriptors, state, port.1, resume)?;
+        let place = Place { state, account: port.1, resume };
+        let (attached, monitor) = config.attachment.attach(descriptors, place)?;
         Ok(Halves { monitor, ..Halves::new(attached) })
     }
 
@@ -217,8 +218,7 @@ impl Process {
             served.abandon();
         }
         if let Some(Record { spec, config, .. }) = &record
-            && let Attachment::Ring(ring) | Attachment::Monitor { ring, .. } = &config.attachment
-            && ring.supervised
+            && config.attachment.rings().is_some_and(|rings| rings.supervised)
         {
             spec.egresses.iter().for_each(Exit::return_buffers);
         }

@@ -11,7 +11,7 @@ use turn::attach::Source;
 use turn::serve::Served;
 
 use super::*;
-use crate::attach::virtio::message;
+use crate::attach::virtio::{VhostUserConfig, message};
 use crate::config::{Attachment, Policy, WorkerConfig};
 
 fn process(config: SwitchConfig) -> Process {
@@ -153,7 +153,7 @@ fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
 /// Adds a guest's port, number 0; returns the front end's socket.
 fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     let (front_end, socket) = pair(SocketType::STREAM);
-    let attachment = Attachment::VhostUser { queue_pairs: 1 };
+    let attachment = VhostUserConfig { queue_pairs: 1 }.into();
     let (name, policy) = ("guest".to_owned(), Policy::default());
     let config = PortConfig { name, policy, worker: None, attachment, uid: 0 };
     process.add_port(0, config, vec![socket.into()], resume).unwrap();

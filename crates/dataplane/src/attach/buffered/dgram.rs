@@ -17,12 +17,14 @@ use port::{
 };
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType};
+use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared};
 use turn::attach::{AttachError, Attached, Bells};
 use turn::state::PortState;
 use turn::user::Payer;
 
 use super::{Buffered, Dry, Reader, is_readable};
+use crate::attach::{Kind, Place, one};
 
 /// Most datagrams a call moves.
 const AT_ONCE: usize = 64;
@@ -30,6 +32,21 @@ const AT_ONCE: usize = 64;
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
 /// Distance in bytes between the buffers of received frames.
 const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
+
+/// Frames in datagrams (QEMU's `-netdev dgram`). Descriptors: the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DgramConfig {}
+
+impl Kind for DgramConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        attach(one(fds, "a datagram socket")?, place.state)
+    }
+
+    fn has_stranger(&self) -> bool {
+        true
+    }
+}
 
 /// Attaches a datagram socket.
 ///

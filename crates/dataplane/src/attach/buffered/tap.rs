@@ -15,17 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use frame::OFFLOAD_HEADER;
+use jail::strangers::Descriptor;
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
     Limits, Nanos, Offload, OffloadSet, Scratch, Software,
 };
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared, Span};
 use turn::attach::{AttachError, Attached, Bells, Exit};
 use turn::state::PortState;
 
 use super::{Buffered, Dry, Reader, is_readable};
+use crate::attach::{Kind, Place};
 
 /// Most queues of a tap.
 pub const MAX_QUEUES: usize = 8;
@@ -35,6 +38,25 @@ const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLA
 const BUFFER: usize = OFFLOAD_HEADER + MAX_FRAME + 1;
 /// Bytes for the frames of one batch.
 const BUFFERS: usize = 16 * BUFFER;
+
+/// A tap interface. Descriptors: its queues, 1 to 8, opened with IFF_VNET_HDR and non-blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TapConfig {
+    /// The kernel accepts UDP segmentation requests (since Linux 6.2).
+    pub uso: bool,
+}
+
+impl Kind for TapConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        let queues = fds.into_iter().map(Descriptor::into_ours).collect();
+        attach(queues, self.uso, place.state)
+    }
+
+    fn has_stranger(&self) -> bool {
+        false
+    }
+}
 
 /// Attaches a tap by its queues. `uso` says that the kernel accepts UDP segmentation requests.
 ///

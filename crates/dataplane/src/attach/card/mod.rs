@@ -66,9 +66,27 @@ use super::guest::FrontEnd;
 use super::guest::kept::Kept;
 use super::guest::moderation::{Moderation, Moved};
 use super::guest::vectors::Vectors;
+use crate::attach::Kind;
 use crate::config::{Doorbell, Interrupts, NicConfig, PortId};
 
 pub use self::source::ServeRequests;
+
+/// An emulated network card over the vfio-user protocol. Descriptors: the socket connected to the
+/// front end. With shared doorbells also a memory file as long as the card's first base address
+/// register.
+impl Kind for NicConfig {
+    fn has_stranger(&self) -> bool {
+        true
+    }
+
+    fn lends_memory(&self) -> bool {
+        true
+    }
+
+    fn hangup_fd(&self) -> Option<usize> {
+        Some(0)
+    }
+}
 
 /// Receive queues that a model may have.
 const RECEIVE_QUEUES: usize = 2;

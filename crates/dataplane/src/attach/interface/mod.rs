@@ -4,19 +4,33 @@
 //! process maps the rings of what it gets, waits and sends; it can neither bind a socket nor change
 //! one. How frames come and go is the [`Engine`]'s.
 
+mod config;
 mod packet;
 
 use std::os::fd::OwnedFd;
 
+use jail::strangers::Descriptor;
 use turn::attach::{AttachError, Attached};
 use turn::state::PortState;
 
-use crate::config::{Engine, InterfaceConfig};
+pub use self::config::{Engine, InterfaceConfig, PacketRings};
+use crate::attach::{Kind, Place};
 
 /// Most queues of an interface.
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
 const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+
+impl Kind for InterfaceConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        let queues = fds.into_iter().map(Descriptor::into_ours).collect();
+        attach(self, queues, place.state)
+    }
+
+    fn has_stranger(&self) -> bool {
+        false
+    }
+}
 
 /// Attaches an interface.
 ///

@@ -31,6 +31,7 @@ use nic::virtio::{Features, QueueConfig, QueueError, QueueState, Receive, Transm
 use port::{Egress, Nanos};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use serde::{Deserialize, Serialize};
 use shmem::Shared;
 use shmem::budget::Account;
 use turn::attach::{AttachError, Attached, Bells, Exit, null};
@@ -43,7 +44,31 @@ use super::guest::FrontEnd;
 use super::guest::bells::{Bell, Eventfds};
 use super::guest::kept::Kept;
 use super::guest::moderation::Moved;
+use crate::attach::Kind;
 use crate::config::Interrupts;
+
+/// A guest's virtio-net queues over the vhost-user protocol. Descriptors: the socket connected to
+/// the front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VhostUserConfig {
+    /// Most pairs of queues (at most 16).
+    pub queue_pairs: u16,
+}
+
+impl Kind for VhostUserConfig {
+    fn has_stranger(&self) -> bool {
+        true
+    }
+
+    fn lends_memory(&self) -> bool {
+        true
+    }
+
+    fn hangup_fd(&self) -> Option<usize> {
+        Some(0)
+    }
+}
 
 /// The name in the persistent state that says that a reply is being sent. It sorts last.
 const ANSWERING: &str = "~answering";

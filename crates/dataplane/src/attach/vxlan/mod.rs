@@ -49,6 +49,7 @@ use self::egress::{Sending, VxlanEgress};
 use self::ingress::VxlanSource;
 use self::peers::Peers;
 pub use self::peers::{MAX_PEERS, PeerCounters};
+use crate::attach::Kind;
 use crate::config::PortId;
 
 /// The number of sockets that a tunnel sends on.
@@ -62,7 +63,8 @@ const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
 const REPLICATION_NS: u64 = 400_000;
 const COPIES: usize = 64;
 
-/// The configuration of a tunnel, as its data process gets it.
+/// A VXLAN tunnel to other hosts. Descriptors: the receiving UDP socket, the sending ones (1 to
+/// 16), and a memory file for the counters of its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VxlanConfig {
@@ -80,6 +82,17 @@ pub struct VxlanConfig {
     /// The largest IP packet of a guest that fits the paths to the peers, if known.
     #[serde(default)]
     pub mtu: Option<u16>,
+}
+
+impl Kind for VxlanConfig {
+    /// Other hosts send to its sockets, but no host makes them.
+    fn has_stranger(&self) -> bool {
+        false
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
+    }
 }
 
 /// What the two directions of a tunnel share.

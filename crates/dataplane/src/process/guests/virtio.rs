@@ -10,11 +10,12 @@ use turn::state::PortState;
 
 use crate::attach::guest::FrontEnd;
 use crate::attach::guest::kept::Kept;
+use crate::attach::one;
 use crate::attach::virtio::VhostUser;
 use crate::attach::virtio::message::{self, Message, ProtocolError};
 use crate::attach::virtio::session::{Answer, Offer, Refused};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
-use crate::process::{Process, Record, kinds};
+use crate::process::{Process, Record};
 
 /// Most messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 32;
@@ -29,10 +30,10 @@ impl Process {
         kept: Option<Kept>,
     ) -> Result<VhostUser, AttachError> {
         let queue_pairs = match config.attachment {
-            Attachment::VhostUser { queue_pairs } => queue_pairs,
+            Attachment::VhostUser(config) => config.queue_pairs,
             _ => 1,
         };
-        let socket = kinds::one(descriptors, "a socket to a front end")?;
+        let socket = one(descriptors, "a socket to a front end")?;
         let offer = self.offer(&config.policy, queue_pairs);
         let mut guest = VhostUser::new(socket, offer, state, account, kept)?;
         guest.set_interrupts(config.policy.interrupts);

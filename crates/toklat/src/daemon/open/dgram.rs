@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use dataplane::attach::buffered::dgram::DgramConfig;
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use rustix::net::SocketType;
@@ -22,12 +23,12 @@ impl Open for Dgram {
         Box::pin(async move {
             // The receive queue holds what the peer sends.
             let fds = vec![Descriptor::from(socket?)];
-            Ok(Opened { attachment: Attachment::Dgram, fds, tunnel: None })
+            Ok(Opened { attachment: DgramConfig {}.into(), fds, tunnel: None })
         })
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::Dgram)
+        matches!(attachment, Attachment::Dgram(_))
     }
 
     fn follow(

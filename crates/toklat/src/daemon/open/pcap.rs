@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
+use dataplane::attach::buffered::pcap::{PcapReadConfig, PcapWriteConfig};
 use dataplane::config::Attachment;
 use topology::{PcapRead, PcapWrite};
 
@@ -14,24 +15,24 @@ use crate::api::{ApiError, ErrorCode};
 impl Open for PcapRead {
     fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
         let Self { repeat, speed_percent, .. } = *self;
-        let how = Attachment::PcapRead { repeat, speed_percent };
+        let how = PcapReadConfig { repeat, speed_percent }.into();
         let file = open_file(&self.path, None);
         Box::pin(async move { Ok(Opened::ours(how, vec![file?])) })
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::PcapRead { .. })
+        matches!(attachment, Attachment::PcapRead(_))
     }
 }
 
 impl Open for PcapWrite {
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let file = open_file(&self.path, Some(at.written));
-        Box::pin(async move { Ok(Opened::ours(Attachment::PcapWrite, vec![file?])) })
+        Box::pin(async move { Ok(Opened::ours(PcapWriteConfig {}.into(), vec![file?])) })
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::PcapWrite)
+        matches!(attachment, Attachment::PcapWrite(_))
     }
 
     fn file(&self) -> Option<&str> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use dataplane::attach::buffered::stream::StreamConfig;
 use dataplane::config::Attachment;
 use topology::Stream;
 
@@ -11,7 +12,7 @@ use crate::api::ApiError;
 
 impl Open for Stream {
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::Stream | Attachment::Vacant)
+        matches!(attachment, Attachment::Stream(_) | Attachment::Vacant)
     }
 
     fn socket(&self) -> Option<Socket<'_>> {
@@ -20,6 +21,6 @@ impl Open for Stream {
     }
 
     fn connected(&self) -> Result<(Attachment, Option<OwnedFd>), ApiError> {
-        Ok((Attachment::Stream, None))
+        Ok((StreamConfig {}.into(), None))
     }
 }

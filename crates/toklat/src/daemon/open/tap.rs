@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use control::tap::{Field, ifreq_ioctl, open_queue, privileged};
+use dataplane::attach::buffered::tap::TapConfig;
 use dataplane::config::Attachment;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use topology::Tap;
@@ -20,12 +21,12 @@ impl Open for Tap {
         let Self { ifname, netns, queues } = self.clone();
         Box::pin(async move {
             let (uso, fds) = open_tap(ifname, netns, queues, at.mtu).await?;
-            Ok(Opened::ours(Attachment::Tap { uso }, fds))
+            Ok(Opened::ours(TapConfig { uso }.into(), fds))
         })
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::Tap { .. })
+        matches!(attachment, Attachment::Tap(_))
     }
 
     fn set_mtu(&self, mtu: u16) -> Future<'_, ()> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use dataplane::attach::virtio::VhostUserConfig;
 use dataplane::config::Attachment;
 use topology::VhostUser;
 
@@ -13,7 +14,7 @@ const _: () = assert!(VhostUser::MAX_QUEUES as usize == dataplane::state::RINGS)
 
 impl Open for VhostUser {
     fn is(&self, attachment: &Attachment) -> bool {
-        matches!(attachment, Attachment::VhostUser { .. } | Attachment::Vacant)
+        matches!(attachment, Attachment::VhostUser(_) | Attachment::Vacant)
     }
 
     fn socket(&self) -> Option<Socket<'_>> {
@@ -22,6 +23,6 @@ impl Open for VhostUser {
     }
 
     fn connected(&self) -> Result<(Attachment, Option<OwnedFd>), ApiError> {
-        Ok((Attachment::VhostUser { queue_pairs: self.queues }, None))
+        Ok((VhostUserConfig { queue_pairs: self.queues }.into(), None))
     }
 }

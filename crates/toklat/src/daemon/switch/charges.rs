@@ -1,6 +1,6 @@
 //! Charges for a switch and its ports, and the users that pay them.
 
-use dataplane::config::{Attachment, PortId};
+use dataplane::config::PortId;
 use dataplane::control::Command;
 
 use super::super::quota::{Charge, File, Item};
@@ -90,7 +90,6 @@ impl Switch {
 
 /// The region that a client lends for a port.
 fn region_of(port: &Port) -> Option<File> {
-    let lent = matches!(port.attachment, Attachment::Ring(_) | Attachment::Monitor { .. });
-    let memory = if lent { port.fds.first() } else { None };
+    let memory = port.attachment.rings().and_then(|_| port.fds.first());
     memory.and_then(|memory| File::of(memory).ok())
 }

@@ -108,7 +108,7 @@ impl Switch {
         let is_guest = |id: &PortId| {
             let port = self.ports.get(id);
             port.is_some_and(|port| {
-                matches!(port.attachment, Attachment::VhostUser { .. } | Attachment::VfioUser(_))
+                matches!(port.attachment, Attachment::VhostUser(_) | Attachment::VfioUser(_))
             })
         };
         kept.retain(|id, _| is_guest(id));

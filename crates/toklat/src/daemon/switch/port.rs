@@ -76,13 +76,7 @@ impl Port {
 
     /// The descriptor that reports when the client or front end disconnects.
     pub(super) fn hangup_fd(&self) -> Option<&Descriptor> {
-        match self.attachment {
-            Attachment::Ring(_) | Attachment::Monitor { .. } => self.fds.get(1),
-            Attachment::VhostUser { .. } | Attachment::VfioUser(_) | Attachment::Stream => {
-                self.fds.first()
-            }
-            _ => None,
-        }
+        self.fds.get(self.attachment.hangup_fd()?)
     }
 
     /// Returns true while a client has the port open.

@@ -4,9 +4,9 @@ mod read;
 mod recording;
 mod write;
 
-pub use read::attach as attach_read;
+pub use read::{PcapReadConfig, attach as attach_read};
 pub use recording::{MAX_FILE, PcapError, Recording, parse};
-pub use write::attach as attach_write;
+pub use write::{PcapWriteConfig, attach as attach_write};
 
 use std::os::fd::OwnedFd;
 

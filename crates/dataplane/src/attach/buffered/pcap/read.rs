@@ -3,16 +3,40 @@
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
+use jail::strangers::Descriptor;
 use port::{IngressCounters, Nanos, Scratch};
+use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared, Span};
 use turn::attach::{AttachError, Attached};
 use turn::state::{PortState, SendState};
 
 use super::recording::{MAX_FILE, PcapError, Recording, parse};
 use crate::attach::buffered::{Buffered, Reader};
+use crate::attach::{Kind, Place, one};
 
 /// Nanoseconds between the rounds of a recording that has one frame.
 const ROUND_NS: u64 = Nanos::SECOND;
+
+/// Frames from a pcap or pcapng file. Descriptors: the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcapReadConfig {
+    /// Start again at its end.
+    pub repeat: bool,
+    /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
+    pub speed_percent: u32,
+}
+
+impl Kind for PcapReadConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        let file = one(fds, "a capture file")?.into_ours();
+        attach(&file, self.repeat, self.speed_percent, place.state, place.resume)
+    }
+
+    fn has_stranger(&self) -> bool {
+        false
+    }
+}
 
 /// Attaches a pcap or pcapng file and reads all of it before it returns. `speed_percent` scales the
 /// recorded pace; 0 is as fast as possible. With `repeat` it starts again at its end.
@@ -20,7 +44,7 @@ const ROUND_NS: u64 = Nanos::SECOND;
 /// A successor (`resume`) continues after the frame that was gathered last.
 ///
 /// # Errors
-/// [`AttachError::Pcap`] when the file cannot be used.
+/// [`AttachError::Part`] when the file cannot be used.
 pub fn attach(
     file: &OwnedFd,
     repeat: bool,

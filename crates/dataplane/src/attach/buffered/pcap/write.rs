@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use jail::strangers::Descriptor;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
@@ -23,12 +24,14 @@ use port::{
     Software,
 };
 use rustix::time::ClockId;
+use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared};
 use turn::attach::null::Silent;
 use turn::attach::{AttachError, Attached};
 use turn::state::PortState;
 
 use super::PcapError;
+use crate::attach::{Kind, Place, one};
 use crate::log;
 
 /// Most bytes that wait to be written. As many again may be in the hands of the writer.
@@ -37,6 +40,21 @@ const BUFFER: usize = 8 << 20;
 const LINGER: Duration = Duration::from_millis(50);
 /// The size in bytes of an enhanced packet block without its frame (section 4.3).
 const BLOCK: usize = 32;
+
+/// Frames into a pcapng file. Descriptors: the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcapWriteConfig {}
+
+impl Kind for PcapWriteConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        attach(one(fds, "a file for frames")?.into_ours(), place.state)
+    }
+
+    fn has_stranger(&self) -> bool {
+        false
+    }
+}
 
 /// Attaches a file, and writes it from its current position on.
 ///

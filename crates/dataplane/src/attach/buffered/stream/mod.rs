@@ -28,12 +28,14 @@ use port::{
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType};
+use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared};
 use turn::attach::{AttachError, Attached, Bells};
 use turn::state::PortState;
 use turn::user::Payer;
 
 use super::{Buffered, Dry, Reader};
+use crate::attach::{Kind, Place, one};
 
 pub use fifo::Fifo;
 
@@ -43,6 +45,26 @@ const PREFIX: usize = 4;
 const MAX_FRAME: usize = (4 << 10) + (64 << 10);
 /// The least and the most nanoseconds until a full socket is tried again.
 const RETRY_NS: (u64, u64) = (100_000, 10 * Nanos::MILLI);
+
+/// Frames over a stream socket, with a length before each (QEMU's `-netdev stream`, passt).
+/// Descriptors: the connected socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {}
+
+impl Kind for StreamConfig {
+    fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
+        attach(one(fds, "a connected stream socket")?, place.state, place.resume)
+    }
+
+    fn has_stranger(&self) -> bool {
+        true
+    }
+
+    fn hangup_fd(&self) -> Option<usize> {
+        Some(0)
+    }
+}
 
 /// Attaches a connected stream socket. A successor (`resume`) continues the stream.
 ///

@@ -15,8 +15,8 @@ use frame::{ETHERNET_HEADER, OFFLOAD_HEADER, VLAN_TAG};
 use port::Offload;
 use shmem::{Bytes, Mapping, Shared, Span};
 
+use super::super::PacketRings;
 use crate::attach::interface::MAX_FRAME;
-use crate::config::PacketRings;
 
 /// Words of a block's header that are read here.
 const WORDS: usize = 8;

@@ -25,7 +25,7 @@ use turn::state::PortState;
 use self::blocks::Blocks;
 use self::egress::{PacketEgress, Sending};
 use self::ingress::{PacketIngress, PacketSource};
-use crate::config::PacketRings;
+use super::PacketRings;
 
 /// Attaches an interface by its packet sockets.
 ///
