@@ -107,6 +107,7 @@ pub fn check() -> Result<()> {
     }
     broken.extend(subjects()?);
     broken.extend(wide_comments()?);
+    broken.extend(modules_beside_folders()?);
     broken.extend(circles::unknown()?);
     if broken.is_empty() {
         return Ok(());
@@ -200,6 +201,26 @@ fn wide_comments() -> Result<Vec<String>> {
     Ok(broken)
 }
 
+/// Modules with a folder whose file is not the folder's `mod.rs`. Programs and tests are roots, and
+/// name the files of their folders by path.
+fn modules_beside_folders() -> Result<Vec<String>> {
+    let listed = tool::command("git", &["ls-files", "*.rs"]).output().context("git ls-files")?;
+    let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let files: Vec<_> = names.lines().filter(|file| !is_root(file)).collect();
+    let has_folder = |file: &&&str| {
+        let folder = format!("{}/", file.trim_end_matches(".rs"));
+        files.iter().any(|other| other.starts_with(&folder))
+    };
+    let beside = files.iter().filter(has_folder).filter(|file| tool::root().join(file).exists());
+    Ok(beside.map(|file| format!("{file}: move it into its folder, as mod.rs")).collect())
+}
+
+/// Whether a file is the root of a test, an example or a program of its own.
+fn is_root(file: &str) -> bool {
+    let folder = Path::new(file).parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    matches!(folder, Some("tests" | "examples" | "benches" | "bin" | "targets"))
+}
+
 /// Whether a line is a comment of prose that is too wide. Tables and drawings may be wider.
 fn is_wide(line: &str) -> bool {
     let Some(comment) = line.trim_start().strip_prefix("//") else { return false };
@@ -233,6 +254,12 @@ mod tests {
         {
             assert!(wrong_subject(bad).is_some(), "{bad}");
         }
+    }
+
+    #[test]
+    fn roots_may_stand_beside_their_folders() {
+        assert!(is_root("crates/toklat/tests/siege.rs") && is_root("fuzz/targets/virtio.rs"));
+        assert!(!is_root("crates/toklat/src/daemon/process.rs"));
     }
 
     #[test]
