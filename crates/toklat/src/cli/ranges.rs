@@ -27,9 +27,12 @@ mod tests {
     fn numbers_and_ranges_make_a_list() {
         assert_eq!(numbers("2,3"), Ok(vec![2, 3]));
         assert_eq!(numbers("0-2, 7"), Ok(vec![0, 1, 2, 7]));
-        for (text, why) in
-            [("", "no number"), ("1-", "no number"), ("3-1", "ends before"), ("x", "no number")]
-        {
+        for (text, why) in [
+            ("", "not a number"),
+            ("1-", "not a number"),
+            ("3-1", "ends before"),
+            ("x", "not a number"),
+        ] {
             assert!(numbers(text).unwrap_err().contains(why), "{text}");
         }
     }

@@ -474,7 +474,7 @@ mod tests {
             (Request { op: 77, ..open }, "operation 77"),
             (Request { flags: 1, ..open }, "flags"),
             (Request { offloads: 32, ..open }, "flags"),
-            (Request { name: [0xff; 64], ..open }, "no text"),
+            (Request { name: [0xff; 64], ..open }, "UTF-8"),
             (request(op::OPEN, "vale0"), "names no port"),
             (request(op::OPEN, "va/le:p"), "not a name"),
             (request(op::OPEN, "vale0:../p"), "not a name"),

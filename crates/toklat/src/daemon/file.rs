@@ -67,7 +67,7 @@ mod tests {
             ("[switch.v]\nworkers = []", "workers"),
             ("[switch.v]\nbatch = 1025", "batch"),
             ("[switch.v]\nmax_ports = 1\n[switch.v.port.a]\n[switch.v.port.b]", "2 ports"),
-            ("[switch.v]\nuser = 1\nowner = 2", "switch is"),
+            ("[switch.v]\nuser = 1\nowner = 2", "its switch belongs"),
             ("[switch.v]\nuser = 1\n[switch.v.port.p]\nowner = 'root'", "v:p belongs to root"),
             ("[switch.v]\nowner = 'no such user'", "no such user"),
             ("[switch.v.port.p]\nmtu = 9217", "mtu"),
