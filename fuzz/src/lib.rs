@@ -85,7 +85,7 @@ pub fn deliver(
     finished
 }
 
-/// What `work` returns; it may have models read so many descriptors at most.
+/// Runs `work`, and checks that models read at most this many descriptors for it.
 pub fn reading<T>(most: impl FnOnce(&T) -> u64, work: impl FnOnce() -> T) -> T {
     let before = nic::descriptors_read();
     let done = work();
@@ -116,7 +116,7 @@ pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     let _ = (attached.source.arm(now), attached.source.deadline(now));
 }
 
-/// Throws replies away: that nobody reads them would be the end of a connection.
+/// Discards replies. A connection with unread replies would end.
 pub fn drain(socket: &OwnedFd) {
     let mut away = [0; 4096];
     while matches!(rustix::net::recv(socket, &mut away[..], RecvFlags::DONTWAIT), Ok((_, 1..))) {}

@@ -289,7 +289,7 @@ impl Port {
         Ok(())
     }
 
-    /// Makes the halves anew.
+    /// Rebuilds the halves.
     fn remake(&mut self) {
         self.attached = None;
         self.server.is_quiet();

@@ -131,7 +131,7 @@ impl Port {
         Ok(())
     }
 
-    /// Makes the halves anew.
+    /// Rebuilds the halves.
     fn remake(&mut self) {
         self.attached = None;
         self.attached = self.front_end.make_halves().ok().map(|(attached, _)| attached);

@@ -145,7 +145,7 @@ impl Guest {
         switch.add_attached("guest", policy, attach).expect("a free number")
     }
 
-    /// Carries a step out; true if its queues are to be set up anew.
+    /// Carries out a step. Returns true if its queues must be set up again.
     fn scribble(&self, what: u8, at: u32, value: u64) -> bool {
         let queue = (at & 1) as usize;
         let QueueLayout { descriptors, driver, device, size } = self.configs[queue].layout;

@@ -10,8 +10,8 @@ pub fn run(seconds: u64) -> Result<()> {
         println!("skipped: fuzz (rustup toolchain install nightly; cargo install cargo-fuzz)");
         return Ok(());
     }
-    // Time that one target needs to be built is none of another's, and who does not build found
-    // nothing.
+    // All targets are built first: build time must not count as fuzzing time, and a target that
+    // does not build has found nothing.
     tool::run(&mut cargo(&["+nightly", "fuzz", "build"])).context("a target does not build")?;
     let mut failed = Vec::new();
     for target in targets()? {

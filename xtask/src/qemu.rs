@@ -17,7 +17,7 @@ const PACKAGE: &str = "qemu-system-x86";
 const SUITES: &[&str] = &["trixie", "trixie-backports"];
 const PROGRAM: &str = "qemu-system-x86_64";
 const LAUNCHER: &str = include_str!("../qemu/launcher");
-/// What nobody reads there.
+/// Documentation, which no test needs.
 const LEFT_OUT: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "var"];
 
 /// Makes it, unless the QEMU that is installed is new enough, or it is there.

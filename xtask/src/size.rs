@@ -48,7 +48,7 @@ fn most_lines(name: &Path) -> usize {
     if is_table { usize::MAX } else { FILE_LINES }
 }
 
-/// Whether a file is none of a test.
+/// Whether a file belongs to a program or a library, not to a test.
 fn is_program(name: &Path) -> bool {
     let of_tests = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs" || part == "fuzz";
     !name.iter().any(of_tests)

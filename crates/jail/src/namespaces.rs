@@ -167,7 +167,7 @@ fn unshare(flag: UnshareFlags) -> io::Result<()> {
 enum Outcome {
     /// The inhabitant is confined.
     Up,
-    /// There is no user namespace, for this reason.
+    /// The user namespace could not be created, for this reason.
     NoUser(String),
     /// The mover or the inhabitant ended, for a reason that it reported.
     Dead,

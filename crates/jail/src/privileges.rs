@@ -55,7 +55,7 @@ pub fn close_others(kept: &[RawFd]) -> io::Result<()> {
 }
 
 fn close(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: whoever has these descriptors is told not to: see `Jail::enter`.
+    // SAFETY: holders of these descriptors lose them, as the documentation of `Jail::enter` says.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -28,7 +28,7 @@ use crate::{Port, Region, RegionConfig, RegionError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The name is none.
+    /// The name is not a port's.
     #[error("`{0}` is not a port's name; write switch:port, for example vale0:p1")]
     Name(String),
     /// Nobody answers.

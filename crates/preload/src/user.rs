@@ -41,7 +41,7 @@ impl Program for Memory {
 
     fn signal(&self, fd: i32) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of ours. A descriptor that is none, or is full, needs no signal.
+        // SAFETY: eight bytes of ours. An invalid or full descriptor needs no signal.
         unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
     }
 

@@ -39,7 +39,7 @@ fn fails(daemon: &Daemon, args: &[&str]) -> String {
     stderr
 }
 
-/// Objective: what a file does not name stays, whoever made it.
+/// Objective: objects that a file does not name stay, however they were created.
 #[test]
 fn regression_apply_removes_nothing_that_it_was_not_asked_to() {
     let daemon = Daemon::start();

@@ -50,8 +50,8 @@ fn status_and_counters_are_read_while_a_data_process_is_asked() {
     assert!(daemon.get("/v1/switches/vale0/ports/a")["spec"]["lossless"] == true);
 }
 
-/// Objective: whoever adds a port to a switch that a client made is told how to keep it, and that
-/// is so.
+/// Objective: a user that adds a port to a switch that a client created is told how to keep the
+/// switch, and that works.
 #[test]
 fn a_switch_that_a_client_made_says_how_to_keep_it() {
     let daemon = Daemon::start();

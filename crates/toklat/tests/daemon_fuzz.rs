@@ -180,7 +180,7 @@ fn attach(dir: &Path, random: &mut Random, linger: &mut Vec<TcpStream>) {
 /// refused from the start.
 fn front_end(dir: &Path, random: &mut Random, linger: &mut Vec<TcpStream>) -> bool {
     let path = dir.join("vale0-vm.sock");
-    // A user who is at fault is left alone for a while.
+    // A user that is at fault is refused for a while.
     let begun = std::panic::catch_unwind(|| FrontEnd::start(&path, Features::VERSION_1));
     let Ok(front_end) = begun else { return false };
     let (stop, seed) = (AtomicBool::new(false), random.next());

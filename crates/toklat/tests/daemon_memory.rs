@@ -1,5 +1,5 @@
-//! Memory that guests and clients lend: how much of it is mapped, for each and for all, and what
-//! the kernel is told of whoever maps it.
+//! Memory that guests and clients lend: limits for each port and for all, and the data process's
+//! score for the kernel's OOM killer.
 
 mod daemon;
 
@@ -114,7 +114,7 @@ fn the_most_memory_of_a_guest_is_set_on_the_switch() {
     daemon.wait_for("all to be mapped again", |daemon| memory(daemon, "a")["mappings"] == 3);
 }
 
-/// A region with so many buffers that it takes 400 MB of addresses, and no pages.
+/// A region whose buffers take 400 MB of addresses, but no pages.
 fn large(daemon: &Daemon, name: &str) -> Result<Port, OpenError> {
     let large = |open: Open| open.extra_buffers(200_000);
     large(small(name)).directory(daemon.dir()).open()
@@ -155,6 +155,6 @@ fn a_data_process_is_spared_when_memory_runs_out() {
     let score = |pid| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
     let own = score(std::process::id() as i32).trim().parse::<i32>().unwrap();
     let data_process = score(daemon.data_process("vale0")).trim().parse::<i32>().unwrap();
-    // Without the right to it, it is as its daemon.
+    // Without the privilege to lower it, the score is the daemon's.
     assert_eq!(data_process, if may_spare() { own.min(-900) } else { own });
 }

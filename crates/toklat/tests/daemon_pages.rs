@@ -1,5 +1,5 @@
-//! Pages that their owner holds back while the switch touches them: the user is found and named,
-//! and nobody else loses a frame.
+//! An owner holds pages back while the switch touches them. The switch identifies the user, and no
+//! other port loses a frame.
 
 mod daemon;
 

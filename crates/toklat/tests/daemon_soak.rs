@@ -1,5 +1,5 @@
-//! Clients come and are killed at random, and once the data process: who is left alone loses
-//! nothing, the sums agree and nothing stays behind. `TOKLAT_SEED=N` repeats a run's choices.
+//! Clients start and are killed at random, and once the data process, too. Clients left alone lose
+//! nothing, the counters add up, and nothing stays behind. `TOKLAT_SEED=N` repeats a run's choices.
 
 mod daemon;
 
@@ -31,7 +31,8 @@ impl Random {
     }
 }
 
-/// A generator or a sink at port `c<slot>`; half of the generators speak to nobody, so are flooded.
+/// A generator or a sink at port `c<slot>`. Half of the generators send to an unknown address, so
+/// their frames are flooded.
 fn client(daemon: &Daemon, random: &mut Random, slot: usize) -> Child {
     let port = format!("vale0:c{slot}");
     let mac = format!("02:00:00:00:01:{:02x}", random.below(CLIENTS as u64));

@@ -16,7 +16,8 @@ use serde_json::json;
 /// A moment in which frames that were sent arrive, if they do.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Sends a frame until it arrives at the other end: who is connected may not be attached yet.
+/// Sends a frame until it arrives at the other end, because a connected peer may not be attached
+/// yet.
 fn crosses(daemon: &mut Daemon, number: u64, from: &mut dyn Peer, to: &mut dyn Peer) {
     let sent = frame(1, 2, number);
     daemon.wait_for("a frame to cross", |_| {
@@ -117,7 +118,7 @@ fn peers_connect_to_ports_and_ports_to_peers() {
     daemon.wait_for("the end", |_| matches!(second.read(&mut [0; 10]), Ok(0)));
     crosses(&mut daemon, 4, &mut b, &mut a);
 
-    // The supervisor dies: frames go on, and the next one takes the connections over.
+    // The supervisor dies: frames keep flowing, and its successor takes over the connections.
     daemon.kill();
     let sent = frame(1, 2, 5);
     a.send(&sent);
@@ -185,9 +186,8 @@ fn peers_may_be_on_tcp_of_this_machine() {
     assert_eq!((status, &refused["error"]), (400, &json!("bad_request")), "{refused}");
 }
 
-/// Objective: a port that is to connect to somebody who is not there, or whose socket it may not
-/// use, says so in `port show`, in the log and in metrics, and stops saying so once it is
-/// connected.
+/// Objective: a port that cannot connect, because its peer is missing or its socket is not
+/// permitted, reports that in `port show`, in the log and in metrics until it is connected.
 #[test]
 fn a_port_that_cannot_connect_says_why_and_since_when() {
     let mut daemon = Daemon::start();

@@ -1,8 +1,7 @@
-//! Descriptors that strangers send, whose close waits as long as the stranger likes: nobody else
-//! waits.
+//! A stranger sends descriptors whose close lasts as long as it likes. No one else waits.
 //!
-//! Each test leaves the peer of a lingering socket unread while it looks at the others, so that
-//! whoever closes that socket waits meanwhile.
+//! Each test leaves the peer of a lingering socket unread while it watches the other ports. So the
+//! thread that closes that socket waits meanwhile.
 
 mod daemon;
 
@@ -253,8 +252,8 @@ fn regression_a_lingering_socket_with_a_datagram_delays_no_one_else() {
     });
 }
 
-/// Objective: files of a slow file system, sent as whatever there is, hold up nobody, though not
-/// even their attributes are told.
+/// Objective: files of a slow file system, sent in place of every kind of descriptor, delay no one
+/// else. That file system does not even answer for their attributes.
 #[test]
 fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     let test = "regression_a_file_that_is_never_closed_delays_no_one_else";

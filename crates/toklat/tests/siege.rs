@@ -1,5 +1,4 @@
-//! Objective: whatever strangers do, whose port is honest loses no frame, and the worker's turns
-//! stay short.
+//! Objective: whatever attackers do, honest ports lose no frame, and the worker's turns stay short.
 //!
 //! Steps: an honest pair talks at half of what it could, through a worker that is alone on one CPU;
 //! everything else shares the other. First nobody attacks (the control), then attackers of all

@@ -1,8 +1,8 @@
 //! DPDK's driver of the e1000 family in virtual machines, on cards that ports emulate.
 //!
-//! testpmd sends what it receives back to a port of the test's own, both ways with checksums left
-//! to the card: all frames come in, whatever their checksums are, and the card has made every one
-//! right on the way out.
+//! testpmd reflects frames to a port of the test's, with checksums offloaded in both directions.
+//! All frames arrive, whatever their checksums are, and the card corrects each checksum as it
+//! sends.
 
 use std::io::Write;
 use std::net::Ipv4Addr;

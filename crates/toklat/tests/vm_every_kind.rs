@@ -19,8 +19,8 @@ mod daemon;
 enum Attachment {
     /// By `toklat vm run` with these options.
     Run(&'static [&'static str]),
-    /// By a QEMU of somebody's own: the port's kind, and QEMU's `-netdev`, with `DIR` for the
-    /// daemon's directory.
+    /// By a QEMU with its own `-netdev`, where `DIR` stands for the daemon's directory. `kind` is
+    /// the port's.
     Own { kind: &'static str, netdev: &'static str },
 }
 

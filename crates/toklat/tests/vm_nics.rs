@@ -127,7 +127,7 @@ fn guests_whose_frames_wait_for_others_lose_none() {
     }
 }
 
-/// Objective: a guest whose memory nobody shares reaches the switch, with the drivers that it has.
+/// Objective: a guest with private memory reaches the switch with the drivers that it has.
 ///
 /// Steps: guests of private memory, which QEMU reads and writes for their cards by messages, ping
 /// one another's server with long frames, and answer pings themselves.

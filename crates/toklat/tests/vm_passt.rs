@@ -53,7 +53,7 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
         Ok(world) => world,
         Err(why) => return skip(test, why),
     };
-    // Root's passt goes on as nobody, who makes its socket.
+    // Started by root, passt becomes the user `nobody`, which creates its socket.
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let socket = dir.path().join("up.sock");

@@ -62,8 +62,8 @@ fn three_commands_lead_from_the_package_to_two_machines() {
     daemon.stop(&json!({}));
 }
 
-/// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody
-/// computes its checksum.
+/// A segment of up to 64 KiB goes from one guest to the other in one piece, without segmentation
+/// and without a checksum.
 #[test]
 fn tcp_between_guests_crosses_in_whole_segments() {
     if !can_run("tcp_between_guests_crosses_in_whole_segments") {

@@ -51,7 +51,7 @@ fn answer(mut stream: TcpStream) {
     let _ = stream.read(&mut asked);
 }
 
-/// A world with a page, and a switch; or the test is skipped.
+/// A namespace with a web page, and a daemon with a switch. `None` if the test is skipped.
 fn set_up(test: &str) -> Option<(Namespace, Daemon)> {
     if !can_run(test) {
         return None;
@@ -80,7 +80,7 @@ fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
     body(&answer).map(<[u8]>::to_vec)
 }
 
-/// Objective: one command gives all guests of a switch a way out.
+/// Objective: one command connects all guests of a switch to the outside.
 ///
 /// Steps: two guests get addresses of their own by DHCP, load a page from a server in another
 /// namespace, and reach each other; the host reaches the second one's server at a forwarded port;
@@ -139,7 +139,7 @@ fn guests_get_addresses_and_a_way_out_by_one_command() {
     }
 }
 
-/// Objective: `vm run --uplink` is a machine with a way out, and leaves none behind.
+/// Objective: `vm run --uplink` connects its machine to the outside, and leaves no uplink behind.
 #[test]
 fn a_machine_brings_its_way_out_along() {
     let test = "a_machine_brings_its_way_out_along";

@@ -23,7 +23,7 @@ impl KindOptions {
     /// The kind of a port called `port`, without its switch. Paths are absolute.
     ///
     /// # Errors
-    /// A path has no absolute form, or an address is none.
+    /// A path has no absolute form, or an address is invalid.
     pub fn kind(self, port: &str) -> Result<PortKind, Invalid> {
         let mut kind = self.kind;
         kind.complete(port)?;

@@ -11,7 +11,7 @@ use crate::tool::{self, command};
 
 /// The module.
 pub const NAME: &str = "toklat_e1000";
-/// What its sources are: a change of any makes it anew.
+/// The driver's sources. It is rebuilt when one of them changes.
 pub const SOURCES: [(&str, &str); 11] = [
     ("Kbuild", include_str!("../../../guest-driver/linux/Kbuild")),
     ("csb.c", include_str!("../../../guest-driver/linux/csb.c")),

@@ -89,8 +89,8 @@ impl Common {
                 std::thread::yield_now();
             }
         }
-        // SAFETY: `old` came from Box::into_raw, nobody else takes it out, and every worker has
-        // since begun a pass, which loads the pointer anew, or sleeps without it.
+        // SAFETY: `old` came from Box::into_raw, and only this call takes it out. Since then every
+        // worker has started a pass, which loads the pointer again, or sleeps without it.
         drop(unsafe { Box::from_raw(old) });
     }
 }

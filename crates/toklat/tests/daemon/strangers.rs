@@ -11,8 +11,8 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
 
-/// A TCP socket with unsent data and a peer that does not read: whoever closes it last waits for an
-/// hour, or until the peer is gone.
+/// A TCP socket with unsent data and a peer that does not read. Its last close waits for an hour,
+/// or until the peer is gone.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -36,8 +36,8 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// A file system with one file, which answers who asks for its attributes or closes it when the
-/// test says so.
+/// A file system with one file. Requests for its attributes, and closes, wait until the test
+/// releases them.
 pub struct SlowFiles {
     mounted: tempfile::TempDir,
     asked: Arc<Mutex<Asked>>,
@@ -156,7 +156,7 @@ impl SlowFiles {
 }
 
 impl Drop for SlowFiles {
-    /// What waits would wait for ever: not even SIGKILL ends it.
+    /// Without this, a waiting process would wait forever: not even SIGKILL ends it.
     fn drop(&mut self) {
         self.answer();
     }

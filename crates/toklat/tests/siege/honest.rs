@@ -43,8 +43,8 @@ fn open(name: &str) -> Port {
     Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open().unwrap()
 }
 
-/// Plays the part: its options are its time in milliseconds and the frames a second, 0 for all that
-/// go.
+/// Runs the honest pair. Its options: the duration in milliseconds, and frames a second (0: as many
+/// as possible).
 pub fn run_honest() {
     let options = std::env::var("TOKLAT_SIEGE_OPTIONS").unwrap();
     let options: Vec<u64> = options.split(' ').map(|n| n.parse().unwrap()).collect();

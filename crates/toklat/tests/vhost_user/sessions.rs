@@ -34,7 +34,7 @@ fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {
         a = guest(&daemon, "a", PACKED);
         until_frames_flow(&mut a, &mut b, &mut number);
     }
-    // One that comes at once is not turned away for its predecessor.
+    // A front end that connects right after another has left is accepted.
     drop(a);
     let mut a = guest(&daemon, "a", SPLIT);
     until_frames_flow(&mut a, &mut b, &mut number);

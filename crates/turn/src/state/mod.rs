@@ -95,7 +95,7 @@ pub struct WorkerState {
     pub frames: Counter,
     /// Times it slept.
     pub sleeps: Counter,
-    /// Times it woke somebody.
+    /// Times it woke a port's owner.
     pub kicks: Counter,
     /// Ports it serves.
     pub ports: Counter,
@@ -168,7 +168,7 @@ pub struct BusCounters {
     pub reads: Counter,
     /// Writes that a virtual processor waited for.
     pub writes: Counter,
-    /// Writes that nobody waited for.
+    /// Register writes without a reply.
     pub posted: Counter,
     /// Ends of pin interrupts. A virtual processor waited for each.
     pub acknowledgements: Counter,

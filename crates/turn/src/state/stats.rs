@@ -59,7 +59,7 @@ pub struct PortStats {
     pub reads: u64,
     /// Writes that a virtual processor waited for.
     pub writes: u64,
-    /// Writes that nobody waited for.
+    /// Register writes without a reply.
     pub posted_writes: u64,
     /// Ends of pin interrupts, each of which a virtual processor waited for.
     pub acknowledgements: u64,
@@ -177,7 +177,7 @@ pub struct WorkerStats {
     pub frames: u64,
     /// Times it slept.
     pub sleeps: u64,
-    /// Times it woke somebody.
+    /// Times it woke a port's owner.
     pub kicks: u64,
     /// Ports it serves.
     pub ports: u64,

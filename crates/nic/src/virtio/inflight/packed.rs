@@ -11,7 +11,7 @@ use abi::virtio::packed::{WRAP, advance, distance};
 use super::super::ring::Chain;
 use super::{INFLIGHT, Inflight, VERSION, fields, word};
 
-/// Keeps the area of a packed queue.
+/// The inflight area of a packed queue.
 #[derive(Debug)]
 pub struct Journal {
     area: Inflight,

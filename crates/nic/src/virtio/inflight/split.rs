@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::{INFLIGHT, Inflight, VERSION, fields, word};
 
-/// Keeps the area of a split queue.
+/// The inflight area of a split queue.
 #[derive(Debug)]
 pub struct Journal {
     area: Inflight,

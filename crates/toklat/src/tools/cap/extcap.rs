@@ -69,7 +69,7 @@ pub struct ExtcapArgs {
     /// Which frames
     #[arg(long, value_enum, default_value = "both")]
     direction: Direction,
-    /// Keep so many bytes of each frame
+    /// Maximum bytes to keep of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=65_535))]
     snaplen: u32,
 }

@@ -12,17 +12,16 @@ use super::super::pcap::{CaptureWriter, Captured, Output};
 /// When a file is full, and what the next one is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Rotation {
-    /// Begin a new file when one has more than so many millions of bytes: FILE, FILE1, FILE2 and so
-    /// on
+    /// Start a new file after this many millions of bytes: FILE, FILE1, FILE2 and so on
     #[arg(short = 'C', long, value_name = "MB", requires = "write", group = "rotation",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub file_size: Option<u64>,
-    /// Begin a new file every so many seconds; FILE may have a time in it, as in
-    /// vale0-%H%M%S.pcapng (strftime)
+    /// Start a new file after this many seconds; FILE may contain a time, as in vale0-%H%M%S.pcapng
+    /// (strftime)
     #[arg(short = 'G', long, value_name = "SECONDS", requires = "write", group = "rotation",
         value_parser = clap::value_parser!(u64).range(1..))]
     pub rotate: Option<u64>,
-    /// With -C, begin with the first file again after so many; with -G, end after so many
+    /// Maximum number of files: with -C, then overwrite the first; with -G, then end
     #[arg(short = 'W', long, value_name = "N", requires = "rotation",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub files: Option<u32>,
