@@ -173,7 +173,7 @@ fn a_virtual_machine_s_command_line_is_printed_without_qemu_or_daemon() {
         printed.contains("\n/no/qemu -name vale0-vm1") && printed.ends_with(" -s\n"),
         "{printed}"
     );
-    // What is missing is said, and what does not go together.
+    // Errors name missing options, and options that exclude each other.
     let without = toklat(dir.path(), &[&vm[..8], &boot[..2]].concat());
     assert_eq!(without.status.code(), Some(1));
     assert!(stderr(&without).contains("apt-get install"), "{}", stderr(&without));

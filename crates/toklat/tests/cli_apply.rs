@@ -127,8 +127,8 @@ fn pruning_asks_before_it_takes_a_port_away() {
     });
 }
 
-/// Objective: what cannot be is found before anything is done, without a daemon too; what fails all
-/// the same says how far it came.
+/// Objective: an invalid file is refused before anything is changed, even without a daemon. A later
+/// failure says which changes were made.
 #[test]
 fn mistakes_are_found_before_anything_is_changed() {
     let daemon = Daemon::start();
@@ -155,7 +155,7 @@ fn mistakes_are_found_before_anything_is_changed() {
     assert_eq!(objects(&daemon), ["mine", "mine:a", "new", "new:a"]);
 }
 
-/// Objective: two who change the topology at once do not undo each other's work.
+/// Objective: two concurrent changes of the topology do not undo each other.
 #[test]
 fn a_topology_that_changed_meanwhile_is_not_replaced() {
     let daemon = Daemon::start();

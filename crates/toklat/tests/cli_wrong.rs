@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use daemon::Daemon;
 use daemon::users::may_be_others;
 
-/// A command, its exit code, and words that its answer has.
+/// A command, its exit code, and words of its output.
 const WRONG: &[(&str, i32, &str)] = &[
     // Usage.
     ("switch add", 2, "NAME"),
@@ -136,7 +136,7 @@ fn wrong_inputs_are_answered_with_what_to_do_and_change_nothing() {
     assert!(WRONG.len() >= 60, "{}", WRONG.len());
 }
 
-/// Objective: who may not use the sockets is told so, and not that there is no daemon.
+/// Objective: a user without access to the sockets is told so, and not that there is no daemon.
 #[test]
 fn a_user_without_permission_is_told_so() {
     if !may_be_others("a_user_without_permission_is_told_so") {

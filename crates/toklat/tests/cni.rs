@@ -102,7 +102,7 @@ fn path(namespace: &Namespace) -> String {
     format!("/proc/{}/ns/net", namespace.id())
 }
 
-/// Namespaces of pods, or why there are none.
+/// Network namespaces of pods, or the reason why there are none.
 fn namespaces<const N: usize>(test: &str) -> Option<[Namespace; N]> {
     let all: Result<Vec<_>, _> = (0..N).map(|_| Namespace::new()).collect();
     match all {
@@ -187,7 +187,7 @@ fn a_container_can_have_a_vhost_user_socket() {
     assert_eq!(port["kind"]["vhost_user"]["queues"], 2, "{port}");
     assert_eq!((&port["lossless"], &port["mtu"]), (&json!(true), &json!(9000)));
     assert_eq!(port["macs"], json!(["0a:58:0a:09:00:02"]));
-    // A runtime that asks again has the same.
+    // A repeated ADD gets the same answer.
     assert_eq!(setup.done("ADD", "c2", "", &config), answer);
     let mut checked = config.clone();
     checked["prevResult"] = answer;
@@ -295,7 +295,7 @@ fn errors_are_the_specifications() {
     }
 }
 
-/// Objective: CNI's own tool and its own IPAM plugin get along with it.
+/// Objective: CNI's own tool and IPAM plugin work with the plugin.
 #[test]
 fn cnitool_drives_it() {
     let name = "cnitool_drives_it";

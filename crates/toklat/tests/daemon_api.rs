@@ -417,7 +417,7 @@ fn systemd_hands_over_sockets_and_is_notified() {
         String::from_utf8(notice[..len].to_vec()).unwrap()
     };
     let lives = |said: &String| said.contains("WATCHDOG=1");
-    // It looks at its workers as soon as there are any.
+    // The data process checks its workers as soon as there are any.
     let (first, second) = (next(), next());
     assert!([&first, &second].into_iter().any(lives), "{first} {second}");
     assert!([first, second].iter().any(|said| said.contains("READY=1")));

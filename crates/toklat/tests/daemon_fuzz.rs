@@ -286,8 +286,8 @@ fn peers_that_send_anything_do_no_harm() {
     quiet_log(&daemon, began.elapsed());
 }
 
-/// A line a second for each reason and port, and lines of the daemon's own for what an operator
-/// did.
+/// The log has a line a second for each reason and port, and the daemon's lines about operators'
+/// commands.
 fn quiet_log(daemon: &Daemon, took: Duration) {
     let log = daemon.log();
     assert!(!log.contains("panicked"), "{log}");

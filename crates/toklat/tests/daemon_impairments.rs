@@ -9,7 +9,7 @@ use daemon::{Daemon, kill_process};
 use netring::Port;
 use serde_json::json;
 
-/// Sends a frame and returns how long it took, and its number when it came.
+/// Sends a frame. Returns how long it took to arrive, and its number.
 fn exchange(daemon: &mut Daemon, a: &mut Port, b: &mut Port, number: u64) -> Duration {
     let began = Instant::now();
     assert!(a.send(1).push(&frame(1, 2, number)));
@@ -56,7 +56,7 @@ fn a_delay_is_set_shown_kept_and_lifted() {
     assert_eq!(drops, [json!({}), json!({})]);
 }
 
-/// Objective: what a bad link loses is counted by name, at the port whose link it is.
+/// Objective: frames lost by a bad link are counted by name at that link's port.
 #[test]
 fn lost_frames_are_counted_and_nonsense_is_refused() {
     let mut daemon = Daemon::start();

@@ -108,7 +108,7 @@ fn the_most_memory_of_a_guest_is_set_on_the_switch() {
     daemon.wait_for("the remedy to be logged", |d| d.log().contains("--max-guest-memory"));
     daemon.done(&["switch", "set", "vale0", "--max-guest-memory", "3MiB"]);
     assert_eq!(add(&socket, 2 * MEMORY), 0);
-    // A data process that takes its place maps all of it again.
+    // A successor maps all of the memory again.
     daemon.done(&["upgrade", "vale0"]);
     assert_eq!(add(&socket, 3 * MEMORY), 1);
     daemon.wait_for("all to be mapped again", |daemon| memory(daemon, "a")["mappings"] == 3);

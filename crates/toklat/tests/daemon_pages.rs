@@ -38,7 +38,7 @@ fn hold_pages_back(region: &Region, stop: &AtomicBool) {
     }
 }
 
-/// Honest traffic: the next frame when the one before has come, so that all that are lost are seen.
+/// Honest traffic: each frame is sent after the one before has arrived, so every loss is seen.
 struct Honest {
     a: Port,
     b: Port,

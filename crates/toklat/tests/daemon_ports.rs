@@ -14,8 +14,8 @@ const PORTS: usize = 4096;
 /// What a process may have open.
 const LIMIT: u64 = 20_000;
 
-/// Three descriptors for a port at most in the supervisor and in the data process: so 4,096 fit the
-/// limit.
+/// A port takes at most three descriptors in the supervisor and in the data process, so 4,096 ports
+/// fit the limit.
 #[test]
 fn a_full_switch_fits_its_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -25,7 +25,7 @@ fn a_full_switch_fits_its_descriptors() {
             "fewer than 20,000 descriptors are allowed (ulimit -Hn)",
         );
     }
-    // The daemon inherits it. No other test is in this program.
+    // The daemon inherits the limit. This program has no other test.
     let limit = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
     let mut daemon = Daemon::start();

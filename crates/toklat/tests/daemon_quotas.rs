@@ -60,8 +60,8 @@ fn regression_a_user_cannot_hold_all_ports_of_a_switch() {
     drop((other, third, roots));
 }
 
-/// Objective: a configured quota holds, is changed by a command, survives a restart of the daemon,
-/// and what is held already counts then.
+/// Objective: a configured quota holds, a command changes it, and it survives a restart of the
+/// daemon. Resources that are held at the restart count.
 #[test]
 fn a_quota_is_set_kept_and_counted() {
     let test = "a_quota_is_set_kept_and_counted";

@@ -121,8 +121,8 @@ fn wireshark_decodes_the_samples_and_counters_of_a_switch() {
     assert!(metrics.as_str().unwrap().contains(samples), "{metrics}");
 }
 
-/// Objective: what is sampled survives the data process and the daemon's successor, and ends when
-/// it is told to.
+/// Objective: sampling survives a restart of the data process and of the daemon, and ends on
+/// request.
 #[test]
 fn a_switch_is_sampled_until_it_is_told_otherwise() {
     let mut daemon = Daemon::start();
@@ -154,7 +154,7 @@ fn a_switch_is_sampled_until_it_is_told_otherwise() {
     take(&socket);
     until_traffic_flows(&mut a, &mut b, &mut number);
     assert_eq!(take(&socket), Vec::<Vec<u8>>::new());
-    // What it was is not forgotten with it.
+    // The sampling rate stays when the collector is removed.
     let topology = daemon.get("/v1/topology");
     assert_eq!(topology["switch"]["vale0"]["sflow_rate"], json!(1));
 }

@@ -56,7 +56,7 @@ fn received(port: &mut Port) -> Vec<u64> {
     numbers
 }
 
-/// What the pair that is left alone and its disturber tell each other.
+/// What the undisturbed pair and its disturber share.
 #[derive(Default)]
 struct Talk {
     ends: AtomicBool,
@@ -85,7 +85,7 @@ fn exchange(a: &mut Port, b: &mut Port, mut number: u64, talk: &Talk) -> u64 {
                 seen = got;
                 missing -= 1;
             }
-            // What is flooded to it must not fill its ring.
+            // Flooded frames must not fill its ring.
             a.receive(usize::MAX).count();
             a.flush().unwrap();
             std::thread::yield_now();

@@ -47,7 +47,7 @@ impl<S: Read + Write> Peer for S {
     }
 }
 
-/// A socket, and where the port's is.
+/// A socket, and the path of the port's socket.
 struct Datagrams<T, A>(T, A);
 
 macro_rules! datagrams {
@@ -147,7 +147,7 @@ fn streams_outlive_a_data_process() {
     let mut b = unix(listener.accept().unwrap().0);
     let mut a = unix(UnixStream::connect(daemon.dir().join("vale0-server.sock")).unwrap());
     crosses(&mut daemon, 1, &mut a, &mut b);
-    // It dies between the halves of a frame.
+    // The data process dies between the halves of a frame.
     let sent = frame(1, 2, 2);
     let bytes = [&64u32.to_be_bytes(), &sent[..]].concat();
     a.write_all(&bytes[..30]).unwrap();

@@ -185,7 +185,7 @@ fn regression_a_lingering_socket_as_a_kick_delays_no_one_else() {
         let_go(descriptor);
         let refused = sent == Err(rustix::io::Errno::PERM);
         assert!(refused || sent == Ok(4), "{sent:?}");
-        // The worker reads what comes, before or after this.
+        // The worker reads arriving frames, before or after this.
         let _ = send_with(&token, b"kick", &[]);
     });
 }
@@ -221,7 +221,7 @@ fn regression_a_lingering_socket_as_memory_of_a_guest_delays_no_one_else() {
 fn regression_a_lingering_socket_as_memory_of_a_card_delays_no_one_else() {
     attack(|others, descriptor| {
         let mut card = Client::connect(&others.socket("card")).unwrap();
-        // What cannot be mapped is a range that the card finds no memory in.
+        // For the card, a range that cannot be mapped is a range without memory.
         card.dma_map(Some(descriptor.as_fd()), 0, 0x10_0000, 4096, true).unwrap();
         assert!(card.set_irqs(0, &[&descriptor]).is_err());
         let_go(descriptor);
@@ -301,8 +301,8 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
     others.daemon.wait_for("its end", |_| !std::path::Path::new(&format!("/proc/{old}")).exists());
 }
 
-/// Objective: a user whose descriptors cannot be closed is not heard until they are, and others
-/// are.
+/// Objective: a user whose descriptors cannot be closed is refused until they are. Other users are
+/// served.
 #[test]
 fn regression_a_user_whose_descriptors_cannot_be_closed_waits_alone() {
     const STRANGER: u32 = 4001;

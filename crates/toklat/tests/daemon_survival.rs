@@ -44,7 +44,7 @@ fn offload_requests_go_on_after_a_restart() {
     kill_process(daemon.data_process("vale0"));
     until_traffic_flows(&mut a, &mut b, &mut number);
     assert!(crosses(&mut a, &mut b));
-    // A new supervisor finds the switch with its ports as they are, and so does its next data
+    // A new supervisor takes over the switch with its ports unchanged, and so does the next data
     // process.
     daemon.kill();
     daemon.start_again();

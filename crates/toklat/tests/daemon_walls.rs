@@ -1,4 +1,4 @@
-//! The walls around a data process, as the kernel tells of them.
+//! The walls around a data process, as the kernel reports them.
 
 mod daemon;
 

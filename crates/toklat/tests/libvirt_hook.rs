@@ -54,7 +54,7 @@ fn ports_come_and_go_with_their_domain() {
     assert_eq!(port["spec"]["macs"], json!(["52:54:00:00:00:01"]));
     assert_eq!(port["spec"]["guard"], json!(true));
     assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket(), "QEMU connects to it");
-    // A libvirtd that is restarted asks again, with what may have been changed.
+    // A restarted libvirtd calls the hook again, with settings that may have changed.
     daemon.done(&["port", "set", "vale0:web1", "--guard=off"]);
     assert_eq!(call("reconnect", "begin"), 1);
     assert_eq!(daemon.get("/v1/switches/vale0/ports/web1")["spec"]["guard"], json!(true));
@@ -80,7 +80,7 @@ fn a_domain_that_cannot_have_its_ports_does_not_start_and_leaves_none() {
     refused(&xml, &["Domain web1", "vale0:web1", "toklat switch add vale0"]);
     daemon.done(&["switch", "add", "vale0"]);
     refused(&xml.replace("guard='on'", "guard='perhaps'"), &["Domain web1", "perhaps"]);
-    // The second one of two ports cannot be added: the first one goes, too.
+    // If the second of two ports cannot be added, the first is removed, too.
     let port = "<toklat:port name='vale0:web2' mac='52:54:00:00:00:02'/></toklat:ports>";
     let interface = "<interface type='vhostuser'><mac address='52:54:00:00:00:02'/>\
                      <source type='unix' path='/no/such/dir/web2.sock' mode='client'/></interface></devices>";

@@ -184,7 +184,7 @@ fn a_program_goes_on_with_another_data_process() {
     for _ in 0..3 {
         let before: u32 = receiver.line().parse().unwrap();
         kill_process(machine.daemon.data_process("vale0"));
-        // What was on its way may be lost.
+        // Frames in flight may be lost.
         while receiver.line().parse::<u32>().unwrap() < before + 100_000 {}
     }
 }

@@ -39,8 +39,8 @@ fn packaged(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Objective: the recipes' sockets are where the packaged daemon may make them, or where members of
-/// its group may.
+/// Objective: the sockets in the documented recipes lie where the packaged daemon, or members of
+/// its group, may create them.
 #[test]
 fn recipes_use_places_that_the_package_makes() {
     let recipes = std::fs::read_to_string(packaged("docs/virtual-machines.md")).unwrap();
@@ -89,7 +89,7 @@ fn systemd_makes_the_directories() {
     assert_eq!((peers.mode() & 0o7777, peers.uid(), peers.gid()), (0o3770, 990, 990));
 }
 
-/// Objective: what the packages are made of is there.
+/// Objective: all files that the packages contain exist.
 #[test]
 fn packages_name_files_that_there_are() {
     let text = std::fs::read_to_string(packaged("crates/toklat/Cargo.toml")).unwrap();

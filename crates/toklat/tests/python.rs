@@ -18,7 +18,7 @@ fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python")
 }
 
-/// What a program said, if it could be run.
+/// The program's output, if it could be run.
 fn run(command: &mut Command) -> Option<Output> {
     command.stdin(Stdio::null()).output().ok()
 }

@@ -43,7 +43,7 @@ const SLACK: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50
 pub enum When {
     /// In the long phase: they may not lengthen a turn.
     Always,
-    /// In the last phase: the first blow cannot be foreseen, and its user pays for it.
+    /// In the last phase: the first attack cannot be predicted, and is charged to its user.
     Unforeseen,
 }
 
@@ -260,7 +260,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }
 
-/// True until a part's time is over.
+/// True until the time of this part is over.
 fn until(end: Instant) -> bool {
     Instant::now() < end
 }

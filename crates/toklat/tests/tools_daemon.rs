@@ -27,7 +27,7 @@ fn counters(daemon: &Daemon, port: &str) -> Option<(u64, u64)> {
     Some((port["in_frames"].as_u64()?, port["out_frames"].as_u64()?))
 }
 
-/// Starts a tool that announces itself, and waits until the switch has heard of it.
+/// Starts a tool that announces itself, and waits until the switch has learned its address.
 fn start_announced(daemon: &Daemon, port: &str, args: &[&str]) -> Child {
     let tool = daemon.start_tool(args);
     wait_until("the tool announces itself", || {
@@ -112,7 +112,7 @@ fn a_bridge_joins_switches_and_a_monitor_watches() {
     let path = file.to_str().unwrap();
     let watch = ["cap", "vale0:up", "--rx", "--count", "500", "-w", path, "--quiet", "--sleep"];
     let cap = daemon.start_tool(&watch);
-    // A monitor makes its file once it watches.
+    // A monitor creates its file as soon as it captures.
     wait_until("the monitor is there", || file.exists());
     let sent =
         daemon.json(&["gen", "vale0:a", "--rate", "1000", "--count", "500", "--quiet", "--sleep"]);
@@ -127,7 +127,7 @@ fn a_bridge_joins_switches_and_a_monitor_watches() {
     assert!(bridge.wait().unwrap().success());
 }
 
-/// The generator's exit does not lose what still lies in a pipe.
+/// Frames that are still in a pipe survive the generator's exit.
 #[test]
 fn a_pipe_needs_no_switch() {
     let daemon = patient_daemon();

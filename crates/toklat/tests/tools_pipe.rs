@@ -101,7 +101,7 @@ fn a_sink_finds_what_was_dropped_doubled_swapped_or_changed() {
                 match mischief {
                     Corruption::Drop => drop(frames.remove(5)),
                     Corruption::Double => frames.insert(5, frames[5].clone()),
-                    // Streams take turns of three: these are of one stream.
+                    // Streams take turns of three frames. These frames are of one stream.
                     Corruption::Swap => frames.swap(5, 8),
                     Corruption::Spoil => frames[5][99] ^= 1,
                 }
@@ -222,7 +222,7 @@ fn every_request_is_answered() {
     }
 }
 
-/// Requests that find no room wait, and their round trips show for how long.
+/// Requests wait while the ring is full, and their round trips include the wait.
 #[test]
 fn a_full_ring_shows_in_round_trips() {
     let (mut a, mut b) = ends(3);

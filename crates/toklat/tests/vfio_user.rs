@@ -91,7 +91,7 @@ fn stream_from(
             (heard, window) = (Instant::now(), seen);
         }
         if heard.elapsed() > Duration::from_millis(100) && !lossless {
-            // What is in flight may be lost: one more, which will tell.
+            // Frames in flight may be lost. One more frame shows it.
             (heard, window) = (Instant::now(), (*number + 1).saturating_sub(WINDOW));
             last = last.max(*number + 1);
         }
@@ -152,7 +152,7 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
                     std::thread::sleep(Duration::from_micros(2000 + 137 * round));
                     kill_process(pid);
                 });
-                // Until it is dead, and its successor is there.
+                // Until the data process is dead and its successor runs.
                 while !killer.is_finished() || data_process(&daemon).is_none_or(|now| now == pid) {
                     assert!(started.elapsed() < PATIENCE, "no successor: {}", daemon.log());
                     let next = number + 50;

@@ -150,7 +150,7 @@ fn drivers_of_the_pcnet_family_exchange_frames() {
     }
 }
 
-/// Objective: frames are pushed to a guest that says nothing, by a worker that sleeps.
+/// Objective: a sleeping worker wakes and pushes frames to a guest that sends no messages.
 ///
 /// Steps: the receiving driver reads its memory alone, and no register; frames come one by one,
 /// with pauses.
@@ -188,7 +188,7 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
         for round in 0..4 {
             let pid = data_process(&daemon).unwrap();
             let (started, mut killed, mut since) = (Instant::now(), false, None);
-            // Frames go on for a while after the successor has carried one.
+            // After the successor has forwarded a frame, traffic continues for a while.
             while since.is_none_or(|since: Instant| since.elapsed() < Duration::from_millis(100)) {
                 if sent < seen + WINDOW && cards[0].send(&numbered(1, sent + 1)) {
                     sent += 1;

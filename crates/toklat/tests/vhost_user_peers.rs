@@ -82,7 +82,7 @@ impl Drop for Peer {
     }
 }
 
-/// DPDK's testpmd as the guests at two ports, which send each other a few frames round and round.
+/// DPDK's testpmd as the guests at two ports, which circulate a few frames.
 fn testpmd(daemon: &Daemon, ports: [&str; 2], station: u8, packed: bool) -> Peer {
     let mac = |i: u8| format!("02:00:00:00:{station:02x}:{i:02x}");
     let device = |i: u8| {
@@ -172,7 +172,7 @@ fn a_dpdk_front_end_that_is_killed_in_full_traffic_costs_others_nothing() {
         return;
     }
     let mut daemon = Daemon::start();
-    // Each testpmd is a wire between its two ports: two of them in one segment were a loop.
+    // Each testpmd is a wire between its two ports, so two of them in one segment would be a loop.
     let port = |(name, vlan)| {
         format!(
             "[switch.vale0.port.{name}]\nkind.vhost_user = {{}}\nvlan = {{ access = {vlan} }}\n"

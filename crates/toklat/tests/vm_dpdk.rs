@@ -32,7 +32,7 @@ const PAYLOADS: [usize; 4] = [18, 19, 777, 1460];
 /// How often each frame is sent.
 const ROUNDS: usize = 50;
 
-/// Where the guest with DPDK is; else the test is skipped.
+/// The guest with DPDK; `None` if the test is skipped.
 fn guest_with_dpdk(test: &str) -> Option<PathBuf> {
     if !can_emulate(test) {
         return None;
@@ -86,7 +86,7 @@ fn spoilt(mut frame: Vec<u8>, protocol: Protocol, wrong: Wrong) -> Vec<u8> {
     frame
 }
 
-/// Frames as they are sent, and as they are to come back.
+/// Frames as they are sent, and as they must return.
 fn frames() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut frames = Vec::new();
     for protocol in [Protocol::UDP, Protocol::TCP] {

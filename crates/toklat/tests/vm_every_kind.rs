@@ -47,7 +47,7 @@ const GUESTS: [(&str, u8, Attachment); 6] = [
         },
     ),
 ];
-/// The host's, at a tap, and that of a program, at rings.
+/// The stack of the host, at a tap, and that of a program, at a ring port.
 const HOST: u8 = 8;
 const PROGRAM: u8 = 9;
 
@@ -139,7 +139,7 @@ fn until_complete(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
     }
 }
 
-/// Objective: whatever two ports are, TCP passes between them, whole.
+/// Objective: TCP works between any two kinds of ports.
 ///
 /// Steps: guests with six kinds of NICs and sockets, the host at a tap and a program at rings with
 /// a stack of its own serve a page each; each fetches those of all others and compares them, so

@@ -17,7 +17,7 @@ mod daemon;
 /// Debian's iPXE, as a kernel.
 const IPXE: &str = "/boot/ipxe.lkrn";
 
-/// Answers `/boot` with a script that asks for what comes next, and says what was asked for.
+/// Answers `/boot` with a script that requests the next file. Sends the requested paths to `asked`.
 fn serve_boot_files(world: &Namespace, asked: Sender<String>) {
     serve(world, 80, move |mut stream| {
         let (mut request, mut piece) = (Vec::new(), [0; 1024]);
@@ -96,7 +96,7 @@ fn ipxe_boots_by_dhcp_and_http_over_every_card() {
         // Its watcher ends QEMU.
         vm.kill().unwrap();
         vm.wait().unwrap();
-        // What came of an attempt that was repeated belongs to this card.
+        // Requests of an attempt that was repeated belong to this card, too.
         while ask.try_recv().is_ok() {}
     }
 }

@@ -114,7 +114,7 @@ fn a_killed_qemu_costs_no_other_guest_a_frame() {
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
     for (name, options) in [("virtio", &[][..]), ("emulated", &["--nic", "82574l"])] {
-        // The guest asks a station that is not there, again and again: broadcasts to all.
+        // The guest asks for a missing station again and again, which makes broadcasts.
         let ask = "while :; do arping -c 1 -w 1 -I eth0 10.0.0.77 >/dev/null; echo toklat-guest: asked; done";
         let mut guest = Guest::boot(&daemon, name, 2, options, ask);
         guest.says("toklat-guest: asked");
@@ -125,7 +125,7 @@ fn a_killed_qemu_costs_no_other_guest_a_frame() {
         let mut gone_at = None;
         while gone_at.is_none_or(|at| number < at + 1000) {
             number += 1;
-            // To all, the guest, too; and to the neighbour alone.
+            // One frame to all stations, the guest included; then one to the neighbour alone.
             let mut broadcast = frame(1, 0, number);
             broadcast[..6].fill(0xff);
             assert!(send(&mut a, &broadcast));

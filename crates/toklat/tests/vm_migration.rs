@@ -27,8 +27,8 @@ impl Monitor {
     /// Runs a command, and returns what it returns; `None` if QEMU is gone.
     fn ask(&mut self, command: &str, arguments: &Value) -> Option<Value> {
         let ask = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
-        // In one piece: QEMU obeys at the last brace, and may be gone before a newline that comes
-        // behind it.
+        // Written in one piece: QEMU executes at the last brace, and may be gone before a newline
+        // after it arrives.
         self.0.get_mut().write_all(ask.as_bytes()).ok()?;
         loop {
             let mut line = String::new();

@@ -244,7 +244,7 @@ fn a_port_waits_for_the_next_guest() {
     assert_eq!(daemon.ask("POST", "/v1/switches/vale0/ports", &port).0, 201);
     let mut before = None;
     for round in 0..3 {
-        // No peer talks to its own port: this is about the second NIC.
+        // The first NIC's port has no peer: this test is about the second NIC.
         let device =
             json!({ "driver": "vfio-user-pci", "socket": { "path": socket, "type": "unix" } });
         let device = device.to_string();
@@ -309,7 +309,7 @@ fn a_card_is_plugged_in_again() {
         let done = again.arg(&qmp).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         daemon.wait_for("the card", |daemon| state(daemon, "b") == "attached");
-        // What it said meanwhile is older than that.
+        // Its earlier output is older than that.
         std::thread::sleep(Duration::from_secs(1));
         guest.says("eth0 /sys/class/net/lo");
         guest.says(both);

@@ -1,5 +1,5 @@
-//! The test guest by itself, and what virtual machines are compared with: two guests between which
-//! there is no toklat. And the end of those who start pairs of guests.
+//! The test guest by itself, and the baseline of virtual machines: two guests without toklat
+//! between them. Also the cleanup after programs that start pairs of guests.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use self::daemon::{PATIENCE, processes_with, skip};
 
 mod daemon;
 
-/// QEMU, if it and the guest are here.
+/// QEMU, if it and the test guest are installed.
 fn qemu(test: &str) -> Option<Qemu> {
     let found = Qemu::find(None).map_err(anyhow::Error::from);
     let found = found.and_then(|qemu| Ok(guest::find().map(|_| qemu)?));
@@ -68,7 +68,7 @@ fn nothing_is_left_of_a_killed_benchmark() {
     bench.kill().unwrap();
     bench.wait().unwrap();
     let ended = within(PATIENCE, || running().is_empty());
-    // Before the test may fail, it leaves nothing either.
+    // Cleans up before the assertions, which may fail.
     let left: Vec<_> = running().into_iter().map(|pid| (pid, command_line(pid))).collect();
     for (pid, _) in &left {
         let _ = kill_process(*pid, Signal::KILL);

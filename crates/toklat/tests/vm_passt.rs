@@ -1,4 +1,4 @@
-//! The rest of the world by passt, at a stream port: as docs/virtual-machines.md has it.
+//! The outside by passt at a stream port, as docs/virtual-machines.md describes it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -129,7 +129,7 @@ fn nothing_is_left_of_a_killed_machine() {
     kill_process(qemu);
     b.ends();
     assert_eq!(daemon.ports("vale0"), [("a".to_owned(), "attached".to_owned())]);
-    // Whoever comes next is reached at the same address.
+    // The next machine is reached at the same address.
     let next = Guest::boot(&daemon, "b", 2, &[], &meet(1));
     next.succeeds();
     let (qemu, run) = (a.qemu(), a.pid());

@@ -29,7 +29,7 @@ fn passts(uplink: &Child) -> Vec<i32> {
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// A passt gains no privilege, leaves no core, and has nothing of the uplink's port.
+/// A passt gains no privilege, leaves no core file, and has no descriptor of the uplink's port.
 fn assert_confined(passt: i32) {
     let of = |file: &str| std::fs::read_to_string(format!("/proc/{passt}/{file}")).unwrap();
     assert!(of("status").contains("NoNewPrivs:\t1"), "{}", of("status"));
@@ -90,7 +90,7 @@ fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
 fn guests_get_addresses_and_a_way_out_by_one_command() {
     let test = "guests_get_addresses_and_a_way_out_by_one_command";
     let Some((world, mut daemon)) = set_up(test) else { return };
-    // A switch that is not there is not made by mistake.
+    // The uplink does not create a switch by mistake.
     let mut wrong = uplink(&daemon, &world, &["vael0"]);
     assert_eq!(wait(&mut wrong, PATIENCE).and_then(|status| status.code()), Some(1));
     let mut out = uplink(&daemon, &world, &["vale0", "-p", "8080:10.0.2.16:80"]);

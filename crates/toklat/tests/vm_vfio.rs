@@ -1,9 +1,9 @@
 //! Our drivers on cards of a machine, by VFIO: the machine is virtual and the cards are QEMU's own,
 //! which know nothing of our models; the kernel's IOMMU driver and VFIO are real.
 //!
-//! In the guest, the kernel's driver gives the card up, and `toklat card` sends requests through it
-//! to a port of the test's own, by looking and by interrupts. Requests are compared here, and
-//! replies there, byte by byte.
+//! In the guest, the kernel's driver releases the card. `toklat card` then sends requests through
+//! it to a port of the test's, polling and with interrupts. The test compares requests and the
+//! guest compares replies, byte by byte.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const PEER: Mac = Mac::local(2);
 /// Bytes of frames, and how many of each are sent.
 const SIZES: [u16; 3] = [60, 777, 1514];
 const FRAMES: u64 = 300;
-/// Where the program is in the guest, with its libraries.
+/// The program's folder in the guest, with its libraries.
 const PROGRAM: &str = "/host/ld.so --library-path /host /host/toklat";
 
 /// A directory with the test guest and, in it, the program; else the test is skipped.

@@ -139,7 +139,7 @@ fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
     both_ways();
     let peer = |daemon: &Daemon| daemon.get("/v1/switches/vale0/ports/fabric")["tunnel"].clone();
     assert!(peer(&daemon)["peers"][0]["in_bytes"].as_u64().unwrap() > 12 << 20, "counted anew");
-    // A supervisor that did not make the sockets adds others beside, and takes them away.
+    // A supervisor that did not create the sockets adds others and removes them.
     let third = Namespace::new().unwrap();
     let tunnel = r#"vni = 8, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
     daemon.apply(&format!("{net}{}", switch("vale2", (&third, 1450), &underlay.hosts[0], tunnel)));

@@ -31,14 +31,14 @@ impl Daemon {
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
-    /// Runs a command that must succeed; what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub fn done(&self, args: &[&str]) -> String {
         let (code, stdout, stderr) = self.run(args);
         assert_eq!(code, Some(0), "{args:?}: {stderr}");
         stdout
     }
 
-    /// Runs a command that must succeed with `--json`; what it printed.
+    /// Runs a command that must succeed, with `--json`; returns its output.
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let text = self.done(&[args, &["--json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
@@ -87,7 +87,8 @@ impl Terminal {
             .stderr(theirs)
             .spawn()
             .unwrap();
-        // Its copies of the terminal stay in `command` otherwise, and the end would not be seen.
+        // Otherwise `command` keeps its copies of the terminal, and the terminal's end would not be
+        // seen.
         drop(command);
         let keyboard = File::from(ours.try_clone().unwrap());
         Self { child, keyboard, screen: reader(ours), output: String::new(), seen: 0 }
@@ -114,7 +115,7 @@ impl Terminal {
         self.keyboard.write_all(keys).unwrap();
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until the command ends; returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         let status = wait(&mut self.child, PATIENCE).expect("it does not end");
         while let Ok(bytes) = self.screen.recv_timeout(Duration::from_secs(1)) {

@@ -51,7 +51,7 @@ pub struct GuestQueue {
     pub kick: OwnedFd,
     pub call: OwnedFd,
     pub error: OwnedFd,
-    /// By number of a chain: its buffer.
+    /// The buffer of each chain, by the chain's number.
     buffers: Vec<u64>,
     free: Vec<u64>,
 }

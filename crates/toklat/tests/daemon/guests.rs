@@ -92,13 +92,13 @@ impl Guest {
         }
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits until the guest ends, which must succeed.
     pub fn succeeds(mut self) {
         let status = self.0.end(PATIENCE).unwrap();
         assert!(status.success(), "{status}: {}", self.0.said());
     }
 
-    /// Waits for its end, however it ends; what it said.
+    /// Waits until the guest ends, in whatever way; returns its output.
     pub fn ends(mut self) -> String {
         let status = self.0.end(PATIENCE).unwrap();
         format!("{status}: {}", self.0.said())

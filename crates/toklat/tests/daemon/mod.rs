@@ -46,7 +46,7 @@ impl Daemon {
         Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, Vec::new())
     }
 
-    /// Starts one with more in its environment.
+    /// Starts a daemon with additional environment variables.
     pub fn start_with_environment(options: &[&str], environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|&(name, value)| (name.into(), value.into()));
         Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, environment.collect())
@@ -246,7 +246,7 @@ pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
     .collect()
 }
 
-/// Waits for its end, but no longer than `time`.
+/// Waits until the daemon ends, at most for `time`.
 pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     loop {

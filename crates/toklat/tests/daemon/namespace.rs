@@ -35,12 +35,12 @@ impl Namespace {
         }
     }
 
-    /// The process that it lives as long as.
+    /// The process whose life is the namespace's.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// A program that is to run in it.
+    /// A command for a program that runs in the namespace.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.id().to_string(), "-n"]).args(args);
@@ -52,7 +52,7 @@ impl Namespace {
         String::from_utf8(self.command(args).output().unwrap().stdout).unwrap()
     }
 
-    /// Calls `f` in it: sockets that are made there stay there.
+    /// Calls `f` in the namespace. Sockets created by `f` stay in it.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         let namespace = std::fs::File::open(format!("/proc/{}/ns/net", self.id())).unwrap();
         let enter = || {

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::namespace::Namespace;
 
-/// A server in the world that passt leads to. It is no address of the interface that passt shows to
-/// guests.
+/// A server outside, which passt connects to. Its address is not that of the interface that passt
+/// shows to guests.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 /// passt, in the foreground.

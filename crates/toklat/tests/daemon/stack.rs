@@ -36,7 +36,7 @@ impl Stack {
         Self { fetch: Some(fetch), thread: Some(thread) }
     }
 
-    /// The page of another, or what of it came before the connection's end.
+    /// The page of another stack, or the part of it that arrived before the connection ended.
     pub fn fetch(&self, from: Ipv4Addr) -> Vec<u8> {
         let (reply, page) = channel();
         self.fetch.as_ref().unwrap().send((from, reply)).unwrap();
@@ -162,7 +162,7 @@ impl Runner {
 }
 
 impl Talk {
-    /// Sends and receives what it can; false when it is over.
+    /// Sends and receives as much as possible. Returns false once the connection has ended.
     fn go_on(&mut self, sockets: &mut SocketSet<'static>, answer: &[u8]) -> bool {
         let socket = sockets.get_mut::<Socket>(self.socket);
         if !socket.is_open() {

@@ -26,7 +26,7 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
 /// Sends bytes with descriptors.
 ///
 /// # Errors
-/// `EPERM` where none may be sent, and what else the kernel said.
+/// `EPERM` where descriptors are refused, otherwise the kernel's error.
 pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);

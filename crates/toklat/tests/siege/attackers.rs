@@ -1,4 +1,4 @@
-//! The attackers: one function a kind, each in a process of its own, until it is killed.
+//! The attackers: one function for each kind. Each runs in a process of its own until it is killed.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -252,7 +252,7 @@ fn tags() {
     }
 }
 
-/// Requests that are refused, and said to be, as many as go.
+/// As many requests as possible that are refused and logged.
 fn log_lines() {
     loop {
         let Some(socket) = attach_socket() else { continue };

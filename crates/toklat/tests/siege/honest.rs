@@ -13,7 +13,7 @@ const BATCH: u64 = 16;
 /// How long the receiver waits for what was sent before it is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the pair says at its end.
+/// The result that the pair prints at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub sent: u64,

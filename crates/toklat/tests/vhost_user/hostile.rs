@@ -100,11 +100,11 @@ const ATTACKS: [Attack; 9] = [
     }),
     ("memory that is cut off in full traffic", |daemon| {
         let mut evil = guest(daemon, "evil", SPLIT);
-        // With what the others have in flight, no more than b has buffers for.
+        // Together with the others' frames in flight, no more frames than b has buffers for.
         for n in 0..BUFFERS as u64 - WINDOW {
             evil.send(&frame(9, 2, OTHERS + n));
         }
-        // Unmapped in this process first, which has no guard.
+        // Unmap the memory in this process first: it has no guard for lost pages.
         let FrontEnd { socket, file, queues, memory, .. } = evil;
         let [receive, transmit] = queues;
         let events = [receive.error, transmit.error];

@@ -114,7 +114,7 @@ pub struct VhostUser {
     live: bool,
     /// Queues whose fault was said.
     said: Box<[bool]>,
-    /// Why the first halves lack a queue.
+    /// The reason why the first halves lack a queue, if they do.
     refused: Option<Refused>,
 }
 

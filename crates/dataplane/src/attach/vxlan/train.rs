@@ -80,7 +80,7 @@ impl Trains {
         *car = Car { at: at as u32, len, next: number };
         self.used += 1;
         let same = |train: &&mut Train| (train.way.via, train.way.socket) == (way.via, way.socket);
-        // The last train of this way is the only one that may be open.
+        // Of the trains with this key, only the last can take more frames.
         if let Some(train) = self.trains[..self.count].iter_mut().rev().find(same) {
             if train.takes(way.ecn, len) {
                 train.open = len == train.segment;

@@ -72,8 +72,8 @@ impl<'m> Packet<'m> {
     fn add_data(&mut self, near: &mut Near<'m>, at: u64, len: u32) -> Result<(), Fault> {
         let empty = len == 0 || self.too_much;
         if !empty && !near.for_each(at, len, |bytes| self.add(bytes)) {
-            // The buffer may lie in firmware, which the device may only read. What was added of it
-            // before is replaced.
+            // The buffer may lie in firmware, which the device can only read. Parts of it that were
+            // added before are replaced.
             let whole = near.bytes_to_read(at, len).ok_or(Fault::BadAddress)?;
             self.add(whole);
         }

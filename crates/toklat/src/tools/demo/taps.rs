@@ -134,7 +134,7 @@ fn iperf(
 ) -> anyhow::Result<Outcome> {
     let mut server = spaces[1].command("iperf3");
     let server = Process::start("iperf3 -s", server.args(["-s", "-1"]), &demo.log())?;
-    // There is no telling when it listens but to ask: it takes one client.
+    // Only an attempt shows whether the server listens. It accepts one client.
     std::thread::sleep(Duration::from_millis(500));
     let seconds = duration.as_secs().max(1).to_string();
     let mut client = spaces[0].command("iperf3");

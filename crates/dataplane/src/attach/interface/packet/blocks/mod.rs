@@ -20,7 +20,7 @@ use crate::attach::interface::MAX_FRAME;
 
 /// Words of a block's header that are read here.
 const WORDS: usize = 8;
-/// The places of its status, its count of frames, and the first of them.
+/// Offsets in a block: its status, its number of frames, and its first frame.
 const STATUS: usize = 2;
 const FRAMES: usize = 3;
 const FIRST: usize = 4;
