@@ -33,12 +33,22 @@ impl Cards {
     /// Makes interface number `number`, which is gone.
     fn plug(&self, number: usize) {
         let (far, host) = (&self.far[number - 1], &self.host);
-        ip(host, &format!("link add c{number} type veth peer name u0 netns {}", far.id()));
+        // The far end keeps its address, so that neighbours know it still.
+        let peer = format!("name u0 address 02:77:00:00:00:0{number} netns {}", far.id());
+        ip(host, &format!("link add c{number} type veth peer {peer}"));
         ip(host, &format!("link set c{number} addrgenmode none up"));
         ip(far, &format!("address add 10.77.0.{number}/24 dev u0"));
         ip(far, &format!("address add fd77::{number}/64 dev u0 nodad"));
         ip(far, "link set u0 up");
         ip(far, "link set lo up");
+    }
+
+    /// Has the far ends complete checksums themselves: a veth hands AF_XDP what its other end left
+    /// to it.
+    fn complete_checksums(&self) {
+        for far in &self.far {
+            far.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
+        }
     }
 
     /// A switch with a port p1, p2, ... for each; `more` is in each port's kind.
@@ -154,6 +164,123 @@ fn connections_outlive_the_data_process_and_the_supervisor() {
     cards.both_ways(1 << 20);
     assert_eq!(daemon.ports("vale0").len(), 2);
     assert!(daemon.ports("vale0").iter().all(|(_, state)| state == "attached"));
+}
+
+/// What a port says of its interface.
+fn info(daemon: &Daemon, port: &str) -> Value {
+    daemon.get(&format!("/v1/switches/vale0/ports/{port}"))
+}
+
+#[test]
+fn an_interface_that_is_deleted_is_a_state_of_its_port_which_comes_back_with_it() {
+    let test = "an_interface_that_is_deleted_is_a_state_of_its_port_which_comes_back_with_it";
+    for engine in [", engine = \"packet\"", ", engine = \"xdp\""] {
+        let Some(cards) = Cards::new(test, 2) else { return };
+        cards.complete_checksums();
+        let mut daemon = Daemon::start();
+        daemon.apply(&cards.switch(engine));
+        assert!(pings(&cards.far[0], "10.77.0.2"), "{engine}: {}", daemon.log());
+        let before = daemon.data_process("vale0");
+        // Also while no supervisor watches, and while another data process is started.
+        for round in 0..3 {
+            ip(&cards.host, "link del c1");
+            match round {
+                0 => daemon.wait_for("the port to wait", |daemon| {
+                    let port = info(daemon, "p1");
+                    port["state"] == "waiting"
+                        && daemon::text(&port["unconnected"])
+                            .starts_with("interface c1 is gone, for")
+                }),
+                1 => {
+                    daemon.kill();
+                    daemon.start_again();
+                }
+                _ => daemon::kill_process(daemon.data_process("vale0")),
+            }
+            cards.plug(1);
+            cards.complete_checksums();
+            daemon.wait_for("the port to be back", |daemon| {
+                info(daemon, "p1")["state"] == "attached"
+            });
+            assert!(pings(&cards.far[0], "10.77.0.2"), "{engine} {round}: {}", daemon.log());
+            cards.both_ways(1 << 20);
+            assert_eq!(daemon.data_process("vale0") == before, round < 2, "{engine} {round}");
+        }
+    }
+}
+
+#[test]
+fn ports_show_the_engine_the_link_and_the_counters_of_their_interface() {
+    let test = "ports_show_the_engine_the_link_and_the_counters_of_their_interface";
+    let Some(cards) = Cards::new(test, 1) else { return };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(""));
+    daemon
+        .wait_for("the link", |daemon| info(daemon, "p1")["interface"]["link"]["carrier"] == true);
+    let interface = info(&daemon, "p1")["interface"].clone();
+    assert_eq!(interface["engine"], "packet");
+    assert!(daemon::text(&interface["why"]).starts_with("veth has no zero-copy"), "{interface}");
+    let link = &interface["link"];
+    assert_eq!((&link["mtu"], &link["kind"]), (&1500.into(), &"veth".into()), "{link}");
+    assert_eq!(link["promiscuous"], true);
+    let sent = cards.far[0].enter(|| UdpSocket::bind("10.77.0.1:0").unwrap());
+    sent.set_broadcast(true).unwrap();
+    sent.send_to(b"hello", ("10.77.0.255", 9)).unwrap();
+    daemon.wait_for("a counter to move", |daemon| {
+        let counters = &info(daemon, "p1")["interface"]["link"]["statistics"];
+        counters["rx_packets"].as_u64().unwrap() > 0
+    });
+    let shown = daemon.done(&["port", "show", "vale0:p1"]);
+    for word in
+        ["packet: veth has no zero-copy", "up, carrier, promiscuous, MTU 1500", "rx_packets"]
+    {
+        assert!(shown.contains(word), "{shown}");
+    }
+    for (change, word) in [("c1 down", "is down"), ("c1 up", "")] {
+        ip(&cards.host, &format!("link set {change}"));
+        daemon.wait_for(change, |daemon| {
+            let port = info(daemon, "p1");
+            let state = if word.is_empty() { "attached" } else { "waiting" };
+            port["state"] == state && port["unconnected"].as_str().unwrap_or("").contains(word)
+        });
+    }
+}
+
+#[test]
+fn connections_cross_af_xdp_and_outlive_both_processes() {
+    let test = "connections_cross_af_xdp_and_outlive_both_processes";
+    let Some(cards) = Cards::new(test, 2) else { return };
+    cards.complete_checksums();
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(", engine = \"xdp\""));
+    let interface = info(&daemon, "p1")["interface"].clone();
+    assert_eq!(interface["engine"], "xdp", "{}", daemon.log());
+    assert!(daemon::text(&interface["why"]).starts_with("as configured"), "{interface}");
+    assert!(pings(&cards.far[0], "10.77.0.2") && pings(&cards.far[1], "fd77::1"));
+    cards.both_ways(8 << 20);
+    daemon.wait_for("the sums to agree", |daemon| unaccounted(daemon) == 0);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| (0..4).for_each(|_| cards.both_ways(8 << 20)));
+        for _ in 0..3 {
+            let before = daemon.data_process("vale0");
+            daemon::kill_process(before);
+            daemon.wait_for("another data process", |daemon| {
+                let info = daemon.get("/v1/switches/vale0");
+                info["state"] == "running" && info["pid"] != before
+            });
+        }
+        traffic.join().unwrap();
+    });
+    daemon.kill();
+    cards.both_ways(1 << 20);
+    daemon.start_again();
+    cards.both_ways(1 << 20);
+    // The host's stack sees nothing of what is the port's.
+    let addressed = cards.host.run(&["ip", "-s", "link", "show", "c1"]);
+    assert!(addressed.contains("prog/xdp"), "{addressed}");
+    daemon.apply("[switch.vale0]");
+    let released = cards.host.run(&["ip", "link", "show", "c1"]);
+    assert!(!released.contains("prog/xdp"), "{released}");
 }
 
 #[test]

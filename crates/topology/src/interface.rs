@@ -1,5 +1,7 @@
 //! Network interfaces of the host.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::check::{check_ifname, check_range};
@@ -28,6 +30,41 @@ pub struct Interface {
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..=8)))]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Interface::MAX_QUEUES)))]
     pub queues: u16,
+    /// How frames come and go: xdp (AF_XDP, all receive queues), packet (packet sockets, which
+    /// carry offloads), or auto, which takes xdp where the card has zero-copy.
+    #[serde(default)]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "auto|xdp|packet", default_value = "auto")
+    )]
+    pub engine: InterfaceEngine,
+}
+
+/// How frames come from an interface and go to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum InterfaceEngine {
+    /// AF_XDP where the card has zero-copy, packet sockets elsewhere.
+    #[default]
+    Auto,
+    /// AF_XDP sockets.
+    Xdp,
+    /// Packet sockets.
+    Packet,
+}
+
+impl FromStr for InterfaceEngine {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "xdp" => Ok(Self::Xdp),
+            "packet" => Ok(Self::Packet),
+            _ => Err("say auto, xdp or packet"),
+        }
+    }
 }
 
 const fn one_queue() -> u16 {
@@ -41,7 +78,12 @@ impl Interface {
     /// The one of this name, in the daemon's namespace, with one queue.
     #[must_use]
     pub fn called(ifname: &str) -> Self {
-        Self { ifname: ifname.into(), netns: None, queues: one_queue() }
+        Self {
+            ifname: ifname.into(),
+            netns: None,
+            queues: one_queue(),
+            engine: InterfaceEngine::Auto,
+        }
     }
 }
 

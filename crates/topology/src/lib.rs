@@ -34,7 +34,7 @@ pub use self::check::{
     check_port, check_switch,
 };
 pub use self::dgram::Dgram;
-pub use self::interface::Interface;
+pub use self::interface::{Interface, InterfaceEngine};
 pub use self::kind::{Claim, Kind, PortKind};
 pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;

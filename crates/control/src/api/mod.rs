@@ -22,6 +22,7 @@ mod change;
 mod drops;
 mod error;
 mod fdb;
+mod interface;
 mod quota;
 mod routes;
 mod sflow;
@@ -31,6 +32,7 @@ pub use change::{Action, Change, Setting};
 pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
+pub use interface::{InterfaceInfo, LinkInfo};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 pub use routes::{Operation, ROUTES, Route};
 pub use sflow::{Collector, SflowInfo};
@@ -146,6 +148,8 @@ pub enum PortState {
     Attached,
     /// Waits for its client.
     Vacant,
+    /// Its interface is gone, down or without a carrier; see `unconnected`.
+    Waiting,
     /// What the port was attached to has failed; see `failure`.
     Failed,
     /// Data processes died while serving the port, so it waits; see `failure`.
@@ -162,6 +166,7 @@ impl PortState {
         match self {
             Self::Attached => "attached",
             Self::Vacant => "vacant",
+            Self::Waiting => "waiting",
             Self::Failed => "failed",
             Self::Quarantined => "quarantined",
             Self::Stalled => "stalled",
@@ -205,6 +210,9 @@ pub struct PortInfo {
     /// The other hosts, if the port is a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelInfo>,
+    /// The network interface, if the port is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<InterfaceInfo>,
     /// The port's interface number in sFlow, if its switch is sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sflow_interface: Option<u32>,

@@ -259,7 +259,10 @@ impl Mapping {
 
     /// Maps `len` bytes at `offset` of a file that may fault, as those of
     /// [`unsealed`](Self::unsealed) can.
-    pub(crate) fn file_at(
+    ///
+    /// # Errors
+    /// As there.
+    pub fn file_at(
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,

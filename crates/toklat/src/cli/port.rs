@@ -15,7 +15,7 @@ use serde_json::json;
 use topology::VfioUser;
 
 use super::port_options::{KindOptions, PolicyOptions};
-use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
+use crate::api::{InterfaceInfo, PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use crate::users;
 use control::name::{Name, PortName, SwitchName};
 use control::table::{Table, binary_bytes, bps, bytes, count, pps};
@@ -169,12 +169,38 @@ fn show(global: &Global, name: Option<&Name>) -> Result {
         writeln!(std::io::stdout().lock(), "sflow: interface {number}")?;
     }
     match (name, ports.as_slice()) {
+        (Some(Name::Port(_)), [(_, PortInfo { interface: Some(interface), .. })])
+            if !global.json =>
+        {
+            writeln!(std::io::stdout().lock())?;
+            global.print_list(&(), || facts(interface), "")
+        }
         (Some(Name::Port(_)), [(_, PortInfo { tunnel: Some(tunnel), .. })]) if !global.json => {
             writeln!(std::io::stdout().lock())?;
             global.print_list(&(), || peers(tunnel), "")
         }
         _ => Ok(()),
     }
+}
+
+/// The interface of a port: how frames come and go, its link, and its counters that are not zero.
+fn facts(interface: &InterfaceInfo) -> Table {
+    let InterfaceInfo { engine, why, queues, lost, link, .. } = interface;
+    let mut table = Table::new(&["interface", ""]);
+    table.row(["engine".into(), format!("{engine}: {why}")]);
+    table.row(["queues".into(), queues.to_string()]);
+    table.row(["lost, because the port was late".into(), count(*lost)]);
+    let Some(link) = link else { return table };
+    let up = if link.up { "up" } else { "down" };
+    let carrier = if link.carrier { "carrier" } else { "no carrier" };
+    let promiscuous = if link.promiscuous { ", promiscuous" } else { "" };
+    table.row(["link".into(), format!("{up}, {carrier}{promiscuous}, MTU {}", link.mtu)]);
+    table.row(["address".into(), link.mac.map_or_else(|| "-".into(), |mac| mac.to_string())]);
+    table.row(["kind".into(), link.kind.clone().unwrap_or_else(|| "card".into())]);
+    for (name, value) in link.statistics.iter().filter(|(_, value)| **value > 0) {
+        table.row([name.clone(), count(*value)]);
+    }
+    table
 }
 
 /// The hosts behind a tunnel.
@@ -237,6 +263,7 @@ fn state(info: &PortInfo) -> String {
     match &info.failure {
         Some(why) => format!("failed: {why}"),
         None => match &info.unconnected {
+            Some(why) if info.state == PortState::Waiting => format!("waiting: {why}"),
             Some(why) => format!("{}: cannot connect: {why}", state_name(info.state)),
             None => state_name(info.state).to_owned(),
         },
@@ -390,6 +417,7 @@ mod tests {
             client: Some(Opener { pid: 17, uid: 1000 }),
             monitors: None,
             tunnel: None,
+            interface: None,
             sflow_interface: None,
             memory: MappedMemory {
                 bytes: 6 << 30,

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use topology::Place;
 
 use super::bound::BoundFile;
+use super::interfaces::watched::Watched;
 use super::open::Users;
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
@@ -72,6 +73,8 @@ pub struct Waiting {
     trouble: Trouble,
     /// The socket that was made, and its inode.
     made: Option<(PathBuf, u64)>,
+    /// The interface that the port waits for, if it does.
+    interface: Option<Arc<Watched>>,
 }
 
 impl Drop for Waiting {
@@ -107,6 +110,15 @@ impl Trouble {
         }
     }
 
+    /// Records what is wrong, in words. The log gets a line only if that is new.
+    pub(super) fn note(&self, (switch, port): &(String, String), reason: &str) {
+        let mut known = locked(&self.0);
+        if known.as_ref().is_none_or(|(known, _)| known != reason) {
+            tracing::warn!(switch, port, reason, "the port waits for its interface");
+            *known = Some((reason.into(), Instant::now()));
+        }
+    }
+
     /// It is over.
     pub(super) fn end(&self) {
         *locked(&self.0) = None;
@@ -137,7 +149,20 @@ impl Waiting {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let (vacant, trouble) = (Arc::new(watch::Sender::new(true)), Trouble::default());
         let task = wait(number, Arc::clone(&vacant), trouble.clone());
-        Self { number, task, vacant, trouble, made }
+        Self { number, task, vacant, trouble, made, interface: None }
+    }
+
+    /// The same, for a port of an interface.
+    pub(super) fn of_interface(self, interface: Arc<Watched>) -> Self {
+        // `Waiting` is dropped as a whole, so its fields cannot be moved out.
+        let mut this = self;
+        this.interface = Some(interface);
+        this
+    }
+
+    /// The interface that the port waits for, if it does.
+    pub(super) fn interface(&self) -> Option<&Watched> {
+        self.interface.as_deref()
     }
 
     /// Why the port cannot connect to its peer, and for how long by now.

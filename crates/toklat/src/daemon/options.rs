@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "setsockopt and getsockopt take pointers")]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Sets an option to a number.
 pub(super) fn set(socket: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
@@ -22,11 +22,22 @@ pub(super) fn set_bytes<T>(socket: &OwnedFd, level: i32, option: i32, value: &T)
 
 /// An option that is a number.
 pub(super) fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<libc::c_int> {
-    let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    let at = std::ptr::from_mut::<libc::c_int>(&mut value).cast();
+    let [number] = get_words(socket, level, option)?;
+    Ok(number.cast_signed())
+}
+
+/// An option as words. Those that the kernel does not write are zero.
+pub(super) fn get_words<const N: usize>(
+    socket: impl AsFd,
+    level: i32,
+    option: i32,
+) -> io::Result<[u32; N]> {
+    let mut words = [0; N];
+    let mut len = size_of_val(&words) as libc::socklen_t;
+    let (at, socket) = ((&raw mut words).cast(), socket.as_fd().as_raw_fd());
     // SAFETY: the kernel writes at most `len` bytes there.
-    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, at, &raw mut len) } {
-        0 => Ok(value),
+    match unsafe { libc::getsockopt(socket, level, option, at, &raw mut len) } {
+        0 => Ok(words),
         _ => Err(io::Error::last_os_error()),
     }
 }

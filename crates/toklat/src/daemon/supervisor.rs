@@ -14,6 +14,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
+use super::interfaces::watched::Returned;
 use super::mistake;
 use super::netmap::{self, Netmap};
 use super::open::Written;
@@ -243,6 +244,20 @@ impl Supervisor {
                     Err(error) => {
                         tracing::error!(switch = switch.name, port, %error, "front end was turned away");
                     }
+                }
+            });
+        }
+    }
+
+    /// Opens ports again whose interfaces are back, forever.
+    pub async fn open_returned(self: Arc<Self>, mut returning: mpsc::Receiver<Returned>) {
+        while let Some(returned) = returning.recv().await {
+            let Some(handle) = self.handle(&returned.switch) else { continue };
+            tokio::spawn(async move {
+                let mut switch = handle.lock().await;
+                if let Err(error) = switch.interface_returned(&returned).await {
+                    let port = returned.port;
+                    tracing::debug!(switch = switch.name, port, %error, "interface is not opened yet");
                 }
             });
         }

@@ -13,8 +13,12 @@ pub struct InterfaceConfig {
     pub netns: Option<String>,
     /// Its number in its namespace, kept for the supervisor.
     pub index: u32,
+    /// How many queues it has.
+    pub queues: u16,
     /// How frames come and go.
     pub engine: Engine,
+    /// Why so, in words.
+    pub why: String,
 }
 
 /// How frames come from an interface and go to it.
@@ -24,6 +28,9 @@ pub enum Engine {
     /// Packet sockets (packet(7)). Descriptors: one for each queue, bound and non-blocking, with
     /// `PACKET_VNET_HDR` and a `TPACKET_V3` receive ring.
     Packet(PacketRings),
+    /// AF_XDP sockets. Descriptors: one for each queue, bound and non-blocking, a memory file for
+    /// each, the map of the sockets and the link of the program.
+    Xdp(Umem),
 }
 
 /// The receive rings of packet sockets.
@@ -41,4 +48,34 @@ pub struct PacketRings {
 impl PacketRings {
     /// Rings of 16 MiB. A block has room for three of the largest frames.
     pub const DEFAULT: Self = Self { blocks: 64, block_len: 256 << 10, uso: false };
+}
+
+/// Where a ring's words are in its mapping (`struct xdp_ring_offset`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct XdpRing {
+    /// The count of entries that were written.
+    pub producer: u64,
+    /// The count of entries that were read.
+    pub consumer: u64,
+    /// The entries.
+    pub entries: u64,
+    /// Flags.
+    pub flags: u64,
+}
+
+/// The memory and the rings of AF_XDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Umem {
+    /// Chunks of each direction, and entries of each ring: a power of two.
+    pub chunks: u32,
+    /// Bytes of a chunk.
+    pub chunk_len: u32,
+    /// The rings: receive, transmit, fill, completion.
+    pub rings: [XdpRing; 4],
+    /// The card reads and writes the memory itself.
+    pub zero_copy: bool,
+    /// The kernel completes checksums of frames that leave.
+    pub checksum: bool,
 }

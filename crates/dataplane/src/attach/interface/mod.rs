@@ -6,6 +6,7 @@
 
 mod config;
 mod packet;
+pub mod xdp;
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +14,7 @@ use jail::strangers::Descriptor;
 use turn::attach::{AttachError, Attached};
 use turn::state::PortState;
 
-pub use self::config::{Engine, InterfaceConfig, PacketRings};
+pub use self::config::{Engine, InterfaceConfig, PacketRings, Umem, XdpRing};
 use crate::attach::{Kind, Place};
 
 /// Most queues of an interface.
@@ -42,10 +43,11 @@ pub fn attach(
     queues: Vec<OwnedFd>,
     state: &PortState,
 ) -> Result<Attached, AttachError> {
-    if queues.is_empty() || queues.len() > MAX_QUEUES {
+    if !(1..=MAX_QUEUES).contains(&usize::from(config.queues)) {
         return Err(AttachError::Descriptors { expected: "1 to 8 queues of an interface" });
     }
     match &config.engine {
         Engine::Packet(rings) => packet::attach(*rings, queues, state),
+        Engine::Xdp(umem) => xdp::attach(umem, queues, state),
     }
 }

@@ -5,7 +5,9 @@ use crate::api::{PortKind, PortSpec};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use frame::Vni;
 use link::{Impairment, RateLimiter, TokenBucket};
-use topology::{Dgram, Interface, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan};
+use topology::{
+    Dgram, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan,
+};
 
 fn bucket(size: u64, refill_time: u64) -> TokenBucket {
     TokenBucket { size, one_time_burst: 0, refill_time }
@@ -148,7 +150,10 @@ fn options_become_the_kind() {
     };
     let queues = PortKind::Tap(Tap { queues: 4, ..Tap::called("p1") });
     let netns = Some("blue".into());
-    let interface = PortKind::Interface(Interface { ifname: "eth0".into(), netns, queues: 2 });
+    let interface =
+        PortKind::Interface(Interface { netns, queues: 2, ..Interface::called("eth0") });
+    let engine = InterfaceEngine::Xdp;
+    let xdp = PortKind::Interface(Interface { engine, ..Interface::called("eth0") });
     let read = |repeat, speed_percent| {
         PortKind::PcapRead(PcapRead { path: "/a.pcap".into(), repeat, speed_percent })
     };
@@ -178,7 +183,7 @@ fn options_become_the_kind() {
             netns: netns.map(Into::into),
         })
     };
-    let table: [(&[&str], PortKind); 24] = [
+    let table: [(&[&str], PortKind); 25] = [
         (
             &["--vxlan=100", "--local=10.0.0.1", "--peer=10.0.0.2", "--peer=10.0.0.3"],
             vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], 4789, None),
@@ -203,6 +208,7 @@ fn options_become_the_kind() {
         (&["--tap", "tap0", "--netns=blue"], tap("tap0", Some("blue"))),
         (&["--interface"], PortKind::Interface(Interface::called("p1"))),
         (&["--interface=eth0", "--netns=blue", "--queues=2"], interface),
+        (&["--interface=eth0", "--engine=xdp"], xdp),
         (&["--pcap-read=/a.pcap"], read(false, 100)),
         (&["--pcap-read=/a.pcap", "--loop", "--speed=max"], read(true, 0)),
         (&["--pcap-read=/a.pcap", "--speed=0.5"], read(false, 50)),
@@ -217,7 +223,7 @@ fn options_become_the_kind() {
 
 #[test]
 fn contradictions_are_usage_errors() {
-    let table: [&[&str]; 38] = [
+    let table: [&[&str]; 39] = [
         &["--vxlan=100"],
         &["--vxlan=100", "--local=10.0.0.1"],
         &["--vxlan=0", "--local=10.0.0.1", "--peer=10.0.0.2"],
@@ -249,6 +255,7 @@ fn contradictions_are_usage_errors() {
         &["--native=1"],
         &["--tap", "--null"],
         &["--interface=eth0", "--queues=9"],
+        &["--interface=eth0", "--engine=fast"],
         &["--netns=x"],
         &["--queues=2"],
         &["--loop"],

@@ -1,41 +1,133 @@
 //! Network interfaces of the host that are ports. The supervisor opens what reaches them; the data
 //! process only polls and sends.
-#![allow(unsafe_code, reason = "no library asks for the number of an interface")]
 
+mod bpf;
+mod ethtool;
+mod link;
 mod packet;
+pub mod watch;
+pub mod watched;
+mod xdp;
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use dataplane::config::Engine;
+use dataplane::config::{Engine, InterfaceConfig};
+use topology::{Interface, InterfaceEngine};
 
+use self::link::{Asker, Link};
+use self::xdp::Card;
 use crate::api::{ApiError, ErrorCode, system};
 
-/// Opens the interface called `ifname` of this thread's namespace, with this many queues. Returns
-/// its number, how frames come and go, and the descriptors of the queues.
+/// Opens an interface, in this thread's namespace. Returns what its data process gets.
 ///
 /// # Errors
-/// There is no such interface, or the daemon may not use it.
-pub fn open(ifname: &str, queues: u16) -> Result<(u32, Engine, Vec<OwnedFd>), ApiError> {
-    let index = index_of(ifname)?;
-    let failed = |e| privileged(&format!("Cannot use interface {ifname}"), e);
-    let (engine, fds) = packet::open(index, queues).map_err(failed)?;
-    Ok((index, engine, fds))
+/// There is no such interface, or the daemon may not use it so.
+pub fn open(settings: &Interface) -> Result<(InterfaceConfig, Vec<OwnedFd>), ApiError> {
+    let ifname = &settings.ifname;
+    let link = find(ifname)?;
+    let (engine, fds, queues, why) = match settings.engine {
+        InterfaceEngine::Packet => by_packets(settings, &link, "as configured".into())?,
+        InterfaceEngine::Xdp => {
+            let opened = by_xdp(ifname, &link).map_err(|why| refused(ifname, &why))?;
+            let zero_copy = if is_zero_copy(&opened.0) { "zero-copy" } else { "the kernel copies" };
+            (opened.0, opened.1, opened.2, format!("as configured; {zero_copy}"))
+        }
+        InterfaceEngine::Auto => choose(settings, &link)?,
+    };
+    let (ifname, netns) = (ifname.clone(), settings.netns.clone());
+    Ok((InterfaceConfig { ifname, netns, index: link.index, queues, engine, why }, fds))
 }
 
-/// The number of the interface called `ifname`.
-fn index_of(ifname: &str) -> Result<u32, ApiError> {
-    let name = CString::new(ifname).map_err(|e| system("Cannot name an interface", e.into()))?;
-    // SAFETY: the name ends with a zero byte, and lives during the call.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => {
-            let reason = format!("There is no interface {ifname}");
-            let remedy = "see `ip link`; `netns` names the namespace it is in";
-            Err(ApiError::new(ErrorCode::NotFound, reason, remedy))
-        }
-        index => Ok(index),
+/// How frames come and go, the descriptors, how many queues there are, and why it is so.
+type Chosen = (Engine, Vec<OwnedFd>, u16, String);
+
+/// AF_XDP where the card reads and writes our memory itself; else packet sockets, because they
+/// carry offloads.
+fn choose(settings: &Interface, link: &Link) -> Result<Chosen, ApiError> {
+    const ELSE: &str = "packet sockets carry TCP in packets of 64 KiB";
+    // A program on a virtual interface would only take offloads from its other end.
+    if let Some(kind) = &link.kind {
+        return by_packets(settings, link, format!("{kind} has no zero-copy; {ELSE}"));
     }
+    match by_xdp(&settings.ifname, link) {
+        Ok((engine, fds, queues)) if is_zero_copy(&engine) => {
+            Ok((engine, fds, queues, "the card has zero-copy".into()))
+        }
+        Ok(_) => by_packets(settings, link, format!("the card has no zero-copy; {ELSE}")),
+        Err(why) => by_packets(settings, link, format!("AF_XDP: {why}; {ELSE}")),
+    }
+}
+
+fn by_packets(settings: &Interface, link: &Link, why: String) -> Result<Chosen, ApiError> {
+    let failed = |e| privileged(&format!("Cannot use interface {}", settings.ifname), e);
+    let (engine, fds) = packet::open(link.index, settings.queues).map_err(failed)?;
+    Ok((engine, fds, settings.queues, why))
+}
+
+/// Opens all receive queues by AF_XDP; or says why not.
+fn by_xdp(ifname: &str, link: &Link) -> Result<(Engine, Vec<OwnedFd>, u16), String> {
+    let card = card(ifname, link)?;
+    let opened = xdp::open(card).map_err(|error| xdp::refusal(&error))?;
+    Ok((Engine::Xdp(opened.umem), opened.fds, card.queues))
+}
+
+/// What AF_XDP needs to know of an interface; or why it cannot be used.
+fn card(ifname: &str, link: &Link) -> Result<Card, String> {
+    let queues = xdp::receive_queues(ifname);
+    let most = u32::from(Interface::MAX_QUEUES);
+    if queues > most {
+        let remedy = format!("ethtool -L {ifname} combined {most}");
+        return Err(format!("it has {queues} receive queues, and {most} are served ({remedy})"));
+    }
+    let chunk_len = xdp::chunk_len(link.mtu)
+        .ok_or_else(|| format!("its MTU of {} is more than a page holds", link.mtu))?;
+    Ok(Card { index: link.index, queues: queues as u16, chunk_len })
+}
+
+const fn is_zero_copy(engine: &Engine) -> bool {
+    matches!(engine, Engine::Xdp(umem) if umem.zero_copy)
+}
+
+/// Opens the AF_XDP sockets of an interface again, for the next data process. `kept` are the map
+/// and the link, the last descriptors of the old one.
+///
+/// # Errors
+/// The interface is gone, or the kernel refuses.
+pub fn open_again(
+    config: &InterfaceConfig,
+    kept: Vec<OwnedFd>,
+) -> Result<(InterfaceConfig, Vec<OwnedFd>), ApiError> {
+    let ifname = &config.ifname;
+    let link = find(ifname)?;
+    let gone = || refused(ifname, "it is another interface by now");
+    let mut kept = kept.into_iter();
+    let (Some(map), Some(attached)) = (kept.next(), kept.next()) else { return Err(gone()) };
+    if link.index != config.index {
+        return Err(gone());
+    }
+    let card = card(ifname, &link).map_err(|why| refused(ifname, &why))?;
+    let card = Card { queues: config.queues, ..card };
+    let opened = xdp::open_again(card, map, attached);
+    let opened = opened.map_err(|error| refused(ifname, &xdp::refusal(&error)))?;
+    let engine = Engine::Xdp(opened.umem);
+    Ok((InterfaceConfig { engine, ..config.clone() }, opened.fds))
+}
+
+/// The interface called `ifname`.
+fn find(ifname: &str) -> Result<Link, ApiError> {
+    let failed = |e| system(&format!("Cannot see interface {ifname}"), e);
+    let found = Asker::open().and_then(|asker| asker.ask(ifname)).map_err(failed)?;
+    found.ok_or_else(|| {
+        let reason = format!("There is no interface {ifname}");
+        let remedy = "see `ip link`; `netns` names the namespace it is in";
+        ApiError::new(ErrorCode::NotFound, reason, remedy)
+    })
+}
+
+fn refused(ifname: &str, why: &str) -> ApiError {
+    let reason = format!("Cannot use interface {ifname} by AF_XDP: {why}");
+    ApiError::new(ErrorCode::System, reason, "leave --engine to auto, or say packet")
 }
 
 /// Why an interface cannot be used, and the remedy.

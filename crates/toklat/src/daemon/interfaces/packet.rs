@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "no library makes packet sockets")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use dataplane::config::{Engine, PacketRings};
 
-use super::super::options::{get, set, set_bytes};
+use super::super::options::{get, get_words, set, set_bytes};
 
 /// Bytes that may be on their way out.
 const SEND_BUFFER: libc::c_int = 16 << 20;
@@ -18,6 +18,7 @@ const FRAME: u32 = 2048;
 /// `linux/if_packet.h`; libc does not name all of them.
 const PACKET_ADD_MEMBERSHIP: libc::c_int = 1;
 const PACKET_RX_RING: libc::c_int = 5;
+const PACKET_STATISTICS: libc::c_int = 6;
 const PACKET_VERSION: libc::c_int = 10;
 const PACKET_VNET_HDR: libc::c_int = 15;
 const PACKET_FANOUT: libc::c_int = 18;
@@ -126,4 +127,11 @@ fn knows_udp_segmentation() -> bool {
     let release = uname.release().to_string_lossy();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(6), Some(2))
+}
+
+/// Frames that a socket lost since the last call, because its ring was full.
+pub(super) fn lost(socket: impl AsFd) -> u64 {
+    // struct tpacket_stats_v3: frames, drops, freezes.
+    let [_, lost, _] = get_words(socket, libc::SOL_PACKET, PACKET_STATISTICS).unwrap_or_default();
+    lost.into()
 }

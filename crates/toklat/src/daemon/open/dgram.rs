@@ -10,9 +10,11 @@ use dataplane::attach::buffered::dgram::DgramConfig;
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use rustix::net::SocketType;
+use tokio::sync::mpsc;
 use topology::{Dgram, Place};
 
 use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
+use super::super::interfaces::watched::Returned;
 use super::super::system;
 use super::{Future, Open, Opened, Opening, Users};
 use crate::api::ApiError;
@@ -34,7 +36,8 @@ impl Open for Dgram {
     fn follow(
         &self,
         name: (String, String),
-        fds: &[Descriptor],
+        (_, fds): (&Attachment, &[Descriptor]),
+        _: &mpsc::Sender<Returned>,
     ) -> Result<Option<Waiting>, ApiError> {
         match (Place::of(&self.local), Place::of(&self.remote), fds.first()) {
             (Place::Path(local), Place::Path(remote), Some(socket)) => {

@@ -18,10 +18,12 @@ use std::sync::Arc;
 
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
+use tokio::sync::mpsc;
 
 use self::null::Null;
 use self::ring::Ring;
 use super::front_ends::{Rights, Waiting};
+use super::interfaces::watched::Returned;
 use super::tunnels::{Tunnel, Tunnels};
 use crate::api::{ApiError, PortKind};
 
@@ -119,17 +121,33 @@ pub trait Open {
         Ok((Attachment::Vacant, None))
     }
 
-    /// Keeps the descriptors of a port called `name` in its switch pointed at the peer.
+    /// Keeps the descriptors of a port called `name` in its switch pointed at the peer, or watches
+    /// what the port is attached to, and tells `returned` when it is back.
     ///
     /// # Errors
     /// What the kernel said.
     fn follow(
         &self,
         name: (String, String),
-        fds: &[Descriptor],
+        of: (&Attachment, &[Descriptor]),
+        returned: &mpsc::Sender<Returned>,
     ) -> Result<Option<Waiting>, ApiError> {
-        let _ = (name, fds);
+        let _ = (name, of, returned);
         Ok(None)
+    }
+
+    /// Returns true if what was opened serves one data process only.
+    fn serves_one_process(&self, attachment: &Attachment) -> bool {
+        let _ = attachment;
+        false
+    }
+
+    /// Opens again what [serves one data process only](Self::serves_one_process), for the next one.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn renew(&self, attachment: Attachment, fds: Vec<Descriptor>) -> Future<'_, Opened> {
+        Box::pin(std::future::ready(Ok(Opened { attachment, fds, tunnel: None })))
     }
 
     /// The file that the port writes frames into.

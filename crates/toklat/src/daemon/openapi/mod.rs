@@ -148,10 +148,13 @@ const TYPES: &[(&str, Shape)] = &[
             ("monitors", "string?"),
             ("memory", "MappedMemory"),
             ("tunnel?", "TunnelInfo?"),
+            ("interface?", "InterfaceInfo?"),
             ("sflow_interface?", "integer?"),
             ("spec", "PortSpec"),
         ]),
     ),
+    ("InterfaceInfo", Object(observed::INTERFACE_INFO)),
+    ("LinkInfo", Object(observed::LINK_INFO)),
     ("TunnelInfo", Object(&[("inner_mtu", "integer?"), ("peers", "[PeerInfo]")])),
     (
         "PeerInfo",
@@ -177,7 +180,7 @@ const TYPES: &[(&str, Shape)] = &[
         ]),
     ),
     ("LimitOf", Words(&["port", "user", "switch"])),
-    ("PortState", Words(&["attached", "vacant", "failed", "quarantined", "stalled"])),
+    ("PortState", Words(&["attached", "vacant", "waiting", "failed", "quarantined", "stalled"])),
     ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
     ("Origin", Words(&["learned", "static", "sticky", "remote", "tunnel"])),
     (

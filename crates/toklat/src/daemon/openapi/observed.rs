@@ -30,3 +30,24 @@ pub(super) const DROPPED_FRAME: &[(&str, &str)] = &[
     ("len", "integer"),
     ("head", "string"),
 ];
+
+/// The network interface of a port.
+pub const INTERFACE_INFO: &[(&str, &str)] = &[
+    ("engine", "string"),
+    ("why", "string"),
+    ("zero_copy", "boolean"),
+    ("queues", "integer"),
+    ("lost", "integer"),
+    ("link", "LinkInfo?"),
+];
+
+/// A network interface, as the kernel describes it.
+pub const LINK_INFO: &[(&str, &str)] = &[
+    ("up", "boolean"),
+    ("carrier", "boolean"),
+    ("mtu", "integer"),
+    ("promiscuous", "boolean"),
+    ("mac", "string?"),
+    ("kind", "string?"),
+    ("statistics", "Any"),
+];

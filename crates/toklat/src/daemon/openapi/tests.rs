@@ -159,6 +159,19 @@ fn the_table_of_types_is_what_the_types_are() {
         refused: 1,
     };
     full("PeerInfo", peer);
+    let link = LinkInfo {
+        up: true,
+        carrier: true,
+        mtu: 1500,
+        promiscuous: true,
+        mac: Some(Mac::local(1)),
+        kind: Some(name()),
+        statistics: [("rx_packets".to_owned(), 1)].into(),
+    };
+    full("LinkInfo", link.clone());
+    let (engine, why, link) = (name(), name(), Some(link));
+    let interface = InterfaceInfo { engine, why, zero_copy: true, queues: 1, lost: 1, link };
+    full("InterfaceInfo", interface.clone());
     full("TunnelInfo", TunnelInfo { inner_mtu: Some(1), peers: vec![peer] });
     full(
         "PortInfo",
@@ -174,6 +187,7 @@ fn the_table_of_types_is_what_the_types_are() {
             monitors: None,
             memory: MappedMemory { refused_by: Some(LimitOf::User), ..Default::default() },
             tunnel: Some(TunnelInfo { inner_mtu: Some(1), peers: vec![peer] }),
+            interface: Some(interface),
             sflow_interface: Some(1),
             spec: PortSpec::default(),
         },

@@ -27,7 +27,8 @@ impl Switch {
         let name = (self.name.clone(), port.name.clone());
         let kind = open::of(&port.spec.kind);
         let Some(Socket { named, client, rights }) = kind.socket() else {
-            return kind.follow(name, &port.fds);
+            let of = (&port.attachment, &port.fds[..]);
+            return kind.follow(name, of, &self.environment.returned);
         };
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);

@@ -8,6 +8,7 @@ mod access;
 mod charges;
 mod clients;
 mod guests;
+mod interfaces;
 mod port;
 mod quarantine;
 mod report;
@@ -37,6 +38,7 @@ use self::quarantine::{Offender, Quarantine};
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
+use super::interfaces::watched::Returned;
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
 use super::sflow::{Agents, Export};
@@ -60,6 +62,8 @@ pub struct Environment {
     pub hangups: Hangups,
     /// The channel on which connected front ends are announced.
     pub arrivals: mpsc::Sender<Arrival>,
+    /// The channel on which interfaces that are back are announced.
+    pub returned: mpsc::Sender<Returned>,
     /// The group that may open ports.
     pub group: Option<String>,
     /// What users hold.
@@ -235,6 +239,7 @@ impl Switch {
         self.send_limits().await;
         self.retire_numbers().await;
         self.restore_kept().await;
+        self.renew_ports().await;
         self.restore_all_ports().await;
         if let Err(error) = self.command(&Command::Resume, &[]).await {
             tracing::error!(switch = self.name, %error, "the switch goes on late");

@@ -277,6 +277,7 @@ impl Switch {
         if let Err(error) = self.insert(port).await {
             tracing::error!(switch = self.name, port = name, %error, "port was not added");
         }
+        self.follow(id);
     }
 
     /// Opens what a port is attached to.

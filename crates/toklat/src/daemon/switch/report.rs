@@ -121,6 +121,7 @@ impl Switch {
             _ if port.quarantined => PortState::Quarantined,
             _ if self.failure_of(port).is_some() => PortState::Failed,
             Attachment::Vacant => PortState::Vacant,
+            _ if port.waits_for_interface() => PortState::Waiting,
             _ if port.spec.policy.lossless && self.is_stalled(port) => PortState::Stalled,
             _ => PortState::Attached,
         }
@@ -147,6 +148,7 @@ impl Switch {
             monitors,
             memory: self.view.port(port.id).map(|state| state.memory()).unwrap_or_default(),
             tunnel: port.tunnel_info(),
+            interface: port.interface_info(),
             sflow_interface: self.sampling.as_ref().map(|sampling| sampling.interface(port.id)),
             spec: port.spec.clone(),
         }

@@ -1,0 +1,207 @@
+//! The state of an interface, from the kernel (rtnetlink(7)).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// `RTM_NEWLINK`, `RTM_GETLINK`, `NLMSG_ERROR`.
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const ERROR: u16 = 2;
+/// `RTMGRP_LINK`.
+const LINKS: u32 = 1;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// Bytes of `struct nlmsghdr`, `struct ifinfomsg` and `struct rtattr`.
+const HEADER: usize = 16;
+const INFO: usize = 16;
+const ATTRIBUTE: usize = 4;
+/// `IFLA_*`.
+const ADDRESS: u16 = 1;
+const NAME: u16 = 3;
+const MTU: u16 = 4;
+const LINK_INFO: u16 = 18;
+const STATISTICS: u16 = 23;
+const PROMISCUITY: u16 = 30;
+const INFO_KIND: u16 = 1;
+/// `IFF_UP`, `IFF_LOWER_UP`.
+const UP: u32 = 1;
+const LOWER_UP: u32 = 1 << 16;
+
+/// An interface as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// It is enabled.
+    pub up: bool,
+    /// It has a carrier.
+    pub carrier: bool,
+    /// Its largest payload, in bytes.
+    pub mtu: u32,
+    /// How many users ask for all frames.
+    pub promiscuity: u32,
+    /// Its address.
+    pub mac: Option<[u8; 6]>,
+    /// The kind of a virtual interface, such as veth.
+    pub kind: Option<String>,
+    /// Its counters, in the order of `struct rtnl_link_stats64`.
+    pub statistics: Vec<u64>,
+}
+
+/// Asks for interfaces of one namespace.
+#[derive(Debug)]
+pub struct Asker {
+    socket: OwnedFd,
+}
+
+fn open(groups: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // NETLINK_ROUTE is protocol 0.
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+/// A socket that is readable after a change of an interface of this thread's namespace.
+///
+/// # Errors
+/// What the kernel said.
+pub fn changes() -> io::Result<OwnedFd> {
+    open(LINKS)
+}
+
+/// Reads what came, which is not looked at: the interface is asked for again.
+pub fn forget(changes: &OwnedFd) {
+    let mut bytes = [0; 8192];
+    while rustix::net::recv(changes, &mut bytes, RecvFlags::DONTWAIT).is_ok_and(|got| got.0 > 0) {}
+}
+
+impl Asker {
+    /// For the namespace of this thread.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: open(0)? })
+    }
+
+    /// The interface called `ifname`; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn ask(&self, ifname: &str) -> io::Result<Option<Link>> {
+        let kernel = SocketAddrNetlink::new(0, 0);
+        let question = question(ifname);
+        forget(&self.socket);
+        rustix::net::sendto(&self.socket, &question, SendFlags::empty(), &kernel)?;
+        let mut bytes = vec![0; 32 << 10];
+        let (got, _) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
+        parse(&bytes[..got])
+    }
+}
+
+/// The request for an interface by its name.
+fn question(ifname: &str) -> Vec<u8> {
+    let name_len = ATTRIBUTE + ifname.len() + 1;
+    let len = HEADER + INFO + name_len.next_multiple_of(4);
+    let mut bytes = vec![0; len];
+    bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&GET_LINK.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    let name = &mut bytes[HEADER + INFO..];
+    name[..2].copy_from_slice(&(name_len as u16).to_ne_bytes());
+    name[2..4].copy_from_slice(&NAME.to_ne_bytes());
+    name[ATTRIBUTE..ATTRIBUTE + ifname.len()].copy_from_slice(ifname.as_bytes());
+    bytes
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The interface in an answer.
+fn parse(bytes: &[u8]) -> io::Result<Option<Link>> {
+    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+    let kind = half(bytes, 4).ok_or_else(malformed)?;
+    if kind == ERROR {
+        let error = word(bytes, HEADER).ok_or_else(malformed)?.cast_signed();
+        return match -error {
+            libc::ENODEV => Ok(None),
+            error => Err(io::Error::from_raw_os_error(error)),
+        };
+    }
+    let info = bytes.get(HEADER..).filter(|info| kind == NEW_LINK && info.len() >= INFO);
+    let info = info.ok_or_else(malformed)?;
+    let (index, flags) = (word(info, 4).unwrap_or(0), word(info, 8).unwrap_or(0));
+    let (up, carrier) = (flags & UP != 0, flags & LOWER_UP != 0);
+    let mut link = Link { index, up, carrier, ..Link::default() };
+    for (kind, value) in Attributes(&info[INFO..]) {
+        match kind {
+            ADDRESS => link.mac = value.try_into().ok(),
+            MTU => link.mtu = word(value, 0).unwrap_or(0),
+            PROMISCUITY => link.promiscuity = word(value, 0).unwrap_or(0),
+            LINK_INFO => {
+                let named = Attributes(value).find(|(kind, _)| *kind == INFO_KIND);
+                link.kind = named.map(|(_, name)| text(name));
+            }
+            STATISTICS => {
+                let words = value.chunks_exact(8);
+                link.statistics =
+                    words.filter_map(|w| Some(u64::from_ne_bytes(w.try_into().ok()?))).collect();
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(link))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}
+
+/// The attributes of a message, or of an attribute: the kind and the value of each.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (len, kind) = (usize::from(half(self.0, 0)?), half(self.0, 2)?);
+        let value = self.0.get(ATTRIBUTE..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & 0x3fff, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found_and_another_is_not() {
+        let asker = Asker::open().unwrap();
+        let lo = asker.ask("lo").unwrap().unwrap();
+        assert!(lo.mtu > 1500 && lo.index > 0 && lo.statistics.len() > 8, "{lo:?}");
+        assert_eq!(asker.ask("none-of-ours").unwrap(), None);
+        assert_eq!(asker.ask("lo").unwrap().unwrap().index, lo.index, "answers do not mix");
+    }
+
+    #[test]
+    fn answers_of_any_bytes_end() {
+        let mut bytes = vec![0; 64];
+        bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
+        for at in HEADER + INFO..64 {
+            for byte in [0, 1, 3, 4, 5, 0xff] {
+                bytes[at] = byte;
+                (0..64).for_each(|len| drop(parse(&bytes[..len])));
+            }
+        }
+    }
+}
