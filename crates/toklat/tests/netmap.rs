@@ -136,7 +136,7 @@ macro_rules! rules {
 
 rules! {
     unbound lowest_number layout errors options poll_sends wakes selects epolls exclusive one_ring_each
-    bad_cursors fragments extra_buffers shared_region information legacy pipes pipe_zero_copy persistent
+    bad_cursors fragments extra_buffers closed shared_region information legacy pipes pipe_zero_copy persistent
     monitors copies passing executed close_all threads shared_ring
     csb kloop_sleeps kloop_events extmem cancelled
 }

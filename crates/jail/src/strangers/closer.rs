@@ -52,8 +52,12 @@ pub struct Closing {
     pub refused: u64,
 }
 
+/// What is done after a close.
+type Then = Box<dyn FnOnce() + Send>;
+
 enum Job {
     Close(OwnedFd),
+    CloseThen(OwnedFd, Then),
     HangUp(OwnedFd),
     DrainAndHangUp(OwnedFd),
 }
@@ -62,16 +66,22 @@ impl Job {
     /// May take for ever.
     fn run(self) {
         match self {
-            Self::Close(fd) => {
-                // Without lingering, a socket's close does not wait for unsent data. The call takes
-                // the socket's lock, which others may hold.
-                let _ = sockopt::set_socket_linger(&fd, None);
-                drop(fd);
+            Self::Close(fd) => close(fd),
+            Self::CloseThen(fd, then) => {
+                close(fd);
+                then();
             }
             Self::HangUp(socket) => shut_down(&socket),
             Self::DrainAndHangUp(socket) => drain_and_hang_up(&socket),
         }
     }
+}
+
+fn close(fd: OwnedFd) {
+    // Without lingering, a socket's close does not wait for unsent data. The call takes the
+    // socket's lock, which others may hold.
+    let _ = sockopt::set_socket_linger(&fd, None);
+    drop(fd);
 }
 
 #[derive(Default)]
@@ -162,6 +172,11 @@ impl Closer {
     /// kept until it can be, even if the user is refused meanwhile.
     pub fn close(&'static self, uid: u32, fd: OwnedFd) {
         self.add(uid, Job::Close(fd));
+    }
+
+    /// Closes a descriptor of user `uid`, then calls `then` on the thread that closed it.
+    pub(super) fn close_then(&'static self, uid: u32, fd: OwnedFd, then: Then) {
+        self.add(uid, Job::CloseThen(fd, then));
     }
 
     /// Shuts down a socket of user `uid` and closes it.
@@ -380,6 +395,21 @@ mod tests {
         drop(peers);
         until("the end", || !is_at_work(USER));
         closer().admits(USER).unwrap();
+    }
+
+    /// Objective: what follows a close follows it, on a thread that serves no others.
+    #[test]
+    fn what_follows_a_close_finds_it_done() {
+        const USER: u32 = 90_005;
+        let (last, watch) = UnixStream::pair().unwrap();
+        let (sender, done) = std::sync::mpsc::channel();
+        Descriptor::of(USER, last.into()).close_then(move || {
+            watch.set_nonblocking(true).unwrap();
+            let name = std::thread::current().name().map(str::to_owned);
+            sender.send((read_to_end(&watch), name)).unwrap();
+        });
+        let (read, thread) = done.recv().unwrap();
+        assert_eq!((read, thread.as_deref()), (0, Some(CLOSER_NAME)));
     }
 
     /// Objective: many concurrent closes all end, on two threads.

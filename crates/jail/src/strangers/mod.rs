@@ -93,6 +93,20 @@ impl Descriptor {
         Ok(Self { fd: ManuallyDrop::new(self.fd.try_clone()?), uid: self.uid })
     }
 
+    /// Closes it, then calls `then`: a stranger's on a thread that serves no others, so that it may
+    /// take for ever until the call comes.
+    pub fn close_then(self, then: impl FnOnce() + Send + 'static) {
+        let uid = self.uid;
+        let fd = self.into_ours();
+        match uid {
+            Some(uid) => closer().close_then(uid, fd, Box::new(then)),
+            None => {
+                drop(fd);
+                then();
+            }
+        }
+    }
+
     /// Shuts a stranger's socket down: its peer sees the end of the connection.
     ///
     /// The kernel wakes all watchers of the peer's end, so the closer does it. A socket of our own

@@ -27,6 +27,8 @@ use crate::api::{Client, PortSpec};
 
 /// Most descriptors of one user's programs.
 const MOST_OPENED: usize = 4096;
+/// How long an answer waits for a close.
+const CLOSING: Duration = Duration::from_secs(5);
 /// Bytes of a question.
 pub const ASK: usize = size_of::<Ask>();
 
@@ -83,11 +85,23 @@ pub async fn answer(
     let done = match (ask.kind, fds.next(), fds.next(), fds.next()) {
         (kind::OPEN, None, None, None) => open(&ask, client, supervisor).await,
         (kind::CONTROL | kind::IDENTIFY, Some(token), memory, None) => {
-            control(&ask, &token, memory, client, supervisor).await
+            let done = control(&ask, &token, memory, client, supervisor).await;
+            closed(token).await;
+            done
         }
         _ => Err(Errno::INVAL),
     };
     done.unwrap_or_else(refused)
+}
+
+/// Closes our copy of a program's descriptor before the program has its answer: else a program that
+/// closes its own at once has not closed the last one, and finds its port still there.
+async fn closed(token: Descriptor) {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    // If the program went meanwhile, it is told nothing.
+    token.close_then(move || _ = sender.send(()));
+    // A close that takes longer holds up its own program alone, and no longer than this.
+    let _ = tokio::time::timeout(CLOSING, done).await;
 }
 
 /// A new descriptor for a program.

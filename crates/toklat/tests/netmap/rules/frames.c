@@ -107,6 +107,20 @@ void extra_buffers(void)
 	}
 }
 
+/* A port ends with the last close(2), before it returns: the next of its name has rings of its own. */
+void closed(void)
+{
+	for (int round = 0; round < 300; round++) {
+		struct nm d = nm_port("vale0:y");
+		struct nm_ring *t = nm_tx(&d, 0);
+		CHECK(t->head == 0 && t->slot[0].len == t->nr_buf_size);
+		nm_put(t, 1, -1, round);
+		CHECK(ioctl(d.fd, NIOCTXSYNC, NULL) == 0);
+		munmap(d.mem, d.reg.memsize);
+		close(d.fd);
+	}
+}
+
 /* Another port in the region of the first. */
 void shared_region(void)
 {

@@ -5,7 +5,7 @@ static const struct { const char *name; void (*run)(void); } rules[] = {
 #define RULE(name) { #name, name }
 	RULE(unbound), RULE(lowest_number), RULE(layout), RULE(errors), RULE(options), RULE(poll_sends),
 	RULE(wakes), RULE(selects), RULE(epolls), RULE(exclusive), RULE(one_ring_each), RULE(bad_cursors),
-	RULE(fragments), RULE(extra_buffers), RULE(shared_region), RULE(information), RULE(legacy),
+	RULE(fragments), RULE(extra_buffers), RULE(closed), RULE(shared_region), RULE(information), RULE(legacy),
 	RULE(pipes), RULE(pipe_zero_copy), RULE(persistent), RULE(monitors), RULE(copies), RULE(passing),
 	RULE(executed), RULE(close_all), RULE(threads), RULE(shared_ring),
 	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events), RULE(extmem), RULE(cancelled),

@@ -18,6 +18,7 @@ void one_ring_each(void);
 void bad_cursors(void);
 void fragments(void);
 void extra_buffers(void);
+void closed(void);
 void shared_region(void);
 void information(void);
 void legacy(void);
