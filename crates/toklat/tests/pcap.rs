@@ -2,7 +2,7 @@
 
 mod daemon;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,19 @@ fn wait_for_port(daemon: &mut Daemon, port: &str) {
     });
 }
 
+/// Waits until tcpdump says that it listens: then its port is open, and its filter is set, which
+/// throws away what came before.
+fn wait_until_it_listens(child: &mut Child) {
+    let errors = child.stderr.as_mut().unwrap();
+    let mut said = Vec::new();
+    // Byte by byte: the rest of what it says is for others.
+    while !said.windows(12).any(|part| part == b"listening on") || !said.ends_with(b"\n") {
+        let mut byte = [0];
+        errors.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", said.escape_ascii()));
+        said.extend(byte);
+    }
+}
+
 /// How many frames a file has.
 fn frames_of(file: &Path) -> usize {
     std::fs::File::open(file).ok().and_then(|file| pcap::read(file).ok()).map_or(0, |all| all.len())
@@ -66,13 +79,13 @@ fn tcpdump_writes_what_passes_its_filter_and_is_listed() {
     if !has(test, "tcpdump") {
         return;
     }
-    let mut daemon = Daemon::start();
+    let daemon = Daemon::start();
     let mut port = daemon.open("vale0:peer").unwrap();
     let file = daemon.dir().join("written.pcap");
     let written = file.to_str().unwrap();
     let dump = ["--", "tcpdump", "-i", "vale0:dump", "-Z", "root", "-c", "3", "-w", written];
-    let child = daemon.start_run(&[&dump[..], &["ether[14] > 4"]].concat());
-    wait_for_port(&mut daemon, "dump");
+    let mut child = daemon.start_run(&[&dump[..], &["ether[14] > 4"]].concat());
+    wait_until_it_listens(&mut child);
     let list = said(&daemon.output_of(&["--", "tcpdump", "-D"]));
     assert!(list.contains("vale0:dump"), "{list}");
     (0..8).for_each(|number| send(&mut port, &frame(number)));
@@ -88,10 +101,10 @@ fn tcpdump_sees_what_another_program_sends_and_receives() {
     if !has(test, "tcpdump") {
         return;
     }
-    let mut daemon = Daemon::start();
+    let daemon = Daemon::start();
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
-    let child = daemon.start_run(&["--", "tcpdump", "-nn", "-e", "-i", "vale0:a", "-c", "2"]);
-    daemon.wait_for("the monitor", |daemon| daemon.ports("vale0").len() > 2);
+    let mut child = daemon.start_run(&["--", "tcpdump", "-nn", "-e", "-i", "vale0:a", "-c", "2"]);
+    wait_until_it_listens(&mut child);
     send(&mut a, &frame(1));
     let mut answer = frame(2);
     answer[..12].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 8]);
