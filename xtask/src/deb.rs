@@ -8,19 +8,68 @@ use anyhow::{Context, Result, bail};
 
 use crate::tool::{self, cargo, has_subcommand};
 
+/// What is packed, and where it goes.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What tests run, as it was built for them: nothing is built.
+    dev: bool,
+    /// Where the package goes; where its program puts it, if not said.
+    out: Option<PathBuf>,
+}
+
+impl Options {
+    /// Of the command line.
+    pub fn read(args: &[&str]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match *arg {
+                "--dev" => options.dev = true,
+                "--out" => {
+                    let out = args.next().context("--out needs a directory")?;
+                    options.out = Some(std::path::absolute(out)?);
+                }
+                other => bail!("`{other}` is not known; options: [--dev] [--out DIR]"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// The profile of what is packed, which names its directory. That of tests has another name
+    /// here: cargo-deb refuses to pack `dev`.
+    fn profile(&self) -> &'static str {
+        if self.dev { "tested" } else { "release" }
+    }
+
+    /// Where what is packed is.
+    fn built(&self) -> PathBuf {
+        tool::target().join(self.profile())
+    }
+}
+
 /// A Debian package, which lintian looks at if it is there.
-pub fn run() -> Result<()> {
+pub fn run(options: &Options) -> Result<()> {
     if !has_subcommand("", "deb") {
         bail!("cargo-deb is missing: cargo install cargo-deb --locked");
     }
-    contents()?;
-    // What debuggers want is four fifths of the program: a package of its own beside this one.
-    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build", "--dbgsym"]))?;
+    contents(options)?;
+    let mut deb = cargo(&["deb", "--package", "toklat", "--no-build"]);
+    deb.args(["--profile", options.profile()]);
+    if let Some(out) = &options.out {
+        deb.arg("--output").arg(out);
+    }
+    match options.dev {
+        true => deb.args(["--strip", "--fast"]),
+        // What debuggers want is four fifths of the program: a package of its own beside this one.
+        false => deb.arg("--dbgsym"),
+    };
+    tool::run(&mut deb)?;
     if !tool::installed("lintian") {
         println!("skipped: lintian (apt-get install lintian)");
         return Ok(());
     }
-    let package = newest(&tool::root().join("target/debian"), "toklat_")?;
+    let out = options.out.clone().unwrap_or_else(|| tool::target().join("debian"));
+    let package = newest(&out, "toklat_")?;
     let package = package.to_string_lossy();
     // The archive's own: whose bug it closes, and in which of its releases it is.
     let ours = "initial-upload-closes-no-bugs,bad-distribution-in-changes-file";
@@ -31,31 +80,42 @@ pub fn run() -> Result<()> {
 }
 
 /// An RPM package.
-pub fn rpm() -> Result<()> {
+pub fn rpm(options: &Options) -> Result<()> {
     if !has_subcommand("", "generate-rpm") {
         bail!("cargo-generate-rpm is missing: cargo install cargo-generate-rpm --locked");
     }
-    contents()?;
+    contents(options)?;
     // cargo-deb does that itself.
-    let release = tool::root().join("target/release");
-    let (whole, stripped) = (release.join("toklat"), release.join("package/toklat"));
+    let built = options.built();
+    let (whole, stripped) = (built.join("toklat"), built.join("package/toklat"));
     tool::run(&mut tool::command(
         "strip",
         &["-o", &stripped.to_string_lossy(), &whole.to_string_lossy()],
     ))?;
-    tool::run(&mut cargo(&["generate-rpm", "--package", "crates/toklat"]))
+    let mut rpm = cargo(&["generate-rpm", "--package", "crates/toklat"]);
+    rpm.args(["--profile", options.profile()]);
+    if let Some(out) = &options.out {
+        rpm.arg("--output").arg(out);
+    }
+    tool::run(&mut rpm)
 }
 
 /// Builds the program, and has it write what packages hold of it.
-fn contents() -> Result<()> {
-    let packages = ["--package", "toklat", "--package", "toklat-preload"];
-    tool::run(cargo(&["build", "--release"]).args(packages))?;
-    let release = tool::root().join("target/release");
-    let program = release.join("toklat");
-    let package = release.join("package");
+fn contents(options: &Options) -> Result<()> {
+    let built = options.built();
+    match options.dev {
+        true => stage(&built)?,
+        false => {
+            let packages = ["--package", "toklat", "--package", "toklat-preload"];
+            tool::run(cargo(&["build", "--release"]).args(packages))?;
+        }
+    }
+    let program = built.join("toklat");
+    let package = built.join("package");
     // Pages of commands that are no more must not be packed.
     if package.exists() {
-        fs::remove_dir_all(&package).context("Cannot empty target/release/package")?;
+        fs::remove_dir_all(&package)
+            .with_context(|| format!("Cannot empty {}", package.display()))?;
     }
     let man = package.join("man");
     let program = program.to_string_lossy();
@@ -65,13 +125,23 @@ fn contents() -> Result<()> {
         // Without its time, the same page is the same file.
         tool::run(&mut tool::command("gzip", &["-9nq", &page.path().to_string_lossy()]))?;
     }
-    changelog(&package.join("changelog"))?;
+    changelog(&tool::root().join("target/debian.changelog"))?;
     for (shell, file) in [("bash", "toklat.bash"), ("zsh", "_toklat"), ("fish", "toklat.fish")] {
         completions(&program, shell, &package.join(file))?;
     }
     // Container runtimes call the same program by this name.
     std::os::unix::fs::symlink("../../bin/toklat", package.join("toklat-cni"))
-        .context("Cannot link target/release/package/toklat-cni")
+        .context("Cannot link toklat-cni")
+}
+
+/// Puts what was built for tests where a profile of its own would build it.
+fn stage(built: &Path) -> Result<()> {
+    fs::create_dir_all(built)?;
+    for name in ["toklat", "libtoklat_preload.so"] {
+        let (from, to) = (tool::target().join("debug").join(name), built.join(name));
+        fs::copy(&from, to).with_context(|| format!("Cannot copy {}", from.display()))?;
+    }
+    Ok(())
 }
 
 /// What Debian reads: the version, and where the changes are.

@@ -133,7 +133,7 @@ fn unavailable(name: &str) -> String {
 }
 
 /// Mirrors of Debian: what apt's sources name, and the one that is everywhere.
-fn mirrors() -> Vec<String> {
+pub fn mirrors() -> Vec<String> {
     let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
     let said = command("apt-get", &targets).output().map(|output| output.stdout);
     let said = said.unwrap_or_default();

@@ -6,6 +6,7 @@ mod ab;
 mod atomics;
 mod capi;
 mod check;
+mod chroot;
 mod circles;
 mod deb;
 mod debian;
@@ -45,8 +46,11 @@ usage: cargo xtask COMMAND
   capi [--prefix DIR] [--dev]
                    installs the library for programs in C under DIR (default /usr/local): shared and static library, toklat.h,
                    toklat.pc; --dev: built quickly, for tests
-  deb              a Debian package in target/debian (cargo-deb), which lintian looks at if it is installed
-  rpm              an RPM package in target/generate-rpm (cargo-generate-rpm)
+  deb [--dev] [--out DIR]
+                   a Debian package in DIR (default target/debian; cargo-deb), which lintian looks at if it is installed;
+                   --dev: of the program that was built for tests
+  rpm [--dev] [--out DIR]
+                   an RPM package in DIR (default target/generate-rpm; cargo-generate-rpm)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
                    else (default 600; as root): what honest ports lost, and how long turns took
   schemathesis [SECONDS]
@@ -112,8 +116,8 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["registers"] => registers::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["capi", rest @ ..] => capi::run(rest),
-        ["deb"] => deb::run(),
-        ["rpm"] => deb::rpm(),
+        ["deb", rest @ ..] => deb::Options::read(rest).and_then(|options| deb::run(&options)),
+        ["rpm", rest @ ..] => deb::Options::read(rest).and_then(|options| deb::rpm(&options)),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
         ["schemathesis"] => schemathesis::run(None),

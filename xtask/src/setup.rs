@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 
 use crate::tool::{self, command, installed};
-use crate::{guest, qemu};
+use crate::{chroot, guest, qemu};
 
 struct Package {
     name: &'static str,
@@ -137,7 +137,25 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of the light guests' cache",
         tests: true,
     },
-    Package { name: "lintian", program: "lintian", what_for: "cargo xtask deb", tests: false },
+    Package {
+        name: "lintian",
+        program: "lintian",
+        what_for: "cargo xtask deb; tests of the Debian package",
+        tests: true,
+    },
+    Package {
+        name: "dpkg-dev",
+        program: "dpkg-shlibdeps",
+        what_for: "cargo xtask deb; tests of the Debian package",
+        tests: true,
+    },
+    Package {
+        name: "mmdebstrap",
+        program: "mmdebstrap",
+        what_for: "tests that install the Debian package",
+        tests: true,
+    },
+    Package { name: "rpm", program: "rpm", what_for: "tests of the RPM package", tests: true },
     Package {
         name: "dpdk-dev",
         program: "dpdk-testpmd",
@@ -195,7 +213,30 @@ pub fn run(ci: bool) -> Result<()> {
             "skipped: a QEMU that speaks vfio-user ({error:#}); tests with emulated NICs in virtual machines skip themselves"
         );
     }
+    if let Err(error) = chroot::make() {
+        println!(
+            "skipped: a bare Debian ({error:#}); tests that install the package skip themselves"
+        );
+    }
+    for subcommand in ["deb", "generate-rpm"] {
+        if let Err(error) = make_subcommand(subcommand) {
+            println!(
+                "skipped: cargo-{subcommand} ({error:#}); tests of the package skip themselves"
+            );
+        }
+    }
     packages
+}
+
+/// Makes a subcommand of cargo that makes packages, unless there is one. Quickly: it packs but once
+/// or twice.
+fn make_subcommand(name: &str) -> Result<()> {
+    if tool::has_subcommand("", name) {
+        return Ok(());
+    }
+    let mut install = tool::cargo(&["install", "--quiet", "--locked", "--debug"]);
+    install.arg("--root").arg(tool::tools());
+    tool::run(install.arg(format!("cargo-{name}")))
 }
 
 fn packages(ci: bool) -> Result<()> {

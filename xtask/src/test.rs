@@ -23,7 +23,8 @@ const IN_NAMESPACE: &str = r#"case "${1##*/}" in
     vm_uplink-*)
         exec unshare --user --map-current-user --keep-caps "$@" ;;
     cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_memory-*|daemon_pages-*|\
-    daemon_quotas-*|daemon_strangers-*|daemon_users-*|packaging-*|pcap-*|siege-*|walls-*)
+    daemon_quotas-*|daemon_strangers-*|daemon_users-*|packaging-*|packaging_install-*|pcap-*|siege-*|\
+    walls-*)
         if unshare --user --map-root-user --map-auto --mount true 2>/dev/null; then
             exec unshare --user --map-root-user --map-auto --mount "$@"
         fi

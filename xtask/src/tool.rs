@@ -32,6 +32,11 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// Where set-up puts subcommands of cargo.
+pub fn tools() -> PathBuf {
+    target().join("tools")
+}
+
 /// `program` with `args`, to be run in the workspace's root.
 pub fn command(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
@@ -42,6 +47,12 @@ pub fn command(program: &str, args: &[&str]) -> Command {
 /// Cargo as rustup chooses it: with `+nightly` first in `args`, the nightly one.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = command("cargo", args);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Subcommands that set-up made.
+    let path = std::env::split_paths(&path).chain([tools().join("bin")]);
+    if let Ok(path) = std::env::join_paths(path) {
+        command.env("PATH", path);
+    }
     if args.first().is_some_and(|first| first.starts_with('+')) {
         // Cargo told us its own toolchain by these; they would win over `+nightly`.
         for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
