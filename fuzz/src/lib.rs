@@ -8,21 +8,24 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use turn::attach::Attached;
 use dataplane::attach::guest::kept::Kept;
 use dataplane::config::SwitchConfig;
 use dataplane::state::{PortState, State};
 use frame::Mac;
+use jail::strangers::Descriptor;
 use nic::device::{Combining, DeviceConfig};
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 use shmem::{GuestMemory, GuestRange, Mapping};
+use turn::attach::Attached;
 
-pub use self::costs::{Costs, Scribbler};
+pub use self::costs::{Costs, Lines, Thread};
 
 /// The address of cards.
 pub const MAC: Mac = Mac::local(1);
+/// The user of front ends.
+const FRONT_END: u32 = u32::MAX - 1;
 /// Bytes of a file that a front end sends: more says nothing new.
 const FILE: u64 = 64 << 10;
 
@@ -160,9 +163,11 @@ impl Memory {
         bytes
     }
 
-    /// Up to three descriptors of kinds that a front end may send, or should not.
-    pub fn descriptors(&self, choice: u8) -> Vec<OwnedFd> {
-        (0..choice % 4).filter_map(|i| self.descriptor(choice / 4 + i)).collect()
+    /// Up to three descriptors of kinds that a front end may send, or should not. Others close
+    /// them: that may take long.
+    pub fn descriptors(&self, choice: u8) -> Vec<Descriptor> {
+        let fds = (0..choice % 4).filter_map(|i| self.descriptor(choice / 4 + i));
+        fds.map(|fd| Descriptor::of(FRONT_END, fd)).collect()
     }
 
     fn descriptor(&self, kind: u8) -> Option<OwnedFd> {
@@ -190,8 +195,8 @@ impl Memory {
     }
 
     /// Has a second thread change it while others read, until what this returns is dropped.
-    pub fn scribble(&self, seed: u64) -> Option<Scribbler> {
-        Some(Scribbler::start(self.file.try_clone().ok()?, seed))
+    pub fn scribble(&self, seed: u64) -> Option<Thread> {
+        Some(Thread::scribble(self.file.try_clone().ok()?, seed))
     }
 }
 

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use dataplane::config::Policy;
-use inline::Inline;
 use dataplane::SwitchConfig;
+use dataplane::config::Policy;
 use frame::{Mac, OffloadSet};
+use inline::Inline;
 use libfuzzer_sys::fuzz_target;
 use netring::layout::RING_HEADER;
 use netring::{Open, Port, Region, RegionConfig};

@@ -16,7 +16,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use turn::attach::Attached;
 use dataplane::attach::card::message::{
     Fields, HEADER, ProtocolError, command, words, write_header,
 };
@@ -30,7 +29,10 @@ use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use shmem::budget::Account;
-use toklat_fuzz::{MAC, Memory, assert_same, connection, drain, port_state, serve, take};
+use toklat_fuzz::{
+    Costs, Lines, MAC, Memory, assert_same, connection, drain, port_state, serve, take,
+};
+use turn::attach::Attached;
 
 /// Steps of one input.
 const STEPS: usize = 128;
@@ -69,6 +71,7 @@ struct Port {
     summons: Arc<ServeRequests>,
     server: VfioUser,
     attached: Option<Attached>,
+    lines: Lines,
     now: Nanos,
 }
 
@@ -124,6 +127,7 @@ impl Port {
             summons,
             server,
             attached: None,
+            lines: Lines::default(),
             now,
         };
         port.remake();
@@ -194,7 +198,7 @@ impl Port {
         }
     }
 
-    fn send(&self, command: u8, flags: u8, fds: &[OwnedFd], body: &[u8]) {
+    fn send(&self, command: u8, flags: u8, fds: &[Descriptor], body: &[u8]) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let mut message = Vec::new();
         write_header(&mut message, 1, u16::from(command % 20), body.len(), (flags & 0x30).into());
@@ -280,7 +284,7 @@ impl Port {
                 let done = self.server.handle(message)?;
                 self.server.done(&done)?;
             }
-            let _ = self.server.news();
+            self.lines.take(self.server.news());
             if self.attached.is_none() {
                 self.remake();
             }
@@ -322,16 +326,26 @@ impl Port {
 
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
-    let Some((choice, mut rest)) = bytes.split_first() else { return };
-    let Some(mut port) = Port::new(*choice) else { return };
-    for _ in 0..STEPS {
-        if rest.is_empty() {
-            break;
-        }
-        if port.step(&mut rest).is_err() {
-            port.server.end();
-            return;
-        }
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    // What is made once is made.
+    drop(Port::new(*choice));
+    let costs = Costs::now();
+    if let Some(port) = Port::new(*choice) {
+        carry_out(port, rest);
     }
-    let _ = port.restart();
+    costs.assert_gone();
 });
+
+fn carry_out(mut port: Port, mut rest: &[u8]) {
+    let mut steps = 0..STEPS;
+    let mut ended = false;
+    while !rest.is_empty() && !ended && steps.next().is_some() {
+        ended = Costs::step(|| port.step(&mut rest)).is_err();
+    }
+    match ended {
+        true => port.server.end(),
+        false => _ = port.restart(),
+    }
+    port.lines.take(port.server.news());
+    port.lines.assert_few();
+}

@@ -10,7 +10,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use turn::attach::Attached;
 use dataplane::attach::guest::FrontEnd as _;
 use dataplane::attach::virtio::VhostUser;
 use dataplane::attach::virtio::message::{self, ProtocolError};
@@ -21,8 +20,9 @@ use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use shmem::budget::Account;
 use toklat_fuzz::{
-    Costs, Memory, Scribbler, assert_same, connection, drain, port_state, serve, take,
+    Costs, Lines, Memory, Thread, assert_same, connection, drain, port_state, serve, take,
 };
+use turn::attach::Attached;
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
 /// A step's flags: the front end wants to hear of it,
@@ -45,7 +45,8 @@ struct Port {
     state: PortState,
     front_end: VhostUser,
     attached: Option<Attached>,
-    scribbler: Option<Scribbler>,
+    scribbler: Option<Thread>,
+    lines: Lines,
     now: Nanos,
 }
 
@@ -53,7 +54,13 @@ impl Port {
     fn new() -> Option<Self> {
         let (theirs, ours) = connection().ok()?;
         let (memory, state) = (Memory::new().ok()?, port_state());
-        let front_end = VhostUser::new(Descriptor::ours(ours.try_clone().ok()?), OFFER, &state, &Account::unlimited(), None);
+        let front_end = VhostUser::new(
+            Descriptor::ours(ours.try_clone().ok()?),
+            OFFER,
+            &state,
+            &Account::unlimited(),
+            None,
+        );
         let front_end = front_end.expect("a socket");
         Some(Self {
             theirs,
@@ -63,6 +70,7 @@ impl Port {
             front_end,
             attached: None,
             scribbler: None,
+            lines: Lines::default(),
             now: Nanos(1),
         })
     }
@@ -142,7 +150,7 @@ impl Port {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
         serve(attached, deliver_frames, self.now);
-        let _ = self.front_end.news();
+        self.lines.take(self.front_end.news());
     }
 
     /// As a successor of a process that died.
@@ -176,6 +184,8 @@ fn carry_out(bytes: &[u8]) {
             break;
         }
     }
+    port.lines.take(port.front_end.news());
+    std::mem::take(&mut port.lines).assert_few();
     let kept = port.front_end.session.kept();
     if let Some(restored) = Session::restore(OFFER, &kept, &Account::unlimited()) {
         assert_same(&kept, &restored.kept());

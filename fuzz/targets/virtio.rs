@@ -9,12 +9,11 @@
 
 use std::sync::Arc;
 
-use turn::attach::{AttachError, Attached, Bells, Source};
-use dataplane::config::Policy;
-use inline::Inline;
 use dataplane::SwitchConfig;
+use dataplane::config::Policy;
 use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
+use inline::Inline;
 use libfuzzer_sys::fuzz_target;
 use nic::most_descriptors;
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
@@ -24,6 +23,7 @@ use port::{
 };
 use shmem::{Mapping, Shared};
 use toklat_fuzz::{guest_memory, reading, steps};
+use turn::attach::{AttachError, Attached, Bells, Source};
 
 const HOSTILE: Mac = Mac::local(66);
 const LEFT: Mac = Mac::local(1);

@@ -63,8 +63,9 @@ fn prepare(kind: &str) -> Result<(Chroot, tempfile::TempDir, PathBuf), String> {
     Ok((chroot, directory, package))
 }
 
-/// Objective: Debian's package, which lintian has nothing to say of, installs; its units are as systemd wants them;
-/// the daemon serves as its unit says; and the package's end leaves nothing of it.
+/// Objective: Debian's package, which lintian has nothing to say of, installs; its units are as
+/// systemd wants them; the daemon serves as its unit says; and the package's end leaves nothing of
+/// it.
 #[test]
 fn the_debian_package_installs_serves_and_goes() {
     let name = "the_debian_package_installs_serves_and_goes";
@@ -132,7 +133,8 @@ fn the_rpm_installs_and_goes() {
     assert!(daemon.child.wait().unwrap().success());
     drop(daemon);
     assert_eq!(running(&chroot), "");
-    // What others own on Fedora; and RPM's own habit: what runs made stays, for the next installation.
+    // What others own on Fedora; and RPM's own habit: what runs made stays, for the next
+    // installation.
     let kept = ["etc/libvirt", "usr/share/fish", "usr/share/zsh", "run", "var/lib/toklat"];
     let left = left(&chroot, &bare, &kept);
     // The directory of all licences is the system's.
@@ -148,7 +150,8 @@ fn left(chroot: &Chroot, bare: &BTreeSet<PathBuf>, kept: &[&str]) -> Vec<PathBuf
     chroot.files().difference(bare).filter(|path| !is_kept(path)).cloned().collect()
 }
 
-/// Manual pages are found, shells complete, all documents are there, and other programs find it by its names.
+/// Manual pages are found, shells complete, all documents are there, and other programs find it by
+/// its names.
 fn assert_brings_what_it_should(chroot: &Chroot, zsh: &str, cni: &str) {
     let pages = "man -w toklat toklat-daemon toklat-port-add toklat-topology";
     assert_eq!(chroot.run(pages).lines().count(), 4);
@@ -181,8 +184,8 @@ fn assert_units_are_understood(chroot: &Chroot) {
     assert_eq!(chroot.run(verify), "");
 }
 
-/// The operators' group controls it, other users do not; a switch forwards, in its jail; a recipe's socket can be
-/// made; programs find the library.
+/// The operators' group controls it, other users do not; a switch forwards, in its jail; a recipe's
+/// socket can be made; programs find the library.
 fn assert_serves(chroot: &Chroot) {
     let user = |groups: &str, script: &str| {
         let groups = if groups.is_empty() { "--clear-groups" } else { groups };

@@ -38,7 +38,7 @@ mod pipes;
 mod process;
 mod quota;
 mod seqpacket;
-mod sflow;
+pub mod sflow;
 mod shape;
 mod store;
 mod supervisor;

@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// What runs first there. The root is the mount namespace's own, as `chroot` forbids user namespaces.
+/// What runs first there. The root is the mount namespace's own, as `chroot` forbids user
+/// namespaces.
 const INIT: &str = r#"set -e
 mount --bind "$1" "$1"
 cd "$1"
