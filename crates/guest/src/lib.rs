@@ -36,6 +36,7 @@
 //! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
 //! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
 //! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
+//! | [`rpc`] | remote procedure calls on raw Ethernet, at most once, in microseconds |
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
 //!
@@ -72,13 +73,14 @@ mod input;
 mod link;
 mod neighbours;
 mod nic;
+pub mod rpc;
 mod stack;
 mod udp;
 
 pub use app::{App, Io};
 pub use counters::{Counters, Drop};
 pub use guest::Guest;
-pub use nic::{BATCH, Nic, RingNic};
+pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
 pub use stack::{Config, Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};
 pub use udp::{UdpError, UdpId};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use frame::{MIN_FRAME, Offload, OffloadSet};
 use netring::layout::{MAX_FRAGS, MAX_SEGMENTED};
-use netring::{Interest, Port, PortError};
+use netring::{Incoming, Interest, Outgoing, Port, PortError};
 use tcp::Full;
 
 /// Most frames of a batch.
@@ -88,6 +88,42 @@ pub trait Nic {
         offload: Offload,
     ) -> Result<(), Full>;
 
+    /// Lets `build` write a frame of at most `max` bytes, in its send slot if possible. It returns
+    /// the frame's length; 0 sends nothing. [`flush`](Self::flush) sends it.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room. `build` was not called then.
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        let mut frame = vec![0; max];
+        let len = build(&mut frame).min(max);
+        match len {
+            0 => Ok(()),
+            _ => self.send(&frame[..len], Pieces::none(), Offload::NONE),
+        }
+    }
+
+    /// Lends received frames to `to` one by one, as [`receive`](Self::receive) does, with room for
+    /// answers. Returns the number of frames.
+    fn exchange(&mut self, to: &mut impl Exchange) -> usize
+    where
+        Self: Sized,
+    {
+        let mut answers = Answers { max_frame: self.max_frame(), ..Answers::default() };
+        let frames = self.receive(|frames| {
+            for frame in frames {
+                to.frame(frame, &mut answers);
+            }
+        });
+        let mut bytes = &answers.bytes[..];
+        for len in answers.lens {
+            let (frame, rest) = bytes.split_at(len);
+            // What finds no room is lost, as on any link.
+            let _ = self.send(frame, Pieces::none(), Offload::NONE);
+            bytes = rest;
+        }
+        frames
+    }
+
     /// Publishes sent frames, and returns received slots.
     ///
     /// # Errors
@@ -102,6 +138,62 @@ pub trait Nic {
     fn wait(&mut self, room: bool, timeout: Option<Duration>) -> Result<(), Self::Error>;
 }
 
+/// Room for frames to send.
+pub trait Room {
+    /// The maximum length of a frame.
+    fn max_frame(&self) -> usize;
+
+    /// As [`Nic::build`].
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room. `build` was not called then.
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full>;
+}
+
+/// The room of a NIC that lends no frames at the time.
+#[derive(Debug)]
+pub struct SendRing<'n, N>(pub &'n mut N);
+
+impl<N: Nic> Room for SendRing<'_, N> {
+    fn max_frame(&self) -> usize {
+        self.0.max_frame()
+    }
+
+    #[inline]
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        self.0.build(max, build)
+    }
+}
+
+/// Answers received frames.
+pub trait Exchange {
+    /// Looks at a frame, and writes answers into `room`.
+    fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room);
+}
+
+/// Answers that wait until the received frames are given back.
+#[derive(Debug, Default)]
+struct Answers {
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+    max_frame: usize,
+}
+
+impl Room for Answers {
+    fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + max, 0);
+        let len = build(&mut self.bytes[start..]).min(max);
+        self.bytes.truncate(start + len);
+        self.lens.extend((len > 0).then_some(len));
+        Ok(())
+    }
+}
+
 /// A port's first pair of rings as a NIC.
 ///
 /// With [offloads](netring::Open::offloads), checksums and segmentation are left to the switch and
@@ -110,6 +202,8 @@ pub struct RingNic {
     port: Port,
     /// Private memory for copies of received frames; `None` if frames are lent in place.
     arena: Option<Box<[u8]>>,
+    /// Private memory for a frame that is not built in its slot.
+    scratch: Vec<u8>,
 }
 
 impl RingNic {
@@ -118,7 +212,7 @@ impl RingNic {
     #[must_use]
     pub fn new(port: Port) -> Self {
         let len = ARENA.max(2 * MAX_SEGMENTED as usize);
-        Self { port, arena: Some(vec![0; len].into_boxed_slice()) }
+        Self { port, arena: Some(vec![0; len].into_boxed_slice()), scratch: Vec::new() }
     }
 
     /// Makes a NIC that lends received frames in place, without a copy.
@@ -131,7 +225,7 @@ impl RingNic {
     #[allow(unsafe_code, reason = "the promise is the caller's")]
     #[must_use]
     pub unsafe fn in_place(port: Port) -> Self {
-        Self { port, arena: None }
+        Self { port, arena: None, scratch: Vec::new() }
     }
 
     /// The port.
@@ -212,6 +306,112 @@ unsafe fn receive_in_place(port: &mut Port, mut take: impl FnMut(&[Frame<'_>])) 
     n
 }
 
+/// Free send slots, with memory for frames that are not built in them.
+struct SlotRoom<'p> {
+    out: Outgoing<'p>,
+    scratch: &'p mut Vec<u8>,
+    /// Nothing else writes to the slots.
+    in_place: bool,
+    max_frame: usize,
+}
+
+impl Room for SlotRoom<'_> {
+    fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    #[inline]
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        if !self.in_place || max > self.out.slot_bytes() {
+            return self.build_aside(max, build);
+        }
+        let Some(mut slot) = self.out.slot() else { return Err(Full) };
+        #[allow(unsafe_code, reason = "frames are built where they are sent from")]
+        // SAFETY: the slot is free, so it is this port's until it is flushed. The promise made to
+        // `RingNic::in_place` is that nothing else writes to the region meanwhile.
+        let frame = unsafe { slot.window().prefix(max).exclusive() };
+        let len = build(frame).min(max);
+        if (1..MIN_FRAME).contains(&len)
+            && let Some(padding) = frame.get_mut(len..MIN_FRAME)
+        {
+            padding.fill(0);
+        }
+        slot.set_len(if len == 0 { 0 } else { len.max(MIN_FRAME) });
+        Ok(())
+    }
+}
+
+impl SlotRoom<'_> {
+    /// Builds a frame in private memory, and copies it into its slots.
+    fn build_aside(
+        &mut self,
+        max: usize,
+        build: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<(), Full> {
+        if max.div_ceil(self.out.slot_bytes().max(1)) > self.out.room() {
+            return Err(Full);
+        }
+        if self.scratch.len() < max.max(MIN_FRAME) {
+            self.scratch.resize(max.max(MIN_FRAME), 0);
+        }
+        let len = build(&mut self.scratch[..max]).min(max);
+        if len == 0 {
+            return Ok(());
+        }
+        if len < MIN_FRAME {
+            self.scratch[len..MIN_FRAME].fill(0);
+        }
+        match self.out.push(&self.scratch[..len.max(MIN_FRAME)]) {
+            true => Ok(()),
+            false => Err(Full),
+        }
+    }
+}
+
+/// Lends copies of the frames in `arena`, one by one.
+fn exchange_copies(
+    incoming: Incoming<'_>,
+    arena: &mut [u8],
+    to: &mut impl Exchange,
+    room: &mut impl Room,
+) -> usize {
+    let mut frames = 0;
+    for received in incoming {
+        let offload = received.offload();
+        let len = received.copy_out(arena);
+        to.frame(&Frame { front: &arena[..len], rest: &[], offload }, room);
+        frames += 1;
+    }
+    frames
+}
+
+/// Lends the frames in place, one by one. Frames of several slots are put together.
+///
+/// # Safety
+/// Nothing else writes to them meanwhile.
+#[allow(unsafe_code, reason = "frames are lent where they lie")]
+unsafe fn exchange_in_place(
+    incoming: Incoming<'_>,
+    to: &mut impl Exchange,
+    room: &mut impl Room,
+) -> usize {
+    let mut frames = 0;
+    for received in incoming {
+        frames += 1;
+        let offload = received.offload();
+        if received.slot_count() > 1 {
+            let whole = received.to_vec();
+            to.frame(&Frame { front: &whole, rest: &[], offload }, room);
+            continue;
+        }
+        // SAFETY: the frame stays this port's until the next flush, which needs the borrow that
+        // `incoming` has. The caller promises that nothing else writes to it.
+        let front: &[u8] = unsafe { received.window().exclusive() };
+        to.frame(&Frame { front, rest: &[], offload }, room);
+    }
+    frames
+}
+
 impl Nic for RingNic {
     type Error = PortError;
 
@@ -254,6 +454,26 @@ impl Nic for RingNic {
         let mut out = self.port.send(slots);
         let pieces = pieces.chain(std::iter::once(padding));
         if out.gather(pieces, len.max(MIN_FRAME), offload) { Ok(()) } else { Err(Full) }
+    }
+
+    #[inline]
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        let in_place = self.arena.is_none();
+        let out = self.port.send(max.div_ceil(self.port.rings().buf_usable.max(1) as usize));
+        SlotRoom { out, scratch: &mut self.scratch, in_place, max_frame: max }.build(max, build)
+    }
+
+    fn exchange(&mut self, to: &mut impl Exchange) -> usize {
+        let (max_frame, in_place) = (self.max_frame(), self.arena.is_none());
+        let Self { port, arena, scratch } = self;
+        let Some((out, incoming)) = port.queue(0).both(usize::MAX, BATCH) else { return 0 };
+        let mut room = SlotRoom { out, scratch, in_place, max_frame };
+        #[allow(unsafe_code, reason = "frames are lent where they lie")]
+        match arena {
+            Some(arena) => exchange_copies(incoming, arena, to, &mut room),
+            // SAFETY: the promise made to `in_place`.
+            None => unsafe { exchange_in_place(incoming, to, &mut room) },
+        }
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

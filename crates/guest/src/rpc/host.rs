@@ -1,0 +1,227 @@
+//! Servers and clients on a NIC.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use frame::Mac;
+use tcp::{Bytes, Nanos};
+
+use super::client::{CallError, Client, Replies, SessionId};
+use super::server::{Call, Handler, Server};
+use super::{Config, Dispatch};
+use crate::nic::{Exchange, Frame, Nic, Room, SendRing};
+
+/// Most batches of frames in a turn.
+const BATCHES: usize = 4;
+
+/// The frame in one piece.
+fn whole<'f>(frame: &Frame<'f>) -> Cow<'f, [u8]> {
+    match frame.rest {
+        [] => Cow::Borrowed(frame.front),
+        _ => Cow::Owned(frame.to_vec()),
+    }
+}
+
+/// A server on a NIC.
+pub struct Serving<N, H> {
+    nic: N,
+    server: Server,
+    /// Answers requests.
+    pub handler: H,
+}
+
+impl<N, H> fmt::Debug for Serving<N, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Serving({} sessions)", self.server.sessions())
+    }
+}
+
+struct ToServer<'s, H> {
+    server: &'s mut Server,
+    handler: &'s mut H,
+    now: Nanos,
+}
+
+impl<H: Handler> Exchange for ToServer<'_, H> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room) {
+        self.server.frame(&whole(frame), self.now, self.handler, room);
+    }
+}
+
+impl<N: Nic, H: Handler> Serving<N, H> {
+    /// Serves by `handler` on `nic`.
+    pub fn new(nic: N, config: Config, handler: H) -> Self {
+        Self { nic, server: Server::new(config), handler }
+    }
+
+    /// Runs a turn: receives, answers, sends. Returns how many frames it has received.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn poll(&mut self, now: Nanos) -> Result<usize, N::Error> {
+        let Self { nic, server, handler } = self;
+        let mut frames = 0;
+        for _ in 0..BATCHES {
+            match nic.exchange(&mut ToServer { server, handler, now }) {
+                0 => break,
+                more => frames += more,
+            }
+        }
+        server.poll(&mut SendRing(nic));
+        nic.flush()?;
+        Ok(frames)
+    }
+
+    /// Sends the replies of workers.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn collect(&mut self, workers: &mut Dispatch) -> Result<(), N::Error> {
+        let Self { nic, server, .. } = self;
+        workers.collect(|call, reply| server.answer(call, reply, &mut SendRing(nic)));
+        nic.flush()
+    }
+
+    /// Answers a request that the handler left for later.
+    pub fn answer(&mut self, call: Call, reply: Bytes) {
+        self.server.answer(call, reply, &mut SendRing(&mut self.nic));
+    }
+
+    /// Sleeps until a frame arrives, or there is room for what could not be sent.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), N::Error> {
+        self.nic.wait(self.server.has_work(), timeout)
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The NIC.
+    pub fn nic(&mut self) -> &mut N {
+        &mut self.nic
+    }
+}
+
+/// A client on a NIC.
+pub struct Calling<N> {
+    nic: N,
+    client: Client,
+}
+
+impl<N> fmt::Debug for Calling<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.client.fmt(f)
+    }
+}
+
+struct ToClient<'c, R> {
+    client: &'c mut Client,
+    replies: &'c mut R,
+    now: Nanos,
+}
+
+impl<R: Replies> Exchange for ToClient<'_, R> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room) {
+        self.client.frame(&whole(frame), self.now, self.replies, room);
+    }
+}
+
+impl<N: Nic> Calling<N> {
+    /// Calls from `nic`.
+    pub fn new(nic: N, config: Config) -> Self {
+        Self { nic, client: Client::new(config) }
+    }
+
+    /// Opens a session. The packet leaves with the next [`flush`](Self::flush) or turn.
+    pub fn connect(&mut self, peer: Mac, now: Nanos) -> SessionId {
+        self.client.connect(peer, now, &mut SendRing(&mut self.nic))
+    }
+
+    /// As [`Client::call`]. The packet leaves with the next [`flush`](Self::flush) or turn.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        tag: u64,
+        request: &[u8],
+        now: Nanos,
+    ) -> Result<(), CallError> {
+        self.client.call(session, tag, request, now, &mut SendRing(&mut self.nic))
+    }
+
+    /// As [`Client::call_bytes`].
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call_bytes(
+        &mut self,
+        session: SessionId,
+        tag: u64,
+        request: Bytes,
+        now: Nanos,
+    ) -> Result<(), CallError> {
+        self.client.call_bytes(session, tag, request, now, &mut SendRing(&mut self.nic))
+    }
+
+    /// Ends a session.
+    pub fn close(&mut self, session: SessionId) {
+        self.client.close(session, &mut SendRing(&mut self.nic));
+    }
+
+    /// Sends what was called, and gives received slots back.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn flush(&mut self) -> Result<(), N::Error> {
+        self.nic.flush()
+    }
+
+    /// Runs a turn: receives, repeats, sends. Returns when the next is due if no frame arrives
+    /// before.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn poll(
+        &mut self,
+        now: Nanos,
+        replies: &mut impl Replies,
+    ) -> Result<Option<Nanos>, N::Error> {
+        let Self { nic, client } = self;
+        for _ in 0..BATCHES {
+            if nic.exchange(&mut ToClient { client, replies, now }) == 0 {
+                break;
+            }
+        }
+        let due = client.poll(now, replies, &mut SendRing(nic));
+        nic.flush()?;
+        Ok(due)
+    }
+
+    /// Sleeps until a frame arrives or `timeout` is over.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), N::Error> {
+        self.nic.wait(false, timeout)
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The NIC.
+    pub fn nic(&mut self) -> &mut N {
+        &mut self.nic
+    }
+}

@@ -1,0 +1,275 @@
+//! The packets: an Ethernet header, a [`Header`], and a payload.
+//!
+//! ```text
+//!   0        6        12     14                                   50
+//!   | to     | from   | type | header (36 bytes, little-endian)   | payload |
+//! ```
+
+use frame::{ETHERNET_HEADER, Mac};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The EtherType: the second of those for local experiments (IEEE 802, 9.2).
+pub const ETHERTYPE: [u8; 2] = [0x88, 0xb6];
+/// Bytes before the payload.
+pub const HEAD: usize = ETHERNET_HEADER + size_of::<Header>();
+/// The version of the protocol.
+const VERSION: u8 = 1;
+
+/// What a packet is. `C` and `S` are client and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// C: opens a session. `token` is a nonce of the client, `session` the client's number,
+    /// `fragment` the longest payload it takes, `slot` how many slots it wishes.
+    Open = 1,
+    /// S: the session is open. `token` is the session's key, `sequence` the server's number,
+    /// `fragment` the longest payload, `slot` the slots. The payload is the nonce.
+    Opened = 2,
+    /// S: no more sessions. `token` is the nonce.
+    Refused = 3,
+    /// C: a fragment of a request.
+    Request = 4,
+    /// S: a fragment of a reply.
+    Reply = 5,
+    /// S: which fragments of a request have arrived; [`Flags::WORKING`] if all have.
+    Got = 6,
+    /// C: which fragments of a reply have arrived, or a question for the state of a request.
+    Pull = 7,
+    /// S: the session of this `token` is unknown.
+    Gone = 8,
+    /// C: the session ends.
+    Close = 9,
+}
+
+impl Kind {
+    const ALL: [Self; 9] = [
+        Self::Open,
+        Self::Opened,
+        Self::Refused,
+        Self::Request,
+        Self::Reply,
+        Self::Got,
+        Self::Pull,
+        Self::Gone,
+        Self::Close,
+    ];
+
+    #[inline]
+    fn of(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte).wrapping_sub(1)).copied()
+    }
+}
+
+/// Bits of a header's `flags`.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags;
+
+impl Flags {
+    /// The header's checksum is set.
+    pub const SUMMED: u8 = 1;
+    /// Of [`Kind::Pull`]: a timer has expired, so all fragments in flight may be lost.
+    /// Of [`Kind::Got`]: the answer to such a packet.
+    pub const EXPIRED: u8 = 2;
+    /// Of [`Kind::Got`]: the request is complete, and a handler works on it.
+    pub const WORKING: u8 = 4;
+    /// Of a fragment: the sender asks for a report.
+    pub const ASKS: u8 = 8;
+}
+
+/// The header, after Ethernet's.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    pub(super) version: u8,
+    pub kind: u8,
+    /// The slot of the session.
+    pub slot: u8,
+    pub flags: u8,
+    /// The session: the server's number in packets to the server, the client's in those to it.
+    pub session: U32,
+    /// The session's key.
+    pub token: U64,
+    /// The number of the request within its slot.
+    pub sequence: U32,
+    /// Bytes of the whole message.
+    pub len: U32,
+    /// Number of this fragment; of `Got` and `Pull`: the first that is missing.
+    pub fragment: U16,
+    /// How many fragments the sender of this packet may be sent at once.
+    pub credits: U16,
+    /// Bytes of the payload. Short frames are padded.
+    pub(super) payload: U16,
+    pub(super) reserved: U16,
+    pub(super) checksum: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == 36);
+
+impl Header {
+    pub fn new(kind: Kind) -> Self {
+        Self { version: VERSION, kind: kind as u8, ..Self::default() }
+    }
+}
+
+/// A packet that was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'f> {
+    pub kind: Kind,
+    pub from: Mac,
+    pub header: Header,
+    pub payload: &'f [u8],
+}
+
+impl Packet<'_> {
+    /// Whether this is one whole message.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.header.len.get() as usize == self.payload.len() && self.header.fragment.get() == 0
+    }
+
+    /// The bit map of `Got` and `Pull`, or the nonce of `Opened`.
+    pub fn word(&self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.payload.first_chunk()?))
+    }
+}
+
+/// Why a frame is no packet for this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// Another protocol, or another host's.
+    Foreign,
+    /// It is cut short, or its fields contradict each other.
+    Malformed,
+    /// Its checksum is wrong, or missing where one is required.
+    Checksum,
+}
+
+/// Checks a frame to `own`. With `summed`, packets without a checksum are refused.
+#[inline]
+pub fn parse(frame: &[u8], own: Mac, summed: bool) -> Result<Packet<'_>, Bad> {
+    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_HEADER>().ok_or(Bad::Foreign)?;
+    if ethernet[12..] != ETHERTYPE || ethernet[..6] != own.octets() {
+        return Err(Bad::Foreign);
+    }
+    let (header, rest) = Header::read_from_prefix(rest).map_err(|_| Bad::Malformed)?;
+    let payload = rest.get(..header.payload.get().into()).ok_or(Bad::Malformed)?;
+    if header.version != VERSION {
+        return Err(Bad::Malformed);
+    }
+    let is_summed = header.flags & Flags::SUMMED != 0;
+    if summed && !is_summed || is_summed && checksum(&header, payload) != header.checksum.get() {
+        return Err(Bad::Checksum);
+    }
+    let kind = Kind::of(header.kind).ok_or(Bad::Malformed)?;
+    let [_, _, _, _, _, _, from @ .., _, _] = *ethernet;
+    Ok(Packet { kind, from: Mac::new(from), header, payload })
+}
+
+/// Writes the head of a packet whose `payload` bytes lie behind it already. Returns the frame's
+/// length.
+#[inline]
+pub fn seal(
+    out: &mut [u8],
+    ends: (Mac, Mac),
+    mut header: Header,
+    payload: usize,
+    sum: bool,
+) -> usize {
+    let Some((head, rest)) = out.split_first_chunk_mut::<HEAD>() else { return 0 };
+    let (to, from) = ends;
+    head[..6].copy_from_slice(&to.octets());
+    head[6..12].copy_from_slice(&from.octets());
+    head[12..14].copy_from_slice(&ETHERTYPE);
+    header.payload = U16::new(payload as u16);
+    header.checksum = U32::ZERO;
+    if sum {
+        header.flags |= Flags::SUMMED;
+        let payload = rest.get(..payload).unwrap_or_default();
+        header.checksum = U32::new(checksum(&header, payload));
+    }
+    head[ETHERNET_HEADER..].copy_from_slice(header.as_bytes());
+    HEAD + payload
+}
+
+/// Odd constants with as many ones as zeros.
+const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
+
+/// Folds a product, so that each bit of `a` and `b` reaches the result.
+#[inline(always)]
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The checksum of header (its own field taken as zero) and payload. It finds errors of memory and
+/// links, and is no proof of who sent it.
+fn checksum(header: &Header, payload: &[u8]) -> u32 {
+    let mut zeroed = *header;
+    zeroed.checksum = U32::ZERO;
+    let sum = fold(fold(payload.len() as u64, zeroed.as_bytes()), payload);
+    (sum ^ sum >> 32) as u32
+}
+
+fn fold(mut sum: u64, bytes: &[u8]) -> u64 {
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (pairs, odd) = words.as_chunks::<2>();
+    for [a, b] in pairs {
+        sum = mix(word(a) ^ KEYS[0] ^ sum, word(b) ^ KEYS[1]) ^ sum.rotate_left(23);
+    }
+    for a in odd {
+        sum = mix(word(a) ^ KEYS[0], sum ^ KEYS[1]);
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(word(&last) ^ KEYS[0], sum ^ KEYS[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: (Mac, Mac) = (Mac::local(1), Mac::local(2));
+
+    fn packet(payload: &[u8], sum: bool) -> Vec<u8> {
+        let mut out = vec![0; HEAD + payload.len()];
+        out[HEAD..].copy_from_slice(payload);
+        let header = Header { slot: 3, len: U32::new(9), ..Header::new(Kind::Request) };
+        assert_eq!(seal(&mut out, ENDS, header, payload.len(), sum), out.len());
+        out
+    }
+
+    #[test]
+    fn a_packet_is_read_as_it_was_written_and_padding_is_ignored() {
+        let mut frame = packet(b"hello", true);
+        frame.resize(60, 7);
+        let read = parse(&frame, ENDS.0, true).unwrap();
+        assert_eq!((read.kind, read.from, read.header.slot), (Kind::Request, ENDS.1, 3));
+        assert_eq!(read.payload, b"hello");
+        assert_eq!(parse(&frame, ENDS.1, true).unwrap_err(), Bad::Foreign);
+    }
+
+    #[test]
+    fn each_flipped_bit_after_the_ethernet_header_is_found() {
+        let frame = packet(&[0x5a; 45], true);
+        for bit in 8 * ETHERNET_HEADER..8 * frame.len() {
+            let mut frame = frame.clone();
+            frame[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&frame, ENDS.0, true).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn packets_that_are_cut_or_lack_a_required_checksum_are_refused() {
+        let frame = packet(b"hello", false);
+        assert!(parse(&frame, ENDS.0, false).is_ok());
+        assert_eq!(parse(&frame, ENDS.0, true).unwrap_err(), Bad::Checksum);
+        for len in 0..frame.len() {
+            assert!(parse(&frame[..len], ENDS.0, false).is_err(), "{len} bytes");
+        }
+        let mut kind = frame;
+        kind[ETHERNET_HEADER + 1] = 10;
+        assert_eq!(parse(&kind, ENDS.0, false).unwrap_err(), Bad::Malformed);
+    }
+}

@@ -1,0 +1,243 @@
+//! Threads for handlers that take long: a ring of slots between the thread that serves and others.
+//!
+//! The serving thread fills slots in order. Workers claim them without locks, one by one. A reply
+//! leaves as soon as its worker is done; slots are used again in order.
+
+use std::fmt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use tcp::Bytes;
+
+use super::server::Call;
+
+/// How long a worker polls for requests before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What a slot holds.
+mod state {
+    /// A request, from when it was posted until its worker is done.
+    pub const POSTED: u8 = 0;
+    /// A reply.
+    pub const DONE: u8 = 1;
+    /// Nothing: the reply was taken.
+    pub const FREE: u8 = 2;
+}
+
+#[derive(Debug, Default)]
+struct Job {
+    call: Option<Call>,
+    request: Vec<u8>,
+    reply: Bytes,
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Slot {
+    /// # Protocol
+    /// A worker stores `DONE` with release after it has written the reply; the serving thread loads
+    /// it with acquire. All other values are the serving thread's own.
+    state: AtomicU8,
+    /// Held by the serving thread while the slot is free or done, and by the worker that claimed it
+    /// between; never by both, so `lock` never waits.
+    job: Mutex<Job>,
+}
+
+#[derive(Debug)]
+struct Bay {
+    slots: Box<[Slot]>,
+    /// # Protocol
+    /// How many requests were posted. The serving thread stores it with release after it has filled
+    /// the slot; workers load it with acquire.
+    posted: AtomicU64,
+    /// # Protocol
+    /// How many requests were claimed. A worker that exchanges `n` for `n + 1` has claimed slot `n`;
+    /// what the slot holds is ordered by `posted`.
+    claimed: AtomicU64,
+    /// # Protocol
+    /// How many requests are done: a hint that the serving thread has slots to look at. Workers add
+    /// with release after `state`.
+    done: AtomicU64,
+    /// # Protocol
+    /// How many workers sleep. A worker adds itself, fences, looks at `posted` once more and sleeps;
+    /// the serving thread stores `posted`, fences and looks here. One of them sees the other.
+    asleep: AtomicU64,
+    /// # Protocol
+    /// The serving thread is gone. A flag of its own: nothing is ordered by it.
+    is_over: AtomicBool,
+    sleepers: Mutex<Vec<Thread>>,
+}
+
+/// Makes a ring of `slots` slots: the end of the thread that serves, and that of the workers, which
+/// each of them clones.
+#[must_use]
+pub fn bay(slots: usize) -> (Dispatch, Worker) {
+    let slot = |_| Slot { state: AtomicU8::new(state::FREE), job: Mutex::default() };
+    let bay = Arc::new(Bay {
+        slots: (0..slots.clamp(1, 1 << 16)).map(slot).collect(),
+        posted: AtomicU64::new(0),
+        claimed: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        asleep: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        sleepers: Mutex::default(),
+    });
+    (Dispatch { bay: Arc::clone(&bay), head: 0, tail: 0, seen: 0 }, Worker { bay })
+}
+
+impl Bay {
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[(number % self.slots.len() as u64) as usize]
+    }
+
+    fn wake(&self) {
+        let sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers.iter().for_each(Thread::unpark);
+    }
+}
+
+/// The end of the thread that serves.
+pub struct Dispatch {
+    bay: Arc<Bay>,
+    /// Requests that were posted.
+    head: u64,
+    /// The oldest whose slot is not free again.
+    tail: u64,
+    /// Done requests whose replies were taken.
+    seen: u64,
+}
+
+impl fmt::Debug for Dispatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dispatch({} of {} slots)", self.outstanding(), self.bay.slots.len())
+    }
+}
+
+impl Dispatch {
+    /// Slots in use.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        (self.head - self.tail) as usize
+    }
+
+    /// Hands a request to the workers; false if no slot is free. A handler answers
+    /// [`Answer::Later`](super::Answer::Later) or [`Answer::Busy`](super::Answer::Busy) then.
+    pub fn post(&mut self, call: Call, request: &[u8]) -> bool {
+        if self.outstanding() == self.bay.slots.len() {
+            return false;
+        }
+        let slot = self.bay.slot(self.head);
+        let mut job = slot.job.lock().unwrap_or_else(PoisonError::into_inner);
+        job.call = Some(call);
+        job.request.clear();
+        job.request.extend_from_slice(request);
+        drop(job);
+        slot.state.store(state::POSTED, Relaxed);
+        self.head += 1;
+        self.bay.posted.store(self.head, Release);
+        fence(SeqCst);
+        if self.bay.asleep.load(Relaxed) > 0 {
+            self.bay.wake();
+        }
+        true
+    }
+
+    /// Takes the replies that are there, for [`Server::answer`](super::Server::answer).
+    pub fn collect(&mut self, mut reply: impl FnMut(Call, Bytes)) {
+        let done = self.bay.done.load(Acquire);
+        if done == self.seen {
+            return;
+        }
+        self.seen = done;
+        for number in self.tail..self.head {
+            let slot = self.bay.slot(number);
+            if slot.state.load(Acquire) == state::DONE {
+                let mut job = slot.job.lock().unwrap_or_else(PoisonError::into_inner);
+                let (call, bytes) = (job.call.take(), std::mem::take(&mut job.reply));
+                slot.state.store(state::FREE, Relaxed);
+                if let Some(call) = call {
+                    reply(call, bytes);
+                }
+            }
+        }
+        while self.tail < self.head && self.bay.slot(self.tail).state.load(Relaxed) == state::FREE {
+            self.tail += 1;
+        }
+    }
+}
+
+impl Drop for Dispatch {
+    fn drop(&mut self) {
+        self.bay.is_over.store(true, SeqCst);
+        self.bay.wake();
+    }
+}
+
+/// A worker's end.
+#[derive(Clone)]
+pub struct Worker {
+    bay: Arc<Bay>,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Worker")
+    }
+}
+
+impl Worker {
+    /// Answers requests by `work` in this thread, until the serving thread drops its end.
+    pub fn run(&self, mut work: impl FnMut(Call, &[u8]) -> Bytes) {
+        let thread = std::thread::current();
+        let sleepers = || self.bay.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers().push(thread);
+        let mut last = Instant::now();
+        while !self.bay.is_over.load(SeqCst) {
+            if self.serve_one(&mut work) {
+                last = Instant::now();
+            } else if last.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Claims a request and answers it; false if there is none.
+    pub fn serve_one(&self, work: &mut impl FnMut(Call, &[u8]) -> Bytes) -> bool {
+        let bay = &self.bay;
+        let mut number = bay.claimed.load(Relaxed);
+        loop {
+            if number == bay.posted.load(Acquire) {
+                return false;
+            }
+            match bay.claimed.compare_exchange_weak(number, number + 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(other) => number = other,
+            }
+        }
+        let slot = bay.slot(number);
+        let mut job = slot.job.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(call) = job.call {
+            job.reply = work(call, &job.request);
+        }
+        drop(job);
+        slot.state.store(state::DONE, Release);
+        bay.done.fetch_add(1, Release);
+        true
+    }
+
+    fn sleep(&self) {
+        let bay = &self.bay;
+        bay.asleep.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        let is_idle = bay.claimed.load(Relaxed) == bay.posted.load(Relaxed);
+        if is_idle && !bay.is_over.load(SeqCst) {
+            std::thread::park();
+        }
+        bay.asleep.fetch_sub(1, SeqCst);
+    }
+}
