@@ -8,8 +8,8 @@ use crate::{atomics, house, perf, registers, size};
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Targets without an operating system, and the crates that are built for them.
 const BARE: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
-const BARE_CRATES: [&str; 4] =
-    ["-ptoklat-frame", "-ptoklat-shmem", "-ptoklat-abi", "-ptoklat-driver"];
+const BARE_CRATES: [&str; 5] =
+    ["-ptoklat-frame", "-ptoklat-shmem", "-ptoklat-abi", "-ptoklat-driver", "-ptoklat-tcp"];
 
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();

@@ -68,9 +68,6 @@
 //!
 //! ## Not here yet
 //!
-//! The crate uses `core` and `alloc` only, but `frame` and the workspace's `thiserror` use `std`:
-//! for a target without `std` these two must change.
-//!
 //! Pacing, HyStart, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the
 //! stream), black hole detection (RFC 4821), AccECN, per-route metrics.
 #![cfg_attr(not(test), no_std)]

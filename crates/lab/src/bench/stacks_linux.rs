@@ -85,9 +85,11 @@ impl Hosts {
         Ok(Running(child))
     }
 
-    /// Selects cubic, if available; returns the algorithm in use.
+    /// Selects cubic, if available; returns the algorithm in use. The kernel lets a namespace have
+    /// algorithms only that the host allows.
     fn use_cubic(&self, end: &str) -> Result<String> {
         const NAME: &str = "net.ipv4.tcp_congestion_control";
+        let _allowed = Allowed::cubic();
         let _ = done(&mut self.run(end, &format!("sysctl -qw {NAME}=cubic")));
         let used = done(&mut self.run(end, &format!("sysctl -n {NAME}")))?;
         Ok(String::from_utf8_lossy(&used.stdout).trim().to_owned())
@@ -96,6 +98,29 @@ impl Hosts {
     fn without_offloads(&self, end: &str, device: &str) -> Result<()> {
         done(&mut self.run(end, &format!("ethtool -K {device} tso off gso off gro off tx off")))?;
         Ok(())
+    }
+}
+
+/// The host's list of congestion control algorithms that namespaces may have, with cubic; restored
+/// on drop.
+struct Allowed(String);
+
+impl Allowed {
+    const FILE: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+    fn cubic() -> Option<Self> {
+        let before = std::fs::read_to_string(Self::FILE).ok()?;
+        let is_there = before.split_whitespace().any(|name| name == "cubic");
+        if is_there || std::fs::write(Self::FILE, format!("{} cubic", before.trim())).is_err() {
+            return None;
+        }
+        Some(Self(before))
+    }
+}
+
+impl Drop for Allowed {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::FILE, &self.0);
     }
 }
 
@@ -143,15 +168,13 @@ pub fn plain(lab: &Lab) -> Result<f64> {
     iperf3(lab, false)
 }
 
-/// Seconds of user and kernel time of a namespace's nginx workers.
+/// Seconds that the main threads of processes have spent on a core. nginx's workers have no others.
 fn cpu_of(pids: &[u32]) -> f64 {
-    let ticks = |pid: &u32| -> Option<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let rest = stat.rsplit_once(')')?.1;
-        let mut words = rest.split_whitespace().skip(11);
-        Some(words.next()?.parse::<u64>().ok()? + words.next()?.parse::<u64>().ok()?)
+    let nanos = |pid: &u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        stat.split(' ').next()?.parse().ok()
     };
-    pids.iter().filter_map(ticks).sum::<u64>() as f64 / 100.0
+    pids.iter().filter_map(nanos).sum::<u64>() as f64 / 1e9
 }
 
 /// Seconds of user and kernel time of this process's children that have ended.
