@@ -2,21 +2,11 @@
 //! a tap.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+mod house;
 
-/// A program that is terminated with the test. A killed daemon would leave its switches running.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
-}
+use house::{Daemon, Running, wait_for};
 
 fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
@@ -24,28 +14,6 @@ fn skip(test: &str, why: &str) {
     };
     let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
     log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
-}
-
-/// Returns a program beside this test. Builds it if only this package was built.
-fn program(path: &str, build: &[&str]) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.ancestors().nth(2).unwrap().join(path);
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        assert!(Command::new(cargo).arg("build").args(build).status().unwrap().success());
-    }
-    program
-}
-
-fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(it) = it() {
-            return it;
-        }
-        assert!(Instant::now() < deadline, "no {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// A network namespace, which lives as long as a process in it.
@@ -91,37 +59,22 @@ impl Namespace {
 
 /// A daemon with a tap in the namespace, and an example program on another port.
 struct House {
-    dir: tempfile::TempDir,
     namespace: Namespace,
     // Dropped in this order.
     _guest: Running,
-    _daemon: Running,
+    daemon: Daemon,
 }
 
 impl House {
     fn new(test: &str, example: &str) -> Option<Self> {
         let namespace = Namespace::new().map_err(|why| skip(test, why)).ok()?;
-        let toklat = program("toklat", &["--package=toklat", "--bin=toklat"]);
-        let at = format!("examples/{example}");
-        let example = program(&at, &["--package=toklat-guest", "--example", example]);
-        let dir = tempfile::tempdir().unwrap();
-        let start = |program: &Path, args: &[&str]| {
-            let mut command = Command::new(program);
-            command.args(args).env("TOKLAT_DIR", dir.path()).stdin(Stdio::null());
-            command
-        };
-        let daemon = Running(start(&toklat, &["daemon"]).spawn().unwrap());
-        wait_for("daemon", || dir.path().join("attach.sock").exists().then_some(()));
+        let daemon = Daemon::start();
         let id = namespace.id();
-        let tap = ["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id];
-        for args in [&["switch", "add", "vale0"][..], &tap] {
-            let out = start(&toklat, args).output().unwrap();
-            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        }
+        daemon.toklat(&["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id]);
         let out = namespace.run(&["ip", "address", "add", "10.9.0.1/24", "dev", "tkguest0"]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let guest = start(&example, &["vale0:guest", "10.9.0.2/24"]).spawn().unwrap();
-        Some(Self { dir, namespace, _guest: Running(guest), _daemon: daemon })
+        let guest = daemon.example(example, &["vale0:guest", "10.9.0.2/24"]).spawn().unwrap();
+        Some(Self { namespace, _guest: Running(guest), daemon })
     }
 
     fn curl(&self, args: &[&str]) -> Vec<u8> {
@@ -146,7 +99,7 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     let head = String::from_utf8(house.curl(&["--head", url])).unwrap();
     assert!(head.contains("Content-Length: 1048576"), "{head}");
     // The server recognizes the document's tag.
-    let tags = house.dir.path().join("tags");
+    let tags = house.daemon.dir().join("tags");
     let tags = tags.to_str().unwrap();
     house.curl(&["--etag-save", tags, "--output", "/dev/null", url]);
     let args = ["--etag-compare", tags, "--write-out", "%{http_code}", url];
@@ -165,7 +118,7 @@ fn a_memcached_client_stores_and_finds_values_in_kv() {
         return skip(test, "memccat is missing (libmemcached-tools)");
     }
     let Some(house) = House::new(test, "kv") else { return };
-    let file = house.dir.path().join("value");
+    let file = house.daemon.dir().join("value");
     let value: Vec<u8> = (0..100_000u32).map(|i| b'a' + (i * 7 % 26) as u8).collect();
     std::fs::write(&file, &value).unwrap();
     let file = file.to_str().unwrap();

@@ -10,7 +10,7 @@ use tcp::{Bytes, Nanos};
 use super::client::{CallError, Client, Replies, SessionId};
 use super::server::{Call, Handler, Server};
 use super::{Config, Dispatch};
-use crate::nic::{Exchange, Frame, Nic, Room, SendRing};
+use crate::nic::{BATCH, Exchange, Frame, Nic, Room, SendRing};
 
 /// Most batches of frames in a turn.
 const BATCHES: usize = 4;
@@ -64,9 +64,10 @@ impl<N: Nic, H: Handler> Serving<N, H> {
         let Self { nic, server, handler } = self;
         let mut frames = 0;
         for _ in 0..BATCHES {
-            match nic.exchange(&mut ToServer { server, handler, now }) {
-                0 => break,
-                more => frames += more,
+            let more = nic.exchange(&mut ToServer { server, handler, now });
+            frames += more;
+            if more < BATCH {
+                break;
             }
         }
         server.poll(&mut SendRing(nic));
@@ -198,7 +199,7 @@ impl<N: Nic> Calling<N> {
     ) -> Result<Option<Nanos>, N::Error> {
         let Self { nic, client } = self;
         for _ in 0..BATCHES {
-            if nic.exchange(&mut ToClient { client, replies, now }) == 0 {
+            if nic.exchange(&mut ToClient { client, replies, now }) < BATCH {
                 break;
             }
         }

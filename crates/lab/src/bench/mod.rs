@@ -5,6 +5,7 @@
 //! the floor program and the runners of peers.
 
 mod broadcast;
+mod calls;
 mod figure;
 mod guests;
 mod inline;

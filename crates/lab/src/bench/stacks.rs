@@ -99,7 +99,7 @@ impl<S: App, C: App> World<S, C> {
 }
 
 /// Seconds that this thread has spent on a core.
-fn busy(start: Instant) -> f64 {
+pub fn busy(start: Instant) -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = stat.and_then(|stat| stat.split(' ').next()?.parse::<u64>().ok());
     nanos.map_or_else(|| start.elapsed().as_secs_f64(), |nanos| nanos as f64 / 1e9)

@@ -1,8 +1,8 @@
 //! The rows of `toklat bench guest`, and the bars that they must clear. All times are core times.
 
 use super::peer::Peer;
-use super::rows::{Better, Row};
-use super::{stacks, stacks_linux};
+use super::rows::{Better, Row, less};
+use super::{calls, isolated, stacks, stacks_linux};
 
 const TCP: &str = "core 0: sender, switch and receiver in one thread, copies into and out of both \
     applications; Gb/s a second of its time. Peer: both ends of iperf3 on core 0";
@@ -10,6 +10,9 @@ const LOSS: &str = "the same, frames lost at random in both directions. Peer: wi
 const HTTP: &str = "core 0: httpd, switch and load generator in one thread, 16 connections, offloads, documents sent \
     from where they lie; pages a second of its time. Peer: nginx on core 1, wrk on core 0, pages a second of the busier's time";
 const CONNECTIONS: &str = "pages of 64 bytes over 10,000 connections, all busy. Peer: over 16";
+
+const RPC_RINGS: &str = "core 0: 1,000 sessions ask at once, client, switch and server in one thread; us until \
+    half of them have replies. The client's ring has as many slots, so bursts are cut to it, too";
 
 const fn tcp(
     id: &'static str,
@@ -32,6 +35,31 @@ macro_rules! http {
             ours: |lab| stacks::pages(lab, $len, 16),
             peer: Peer::Toklat("nginx", |lab| stacks_linux::pages(lab, $len)),
         }
+    };
+}
+
+macro_rules! rpc {
+    ($id:literal, $bar:literal, $n:literal, $len:literal) => {
+        less(
+            $id,
+            "us",
+            $bar,
+            concat!(
+                "core 0: client, switch and server in one thread, which polls; ",
+                $n,
+                " requests at once, ",
+                $len,
+                " bytes each way; us for each"
+            ),
+            |lab| calls::burst(lab, $n, $len),
+            Peer::None,
+        )
+    };
+}
+
+macro_rules! rings {
+    ($id:literal, $slots:literal) => {
+        less($id, "us", "-", RPC_RINGS, |lab| calls::rings(lab, $slots), Peer::None)
     };
 }
 
@@ -80,4 +108,58 @@ pub const ROWS: &[Row] = &[
     http!("guest.http.50k", "ratio >= 1.2", 50 << 10),
     http!("guest.http.100k", "ratio >= 1.2", 100 << 10),
     http!("guest.http.1m", "ratio >= 1.2", 1 << 20),
+    rpc!("guest.rpc.rtt", "<= 0.40, p99 <= 1", 1, 10),
+    rpc!("guest.rpc.rtt.100", "<= 0.40, p99 <= 1", 1, 100),
+    less(
+        "guest.rpc.rtt.daemon",
+        "us",
+        "ratio >= 0.71",
+        "core 0: client and server in one thread; core 1: the switch's worker, polling; 10 bytes. Peer: bare \
+         frames, switch.rtt.daemon",
+        calls::round_trip_daemon,
+        Peer::Toklat("bare frames", isolated::round_trip),
+    ),
+    Row {
+        id: "guest.rpc.rate",
+        unit: "M/s",
+        bar: ">= 14",
+        better: Better::More,
+        how: "core 0: client, switch and server in one thread, 8 sessions with 8 requests of 10 bytes each; a \
+              second of its time",
+        ours: calls::rate,
+        peer: Peer::None,
+    },
+    tcp(
+        "guest.rpc.bulk",
+        ">= 60",
+        "core 0: client, switch and server in one thread; messages of 8 MiB, put together at the server; \
+         MTU 9000; a second of its time. Peer: MTU 1500",
+        |lab| calls::bulk(lab, 9000),
+        Peer::Toklat("MTU 1500", |lab| calls::bulk(lab, 1500)),
+    ),
+    less(
+        "guest.rpc.workers",
+        "us",
+        "-",
+        "round trip of 10 bytes that a thread on core 1 answers: with both hand-overs. Peer: the handler runs in \
+         the thread that serves",
+        calls::workers,
+        Peer::Toklat("no hand-over", |lab| calls::burst(lab, 1, 10)),
+    ),
+    rpc!("guest.burst.1", "-", 1, 10),
+    rpc!("guest.burst.2", "-", 2, 10),
+    rpc!("guest.burst.10", "-", 10, 10),
+    less(
+        "guest.first",
+        "us",
+        "-",
+        "core 0: one thread sleeps for 10 ms, then makes one request; inline. Peer: without the pause",
+        calls::first,
+        Peer::Toklat("no pause", |lab| calls::burst(lab, 1, 10)),
+    ),
+    rings!("guest.rings.16", 16),
+    rings!("guest.rings.64", 64),
+    rings!("guest.rings.256", 256),
+    rings!("guest.rings.1024", 1024),
+    rings!("guest.rings.4096", 4096),
 ];
