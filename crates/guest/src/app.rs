@@ -79,6 +79,13 @@ pub struct Io<'a> {
     now: Nanos,
 }
 
+impl<'a> Io<'a> {
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn new(line: &'a mut Line, now: Nanos) -> Self {
+        Self { line, now }
+    }
+}
+
 impl Io<'_> {
     /// Sends `bytes` without copying them.
     pub fn send(&mut self, bytes: Bytes) {
@@ -315,6 +322,29 @@ impl<A: App> Receive for Connections<A> {
             Wish::Close | Wish::Abort => data.len(),
         })
         .unwrap_or(0)
+    }
+}
+
+/// What a fuzzer needs, which has no TCP.
+#[cfg(any(test, feature = "fuzz"))]
+impl Line {
+    /// A connection that no machine knows.
+    pub(crate) fn loose() -> Option<Self> {
+        let end = |host: u8| (std::net::IpAddr::V4([10, 0, 0, host].into()), u16::from(host));
+        Some(Self::new(Flow::new(end(1), end(2))?))
+    }
+
+    /// Whether the application has neither ended nor closed it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.wish == Wish::Open
+    }
+
+    /// Moves what was sent to the end of `to`; false if there was nothing.
+    pub(crate) fn take(&mut self, to: &mut Vec<u8>) -> bool {
+        let had = !self.out.is_empty();
+        self.out.drain(..).for_each(|bytes| to.extend_from_slice(&bytes));
+        self.queued = 0;
+        had
     }
 }
 

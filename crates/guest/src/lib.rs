@@ -68,6 +68,8 @@
 mod app;
 pub mod apps;
 mod counters;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod guest;
 mod input;
 mod link;

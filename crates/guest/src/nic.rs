@@ -204,6 +204,8 @@ pub struct RingNic {
     arena: Option<Box<[u8]>>,
     /// Private memory for a frame that is not built in its slot.
     scratch: Vec<u8>,
+    /// Bytes that a slot takes.
+    slot: usize,
 }
 
 impl RingNic {
@@ -212,7 +214,8 @@ impl RingNic {
     #[must_use]
     pub fn new(port: Port) -> Self {
         let len = ARENA.max(2 * MAX_SEGMENTED as usize);
-        Self { port, arena: Some(vec![0; len].into_boxed_slice()), scratch: Vec::new() }
+        let arena = Some(vec![0; len].into_boxed_slice());
+        Self { slot: slot_bytes(&port), port, arena, scratch: Vec::new() }
     }
 
     /// Makes a NIC that lends received frames in place, without a copy.
@@ -225,7 +228,7 @@ impl RingNic {
     #[allow(unsafe_code, reason = "the promise is the caller's")]
     #[must_use]
     pub unsafe fn in_place(port: Port) -> Self {
-        Self { port, arena: None, scratch: Vec::new() }
+        Self { slot: slot_bytes(&port), port, arena: None, scratch: Vec::new() }
     }
 
     /// The port.
@@ -235,8 +238,12 @@ impl RingNic {
     }
 
     fn slot_bytes(&self) -> usize {
-        (self.port.rings().buf_usable as usize).min(u16::MAX.into()).max(1)
+        self.slot
     }
+}
+
+fn slot_bytes(port: &Port) -> usize {
+    (port.rings().buf_usable as usize).min(u16::MAX.into()).max(1)
 }
 
 impl fmt::Debug for RingNic {
@@ -459,13 +466,13 @@ impl Nic for RingNic {
     #[inline]
     fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
         let in_place = self.arena.is_none();
-        let out = self.port.send(max.div_ceil(self.port.rings().buf_usable.max(1) as usize));
+        let out = self.port.send(if max <= self.slot { 1 } else { usize::MAX });
         SlotRoom { out, scratch: &mut self.scratch, in_place, max_frame: max }.build(max, build)
     }
 
     fn exchange(&mut self, to: &mut impl Exchange) -> usize {
         let (max_frame, in_place) = (self.max_frame(), self.arena.is_none());
-        let Self { port, arena, scratch } = self;
+        let Self { port, arena, scratch, .. } = self;
         let Some((out, incoming)) = port.queue(0).both(usize::MAX, BATCH) else { return 0 };
         let mut room = SlotRoom { out, scratch, in_place, max_frame };
         #[allow(unsafe_code, reason = "frames are lent where they lie")]

@@ -31,8 +31,10 @@ mod workers;
 
 use std::num::NonZeroU16;
 
-use frame::Mac;
+use frame::{ETHERNET_HEADER, Mac};
 use tcp::Nanos;
+
+use crate::nic::Room;
 
 pub use client::{CallError, Client, ClientCounters, Failure, Replies, SessionId};
 pub use host::{Calling, Serving};
@@ -55,6 +57,8 @@ pub struct Config {
     /// Packets carry a checksum, and those without one are dropped. Frames between ring ports stay
     /// in memory, and do without.
     pub checksum: bool,
+    /// Most bytes of a frame after the Ethernet header. It is lowered to what the NIC can send.
+    pub mtu: u16,
     /// Slots of a session: requests that it has at once. At most [`MAX_SLOTS`].
     pub slots: u8,
     /// Most fragments that may be in flight to this end, of one session.
@@ -85,6 +89,7 @@ impl Config {
         Self {
             mac,
             checksum: true,
+            mtu: 1500,
             slots: 8,
             credits: 32,
             receive_room: 256,
@@ -100,6 +105,11 @@ impl Config {
 
     fn slots(&self) -> u8 {
         self.slots.clamp(1, MAX_SLOTS)
+    }
+
+    /// The longest payload of frames to `room`.
+    fn fragment(&self, room: &impl Room) -> Option<NonZeroU16> {
+        fragment_of(room.max_frame().min(ETHERNET_HEADER + usize::from(self.mtu)))
     }
 
     fn max_message(&self) -> usize {

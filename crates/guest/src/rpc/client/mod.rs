@@ -13,9 +13,9 @@ use frame::Mac;
 use tcp::{Bytes, Nanos};
 use zerocopy::little_endian::{U16, U32, U64};
 
+use super::Config;
 use super::fragments::{Assembly, Sending};
 use super::wire::{self, HEAD, Header, Kind};
-use super::{Config, fragment_of};
 use crate::nic::Room;
 
 /// Requests to this length are kept in the slot itself.
@@ -306,7 +306,7 @@ impl Client {
             slot: self.config.slots(),
             session: U32::new(number as u32),
             token: U64::new(session.token),
-            fragment: U16::new(fragment_of(room.max_frame()).map_or(0, NonZeroU16::get)),
+            fragment: U16::new(self.config.fragment(room).map_or(0, NonZeroU16::get)),
             ..Header::new(Kind::Open)
         };
         self.control(peer, header, &[], room);

@@ -21,6 +21,8 @@ use crate::nic::Room;
 const SWEEP: usize = 4;
 /// Most slots that [`Server::poll`] sends for.
 const TURN: usize = 16;
+/// Most memory that is kept for the next long request.
+const SPARE: usize = 4;
 
 /// Names a request that a handler answers later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,6 +126,8 @@ pub struct Server {
     hand: usize,
     /// Slots with something to send.
     ready: VecDeque<(u32, u8)>,
+    /// Memory for long requests.
+    spare: Vec<Vec<u8>>,
     random: RandomState,
     granted: u16,
     counters: ServerCounters,
@@ -144,6 +148,7 @@ impl Server {
             budget,
             hand: 0,
             ready: VecDeque::new(),
+            spare: Vec::new(),
             random: RandomState::new(),
             granted,
             counters: ServerCounters::default(),

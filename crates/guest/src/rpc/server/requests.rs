@@ -3,7 +3,7 @@
 use tcp::Bytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::{Answer, At, Call, Handler, Server, Session, TURN};
+use super::{Answer, At, Call, Handler, SPARE, Server, Session, TURN};
 use crate::nic::Room;
 use crate::rpc::fragments::{Arrival, Assembly};
 use crate::rpc::slots::State;
@@ -56,9 +56,9 @@ impl Server {
             self.counters.memory += 1;
             return false;
         }
+        let assembly = Assembly::new(self.spare.pop().unwrap_or_default(), len, fragment.into());
         let slot = self.slot(at);
         slot.begin(packet.header.sequence.get(), State::Receiving);
-        let assembly = Assembly::new(Vec::new(), len, fragment.into());
         slot.long.get_or_insert_default().assembly = Some(assembly);
         self.charge(at, before);
         true
@@ -103,6 +103,9 @@ impl Server {
             _ => {
                 let peer = self.sessions[at.session].peer;
                 self.budget.change(peer, len, 0);
+                if self.spare.len() < SPARE {
+                    self.spare.push(assembly.into_bytes());
+                }
             }
         }
     }

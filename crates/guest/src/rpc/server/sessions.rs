@@ -18,7 +18,7 @@ impl Server {
         let known = self.nonces.get(&(packet.from, nonce)).copied();
         let number = match known {
             Some(number) => Some(number),
-            None => self.add(packet, now, room.max_frame()),
+            None => self.add(packet, now, room),
         };
         let Some(number) = number else {
             self.counters.refused += 1;
@@ -40,9 +40,11 @@ impl Server {
     }
 
     /// Makes a session, if there is room for one.
-    fn add(&mut self, packet: &Packet<'_>, now: Nanos, max_frame: usize) -> Option<u32> {
+    fn add(&mut self, packet: &Packet<'_>, now: Nanos, room: &impl Room) -> Option<u32> {
         self.sweep(now);
-        let fragment = fragment_of(max_frame)?
+        let fragment = self
+            .config
+            .fragment(room)?
             .min(fragment_of(HEAD + usize::from(packet.header.fragment.get()))?);
         let has_room = self.nonces.len() < self.config.max_sessions && !packet.from.is_group();
         if !has_room || !self.budget.open(packet.from) {

@@ -1,0 +1,229 @@
+//! What fuzzers drive: conversations with applications, and RPC's two ends.
+
+use std::collections::{HashSet, VecDeque};
+
+use frame::Mac;
+use tcp::{Full, Nanos};
+
+use crate::app::{App, Io, Line};
+use crate::nic::Room;
+use crate::rpc::{Answer, Call, Client, Config, ETHERTYPE, Failure, Server, SessionId};
+
+/// The longest piece that an application is offered.
+const PIECE: usize = 16 << 10;
+
+/// Lets an application read `input` as a peer's stream, cut into pieces of the lengths in `cuts`,
+/// in turn. Returns what it sends, to the end of its stream.
+pub fn converse<A: App>(app: &mut A, input: &[u8], cuts: &[u8]) -> Vec<u8> {
+    let now = Nanos(Nanos::SECOND);
+    let mut sent = Vec::new();
+    let Some(mut line) = Line::loose() else { return sent };
+    let mut conn = app.accepted(&mut Io::new(&mut line, now));
+    let (mut from, mut to, mut cuts) = (0, 0, cuts.iter().cycle());
+    while to < input.len() && line.is_open() {
+        let cut = cuts.next().map_or(input.len(), |cut| usize::from(*cut) + 1);
+        to = input.len().min(to.saturating_add(cut));
+        // What was not taken is offered again.
+        while from < to && line.is_open() {
+            let piece = &input[from..to.min(from + PIECE)];
+            let taken = app.data(&mut conn, &mut Io::new(&mut line, now), piece);
+            assert!(taken <= piece.len(), "more was taken than was there");
+            from += taken;
+            let had = line.take(&mut sent);
+            if had {
+                app.drained(&mut conn, &mut Io::new(&mut line, now));
+                line.take(&mut sent);
+            }
+            if taken == 0 && !had {
+                break;
+            }
+        }
+    }
+    app.ended(&mut conn, &mut Io::new(&mut line, now));
+    line.take(&mut sent);
+    sent
+}
+
+const CLIENT: Mac = Mac::local(1);
+const SERVER: Mac = Mac::local(2);
+
+/// A send ring of 32 frames.
+#[derive(Default)]
+struct Ring(Vec<Vec<u8>>);
+
+impl Room for Ring {
+    fn max_frame(&self) -> usize {
+        600
+    }
+
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        if self.0.len() == 32 {
+            return Err(Full);
+        }
+        let mut frame = vec![0; max];
+        let len = build(&mut frame);
+        frame.truncate(len);
+        self.0.extend((len > 0).then_some(frame));
+        Ok(())
+    }
+}
+
+/// Two ends of RPC, and the frames between them.
+struct Ends {
+    client: Client,
+    server: Server,
+    /// Whether they go to the server, and the frames.
+    air: VecDeque<(bool, Vec<u8>)>,
+    results: HashSet<u64>,
+    now: Nanos,
+}
+
+impl Ends {
+    fn deliver(&mut self, to_server: bool, frame: &[u8]) {
+        let mut ring = Ring::default();
+        let Self { client, server, results, now, .. } = self;
+        if to_server {
+            let mut handler = |_: Call, request: &[u8], reply: &mut [u8]| match request.first() {
+                Some(0) => Answer::Later,
+                Some(1) => Answer::Busy,
+                Some(2) => Answer::Whole(tcp::Bytes::from(vec![7; 40 * request.len()])),
+                _ => Answer::Here(reply.len().min(request.len())),
+            };
+            server.frame(frame, *now, &mut handler, &mut ring);
+        } else {
+            let mut replies = |_: SessionId, tag, _: Result<&[u8], Failure>| {
+                assert!(results.insert(tag), "a request has two results");
+            };
+            client.frame(frame, *now, &mut replies, &mut ring);
+        }
+        self.send(ring, !to_server);
+    }
+
+    fn send(&mut self, ring: Ring, to_server: bool) {
+        self.air.extend(ring.0.into_iter().map(|frame| (to_server, frame)));
+        self.air.truncate(256);
+    }
+
+    fn wait(&mut self, time: u64) {
+        self.now = self.now + time;
+        let (mut to_server, mut to_client) = (Ring::default(), Ring::default());
+        let results = &mut self.results;
+        let mut replies = |_: SessionId, tag, _: Result<&[u8], Failure>| {
+            assert!(results.insert(tag), "a request has two results");
+        };
+        self.client.poll(self.now, &mut replies, &mut to_server);
+        self.server.poll(&mut to_client);
+        self.send(to_server, true);
+        self.send(to_client, false);
+    }
+}
+
+/// Runs a script against both ends of RPC: each step is a byte that says what happens, and one that
+/// says where. Frames are delivered, lost, repeated, changed or made up; requests are sent; time
+/// passes. No request may have two results, and memory stays bounded. Returns the number of results.
+pub fn rpc(mut script: &[u8]) -> usize {
+    let memory = 64 << 10;
+    let config = Config { checksum: false, memory, max_sessions: 4, ..Config::new(SERVER) };
+    let mut ends = Ends {
+        client: Client::new(Config { mac: CLIENT, ..config.clone() }),
+        server: Server::new(config),
+        air: VecDeque::new(),
+        results: HashSet::new(),
+        now: Nanos(Nanos::SECOND),
+    };
+    let mut ring = Ring::default();
+    let mut session = ends.client.connect(SERVER, ends.now, &mut ring);
+    ends.send(ring, true);
+    let mut tag = 0;
+    while let [what, how, rest @ ..] = script {
+        script = rest;
+        let (how, mut ring) = (usize::from(*how), Ring::default());
+        match what % 8 {
+            0 | 1 => {
+                if let Some((to_server, frame)) = ends.air.pop_front() {
+                    ends.deliver(to_server, &frame);
+                }
+            }
+            2 => drop(ends.air.pop_front()),
+            3 => {
+                let frame = ends.air.get(how % ends.air.len().max(1)).cloned();
+                ends.air.extend(frame);
+            }
+            4 => {
+                if let (Some((_, frame)), [value, ..]) = (ends.air.front_mut(), script) {
+                    let at = 14 + how % frame.len().saturating_sub(14).max(1);
+                    if let Some(byte) = frame.get_mut(at) {
+                        *byte ^= value;
+                    }
+                }
+            }
+            5 => {
+                let (front, after) = script.split_at(script.len().min(how));
+                script = after;
+                let (to, from) = if what & 8 == 0 { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
+                let head = [&to.octets()[..], &from.octets(), &ETHERTYPE].concat();
+                ends.deliver(what & 8 == 0, &[&head[..], front].concat());
+            }
+            6 => {
+                let request = vec![*what >> 4; how * 20];
+                let now = ends.now;
+                let _ = ends.client.call(session, tag, &request, now, &mut ring);
+                ends.send(ring, true);
+                tag += 1;
+            }
+            _ => {
+                ends.wait(how as u64 * Nanos::MILLI);
+                if ends.client.is_closed(session) {
+                    ends.client.close(session, &mut ring);
+                    session = ends.client.connect(SERVER, ends.now, &mut ring);
+                    ends.send(ring, true);
+                }
+            }
+        }
+        assert!(ends.server.bytes() <= memory + (1 << 20), "memory is bounded");
+    }
+    ends.results.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bytes;
+    use crate::apps::kv::Kv;
+    use crate::apps::site::Site;
+
+    fn site() -> Site {
+        let mut site = Site::default();
+        site.add("/page", Bytes::from(vec![b'x'; 100]));
+        site
+    }
+
+    #[test]
+    fn answers_do_not_depend_on_where_a_stream_is_cut() {
+        let pages =
+            b"GET /page HTTP/1.1\r\nHost: a\r\n\r\nHEAD /no HTTP/1.1\r\n\r\nGET / HTTP/1.0\r\n\r\n";
+        let items =
+            b"set k 0 0 5\r\nhello\r\nget k\r\nset k 0 0 x\r\nget k nothing\r\nquit\r\nget k\r\n";
+        let pages_whole = converse(&mut site(), pages, &[]);
+        let items_whole = converse(&mut Kv::new(1 << 20, 0), items, &[]);
+        assert!(
+            pages_whole.starts_with(b"HTTP/1.1 200")
+                && items_whole.starts_with(b"STORED\r\nVALUE k")
+        );
+        for cuts in [&[0u8][..], &[3, 0, 9], &[20]] {
+            assert_eq!(converse(&mut site(), pages, cuts), pages_whole);
+            assert_eq!(converse(&mut Kv::new(1 << 20, 0), items, cuts), items_whole);
+        }
+    }
+
+    #[test]
+    fn a_script_of_rpc_reaches_replies() {
+        // Open, take the answer, call, deliver, take the reply.
+        let script = [0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20, 0, 0, 0, 0, 0, 0, 7, 10, 0, 0];
+        assert_eq!(rpc(&script), 2);
+        assert!(rpc(&script.repeat(20)) > 20);
+        let noise: Vec<u8> =
+            (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        rpc(&noise);
+    }
+}
