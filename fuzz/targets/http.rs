@@ -1,4 +1,5 @@
-//! Requests to the web server of light guests: its answers do not depend on where the stream is cut.
+//! Requests to the web server of light guests: its answers do not depend on where the stream is
+//! cut.
 #![no_main]
 
 use guest::Bytes;

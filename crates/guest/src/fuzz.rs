@@ -120,7 +120,8 @@ impl Ends {
 
 /// Runs a script against both ends of RPC: each step is a byte that says what happens, and one that
 /// says where. Frames are delivered, lost, repeated, changed or made up; requests are sent; time
-/// passes. No request may have two results, and memory stays bounded. Returns the number of results.
+/// passes. No request may have two results, and memory stays bounded. Returns how many
+/// results there were.
 pub fn rpc(mut script: &[u8]) -> usize {
     let memory = 64 << 10;
     let config = Config { checksum: false, memory, max_sessions: 4, ..Config::new(SERVER) };

@@ -194,8 +194,8 @@ impl Assembly {
         self.bytes
     }
 
-    /// Puts a fragment in its place. A report is due if it asks for one, or if one is missing before
-    /// it.
+    /// Puts a fragment in its place. A report is due if it asks for one, or if one before it is
+    /// missing.
     pub fn put(&mut self, fragment: u16, payload: &[u8], asks: bool) -> Arrival {
         let at = usize::from(fragment) * self.size.get();
         let expected = self.len.saturating_sub(at).min(self.size.get());

@@ -37,9 +37,14 @@ struct Job {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    /// # Protocol
-    /// A worker stores `DONE` with release after it has written the reply; the serving thread loads
-    /// it with acquire. All other values are the serving thread's own.
+    /// # Protocol: `Slot.state` (a request at the workers)
+    ///
+    /// - Writer: the worker that claimed the slot (to `DONE`); the serving thread (other values)
+    /// - Reader: the serving thread
+    /// - Ordering: release, after the reply is written / acquire, before it is read
+    /// - Partner: `job`
+    /// - Without it: a reply leaves before it is written
+    /// - Shown by: `guest` tests `workers`
     state: AtomicU8,
     /// Held by the serving thread while the slot is free or done, and by the worker that claimed it
     /// between; never by both, so `lock` never waits.
@@ -49,24 +54,58 @@ struct Slot {
 #[derive(Debug)]
 struct Bay {
     slots: Box<[Slot]>,
-    /// # Protocol
-    /// How many requests were posted. The serving thread stores it with release after it has filled
-    /// the slot; workers load it with acquire.
+    /// How many requests were posted.
+    ///
+    /// # Protocol: `Bay.posted`
+    ///
+    /// - Writer: the serving thread
+    /// - Reader: workers
+    /// - Ordering: release, after the slot is filled, then a full fence / acquire
+    /// - Partner: `job`; `asleep`
+    /// - Without it: a worker reads half a request, or sleeps beside one
+    /// - Shown by: `guest` tests `workers`
     posted: AtomicU64,
-    /// # Protocol
-    /// How many requests were claimed. A worker that exchanges `n` for `n + 1` has claimed slot `n`;
-    /// what the slot holds is ordered by `posted`.
+    /// How many requests were claimed.
+    ///
+    /// # Protocol: `Bay.claimed`
+    ///
+    /// - Writer: workers: the one that exchanges `n` for `n + 1` has claimed slot `n`
+    /// - Reader: workers
+    /// - Ordering: relaxed: what the slot holds is ordered by `posted`
+    /// - Without it: two workers answer one request
+    /// - Shown by: `guest` tests `workers`
     claimed: AtomicU64,
-    /// # Protocol
-    /// How many requests are done: a hint that the serving thread has slots to look at. Workers add
-    /// with release after `state`.
+    /// How many requests are done.
+    ///
+    /// # Protocol: `Bay.done`
+    ///
+    /// - Writer: workers
+    /// - Reader: the serving thread: it looks at slots if this has changed
+    /// - Ordering: release, after `state` / acquire
+    /// - Partner: `state`
+    /// - Without it: the serving thread looks at every slot in every turn
+    /// - Shown by: `guest` tests `workers`
     done: AtomicU64,
-    /// # Protocol
-    /// How many workers sleep. A worker adds itself, fences, looks at `posted` once more and sleeps;
-    /// the serving thread stores `posted`, fences and looks here. One of them sees the other.
+    /// How many workers sleep.
+    ///
+    /// # Protocol: `Bay.asleep`
+    ///
+    /// - Writer: workers: one adds itself, fences, looks at `posted` once more, sleeps
+    /// - Reader: the serving thread, after `posted` and a full fence
+    /// - Ordering: sequentially consistent, between full fences
+    /// - Partner: `posted`: one side sees the other
+    /// - Without it: a worker sleeps beside a request
+    /// - Shown by: `guest` tests `workers`
     asleep: AtomicU64,
-    /// # Protocol
-    /// The serving thread is gone. A flag of its own: nothing is ordered by it.
+    /// The serving thread is gone.
+    ///
+    /// # Protocol: `Bay.is_over`
+    ///
+    /// - Writer: the serving thread, once, before it wakes all workers
+    /// - Reader: workers
+    /// - Ordering: sequentially consistent, with `asleep`
+    /// - Without it: workers outlive the server
+    /// - Shown by: `guest` tests `workers`
     is_over: AtomicBool,
     sleepers: Mutex<Vec<Thread>>,
 }
@@ -239,5 +278,77 @@ impl Worker {
             std::thread::park();
         }
         bay.asleep.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Posts `count` requests to `threads` workers; each is answered once, with its own bytes.
+    fn serve(slots: usize, threads: usize, count: u32) {
+        let (mut dispatch, worker) = bay(slots);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let worker = worker.clone();
+                scope.spawn(move || worker.run(|_, request| Bytes::copy_from_slice(request)));
+            }
+            let (mut posted, mut answered) = (0, HashSet::new());
+            while answered.len() < count as usize {
+                while posted < count && dispatch.post(Call::of_test(posted), &posted.to_le_bytes())
+                {
+                    posted += 1;
+                }
+                dispatch.collect(|call, reply| {
+                    let number = u32::from_le_bytes(reply[..].try_into().unwrap());
+                    assert_eq!(call, Call::of_test(number));
+                    assert!(answered.insert(number), "request {number} is answered twice");
+                });
+                std::thread::yield_now();
+            }
+            assert_eq!(dispatch.outstanding(), 0);
+            drop(dispatch);
+        });
+    }
+
+    #[test]
+    fn workers_answer_each_request_once_and_end_with_the_server() {
+        serve(8, 3, 5_000);
+        serve(1, 2, 200);
+    }
+
+    #[test]
+    fn workers_that_sleep_are_woken() {
+        let (mut dispatch, worker) = bay(4);
+        std::thread::scope(|scope| {
+            scope.spawn(move || worker.run(|_, _| Bytes::new()));
+            for number in 0..20 {
+                let is_asleep = || dispatch.bay.asleep.load(SeqCst) == 1;
+                while !is_asleep() {
+                    std::thread::yield_now();
+                }
+                assert!(dispatch.post(Call::of_test(number), b"x"));
+                let mut answers = 0;
+                while answers == 0 {
+                    dispatch.collect(|_, _| answers += 1);
+                    std::thread::yield_now();
+                }
+            }
+            drop(dispatch);
+        });
+    }
+
+    #[test]
+    fn a_full_bay_takes_no_more_and_its_slots_are_used_again_in_order() {
+        let (mut dispatch, worker) = bay(2);
+        assert!(dispatch.post(Call::of_test(1), b"a") && dispatch.post(Call::of_test(2), b"b"));
+        assert!(!dispatch.post(Call::of_test(3), b"c"));
+        assert!(worker.serve_one(&mut |_, request: &[u8]| Bytes::copy_from_slice(request)));
+        let mut replies = Vec::new();
+        dispatch.collect(|call, reply| replies.push((call, reply)));
+        assert_eq!(replies, [(Call::of_test(1), Bytes::from_static(b"a"))]);
+        assert!(dispatch.post(Call::of_test(3), b"c"));
     }
 }

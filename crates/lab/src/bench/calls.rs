@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use dataplane::config::Policy;
-use dataplane::{Inline, SwitchConfig};
 use frame::Mac;
 use guest::rpc::{Answer, Call, Calling, Config, Failure, Handler, Serving, SessionId, bay};
 use guest::{Bytes, Nanos, RingNic};
+use inline::{Inline, Policy, SwitchConfig};
 use netring::{Open, Region, RegionConfig};
 
 use super::isolated::POLLED;

@@ -54,7 +54,8 @@ impl Client {
         Ok(())
     }
 
-    /// As [`call`](Self::call), for requests of any length to [`MAX_MESSAGE`](crate::rpc::MAX_MESSAGE), without a copy.
+    /// As [`call`](Self::call), for requests of any length to
+    /// [`MAX_MESSAGE`](crate::rpc::MAX_MESSAGE), without a copy.
     ///
     /// # Errors
     /// See [`CallError`]; nothing was sent.

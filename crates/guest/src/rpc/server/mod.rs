@@ -35,6 +35,14 @@ pub struct Call {
     slot: u8,
 }
 
+#[cfg(test)]
+impl Call {
+    /// A request of no session.
+    pub(in crate::rpc) fn of_test(sequence: u32) -> Self {
+        Self { peer: Mac::local(1), token: 1, session: 0, sequence, slot: 0 }
+    }
+}
+
 /// What a handler does with a request.
 #[derive(Debug)]
 pub enum Answer {
