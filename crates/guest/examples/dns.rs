@@ -4,34 +4,34 @@
 
 use std::error::Error;
 
+use guest::Host;
 use guest::apps::dns::Zone;
 
 #[path = "host/mod.rs"]
 mod host;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let usage = "usage: dns SWITCH:PORT ADDRESS/PREFIX NAME=ADDRESS...";
-    let (port, address) = args.next().zip(args.next()).ok_or(usage)?;
+    let host = Host::from_env()?;
     let mut zone = Zone::new(60);
-    for word in args {
-        let (name, address) = word.split_once('=').ok_or(usage)?;
+    for word in host.args() {
+        let (name, address) = word.split_once('=').ok_or("write names as NAME=ADDRESS")?;
         if !zone.add(name, address.parse()?) {
             return Err(format!("`{name}` is not a name").into());
         }
     }
-    let mut stack = host::open(&port, &address)?;
-    let socket = stack.udp_bind(53)?;
-    println!("{} port 53", stack.address());
-    host::serve(&mut stack, |stack, now| {
-        let mut served = false;
-        while let Some((from, query)) = stack.udp_receive(socket) {
-            if let Some(answer) = zone.answer(&query) {
-                // An answer that finds no room is dropped, as UDP allows.
-                let _ = stack.udp_send(socket, from, &answer, now);
+    Ok(host.run(|mut stack| {
+        let socket = stack.udp_bind(53)?;
+        println!("{} port 53", stack.address());
+        host::serve(&mut stack, |stack, now| {
+            let mut served = false;
+            while let Some((from, query)) = stack.udp_receive(socket) {
+                if let Some(answer) = zone.answer(&query) {
+                    // An answer that finds no room is dropped, as UDP allows.
+                    let _ = stack.udp_send(socket, from, &answer, now);
+                }
+                served = true;
             }
-            served = true;
-        }
-        (served, None)
-    })
+            (served, None)
+        })
+    })?)
 }

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::net::SocketAddrV4;
 
 use guest::apps::game::{Client, Server, TICK};
-use guest::{Nanos, RingNic, Stack};
+use guest::{Host, Nanos, RingNic, Stack};
 
 #[path = "host/mod.rs"]
 mod host;
@@ -64,12 +64,11 @@ fn players(stack: &mut Stack<RingNic>, to: SocketAddrV4, count: u16, seconds: u6
 }
 
 fn main() -> Fallible {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: game SWITCH:PORT ADDRESS/PREFIX [SERVER:PORT [PLAYERS [SECONDS]]]";
-    let [port, address, rest @ ..] = &args[..] else { return Err(usage.into()) };
-    let mut stack = host::open(port, address)?;
-    let Some(to) = rest.first() else { return server(&mut stack) };
-    let count = rest.get(1).map_or(Ok(64), |word| word.parse())?;
-    let seconds = rest.get(2).map_or(Ok(5), |word| word.parse())?;
-    players(&mut stack, to.parse()?, count, seconds)
+    let host = Host::from_env()?;
+    let args = host.args().to_vec();
+    let Some(to) = args.first() else { return Ok(host.run(|mut stack| server(&mut stack))?) };
+    let to = to.parse()?;
+    let count = args.get(1).map_or(Ok(64), |word| word.parse())?;
+    let seconds = args.get(2).map_or(Ok(5), |word| word.parse())?;
+    Ok(host.run(|mut stack| players(&mut stack, to, count, seconds))?)
 }

@@ -39,6 +39,7 @@
 //! | [`rpc`] | remote procedure calls on raw Ethernet, at most once, in microseconds |
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
+//! | `host` | [`Host`]: a program as a guest, confined if a manager starts it |
 //!
 //! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop
 //!   that does both.
@@ -71,6 +72,7 @@ mod counters;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;
+mod host;
 mod input;
 mod link;
 mod neighbours;
@@ -82,6 +84,7 @@ mod udp;
 pub use app::{App, Io};
 pub use counters::{Counters, Drop};
 pub use guest::Guest;
+pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
 pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
 pub use stack::{Config, Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};

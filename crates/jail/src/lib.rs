@@ -4,13 +4,15 @@
 //! describes its confinement in a [`Jail`], which is data, and [enters](Jail::enter) it before it
 //! starts a thread. It learns which [`Walls`] stand. A wall that the kernel or a container refuses
 //! is left out, and the reason is kept. How children are started, and what they inherit, is in
-//! [`child`].
+//! [`child`]; programs that take part in their confinement live in a [`cell`].
 #![allow(
     unsafe_code,
     reason = "socket options that rustix does not name, and a descriptor moved out of its owner"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod calls;
+pub mod cell;
 pub mod child;
 mod fork;
 mod landlock;

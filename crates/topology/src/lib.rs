@@ -9,6 +9,7 @@
 mod check;
 #[cfg(feature = "clap")]
 pub mod flags;
+mod guest;
 mod kind;
 mod nic;
 mod place;
@@ -34,6 +35,7 @@ pub use self::check::{
     check_port, check_switch,
 };
 pub use self::dgram::Dgram;
+pub use self::guest::{GuestSpec, MAX_GUESTS, MAX_THREADS, Restart};
 pub use self::interface::{Interface, InterfaceEngine};
 pub use self::kind::{Claim, Kind, PortKind};
 pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};

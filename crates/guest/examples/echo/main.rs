@@ -5,10 +5,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use guest::{App, Bytes, Guest, Io, Nanos};
-
-#[path = "../host/mod.rs"]
-mod host;
+use guest::{App, Bytes, Guest, Host, Io, Nanos, RingNic, Stack};
 
 struct Echo;
 
@@ -23,11 +20,8 @@ impl App for Echo {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let usage = "usage: echo SWITCH:PORT ADDRESS/PREFIX";
-    let (port, address) = args.next().zip(args.next()).ok_or(usage)?;
-    let mut guest = Guest::new(host::open(&port, &address)?, Echo);
+fn echo(stack: Stack<RingNic>) -> Result<(), Box<dyn Error>> {
+    let mut guest = Guest::new(stack, Echo);
     guest.listen(7, 128)?;
     let socket = guest.stack().udp_bind(7)?;
     println!("{} port 7", guest.stack().address());
@@ -47,4 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             stack.wait(deadline, now)?;
         }
     }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    Ok(Host::from_env()?.run(echo)?)
 }

@@ -12,12 +12,8 @@ use std::error::Error;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use guest::{Guest, Nanos};
-
-#[path = "../host/mod.rs"]
-mod host;
-
 use guest::apps::load::{Fetch, Load};
+use guest::{Guest, Host, Nanos, RingNic, Stack};
 
 /// Latencies in microseconds.
 fn percentiles(load: &Load) -> String {
@@ -27,16 +23,14 @@ fn percentiles(load: &Load) -> String {
     format!("p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1} us")
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage =
-        "usage: http-load SWITCH:PORT ADDRESS/PREFIX SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
-    let [port, address, server, path, rest @ ..] = &args[..] else { return Err(usage.into()) };
-    let server: SocketAddrV4 = server.parse()?;
-    let connections: usize = rest.first().map_or(Ok(16), |word| word.parse())?;
-    let seconds: f64 = rest.get(1).map_or(Ok(5.0), |word| word.parse())?;
+type Fallible = Result<(), Box<dyn Error>>;
 
-    let stack = host::open(port, address)?;
+fn load(
+    stack: Stack<RingNic>,
+    (server, path): (SocketAddrV4, &str),
+    connections: usize,
+    seconds: f64,
+) -> Fallible {
     let mut guest = Guest::new(stack, Load::new(&server.to_string(), path));
     for _ in 0..connections {
         guest.connect(server, Fetch::default(), Nanos(Nanos::SECOND))?;
@@ -60,4 +54,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("latency: {}", percentiles(load));
     println!("{} errors, {} of {connections} connections lost", load.errors, load.lost);
     Ok(())
+}
+
+fn main() -> Fallible {
+    let host = Host::from_env()?;
+    let args = host.args().to_vec();
+    let usage =
+        "usage: http-load [SWITCH:PORT ADDRESS/PREFIX] SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
+    let [server, path, rest @ ..] = &args[..] else { return Err(usage.into()) };
+    let server: SocketAddrV4 = server.parse()?;
+    let connections: usize = rest.first().map_or(Ok(16), |word| word.parse())?;
+    let seconds: f64 = rest.get(1).map_or(Ok(5.0), |word| word.parse())?;
+    Ok(host.run(|stack| load(stack, (server, path), connections, seconds))?)
 }

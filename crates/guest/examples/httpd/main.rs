@@ -3,18 +3,15 @@
 //!     toklat daemon &
 //!     cargo run --release -p toklat-guest --example httpd vale0:web 10.0.0.2/24 DIRECTORY
 //!
+//! Or confined, with the program that cargo built: `toklat guest run PROGRAM vale0:web 10.0.0.2/24`.
 //! Without a directory it serves pages of 1, 4, 16, 64 KiB and 1 MiB: `/1k`, `/4k`, `/16k`, `/64k`,
 //! `/1m`, and `/`.
 
 use std::error::Error;
 use std::path::Path;
 
-use guest::{Bytes, Guest};
-
-#[path = "../host/mod.rs"]
-mod host;
-
 use guest::apps::site::Site;
+use guest::{Bytes, Guest, Host};
 
 /// Adds all files in a directory and below it.
 fn read(site: &mut Site, directory: &Path, prefix: &str) -> std::io::Result<()> {
@@ -35,12 +32,10 @@ fn read(site: &mut Site, directory: &Path, prefix: &str) -> std::io::Result<()> 
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let usage = "usage: httpd SWITCH:PORT ADDRESS/PREFIX [DIRECTORY]";
-    let (port, address) = args.next().zip(args.next()).ok_or(usage)?;
+    let host = Host::from_env()?;
     let mut site = Site::default();
-    match args.next() {
-        Some(directory) => read(&mut site, Path::new(&directory), "")?,
+    match host.args().first() {
+        Some(directory) => read(&mut site, Path::new(directory), "")?,
         None => {
             site.add("/", Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
             for (path, len) in [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)] {
@@ -48,8 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    let mut guest = Guest::new(host::open(&port, &address)?, site);
-    guest.listen(80, 1024)?;
-    println!("http://{}/", guest.stack().address());
-    Ok(guest.run(|_| false)?)
+    Ok(host.run(|stack| {
+        println!("http://{}/", stack.address());
+        let mut guest = Guest::new(stack, site.clone());
+        guest.listen(80, 1024)?;
+        Ok(guest.run(|_| false)?)
+    })?)
 }

@@ -15,7 +15,7 @@ const MAX_HEADERS: usize = 64;
 const MAX_QUEUED: usize = 1 << 20;
 
 /// A document, and the heads that do not depend on the request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Document {
     body: Bytes,
     etag: String,
@@ -27,7 +27,7 @@ struct Document {
 }
 
 /// The server: documents by path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Site {
     documents: HashMap<String, Document>,
     /// Requests that were answered.

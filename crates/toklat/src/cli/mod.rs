@@ -6,6 +6,7 @@
 mod completion;
 mod daemon;
 mod fdb;
+mod guest;
 mod manual;
 mod port;
 pub(crate) mod port_options;
@@ -126,6 +127,20 @@ enum Command {
     /// Add and remove the ports of a libvirt domain; libvirt's hook for QEMU calls it
     LibvirtHook(integration::libvirt::HookArgs),
 
+    // Guests.
+    /// Run programs as guests: small machines of their own, confined
+    #[command(subcommand)]
+    Guest(guest::GuestCommand),
+    /// Run a guest's program that is built in; `toklat guest run` starts it
+    #[command(hide = true)]
+    GuestProgram {
+        /// Which
+        program: String,
+        /// Its arguments
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        args: Vec<String>,
+    },
+
     // Measuring.
     /// Benchmark toklat against a floor and other switches
     #[command(subcommand)]
@@ -172,6 +187,10 @@ impl Command {
             Self::DemoWatch(args) => tools::demo::watcher::run(&args),
             Self::Vm(command) => command.run(global),
             Self::LibvirtHook(args) => integration::libvirt::run(&args, global),
+            Self::Guest(command) => command.run(global),
+            Self::GuestProgram { program, args } => {
+                crate::guests::programs::run(&program, &args).map_err(anyhow::Error::from_boxed)
+            }
             Self::Bench(command) => command.run(global),
             Self::Completions(args) => completion::completions(&args),
             Self::Man(args) => manual::man(&args),

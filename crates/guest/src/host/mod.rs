@@ -1,0 +1,334 @@
+//! How a guest's program gets its port and its walls: by a manager (`toklat guest run`), or from
+//! its command line.
+//!
+//! ```no_run
+//! use guest::apps::site::Site;
+//! use guest::{Guest, Host};
+//!
+//! let host = Host::from_env()?;
+//! // Files can be read until `run`, which raises the walls.
+//! let index = std::fs::read(host.args().first().ok_or("usage: web [PORT ADDRESS] FILE")?)?;
+//! host.run(|stack| {
+//!     let mut site = Site::default();
+//!     site.add("/", index.clone().into());
+//!     let mut guest = Guest::new(stack, site);
+//!     guest.listen(80, 1024)?;
+//!     Ok(guest.run(|_| false)?)
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod order;
+
+use std::error::Error;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Barrier, mpsc};
+
+use frame::{Mac, OffloadSet};
+use jail::cell::{self, Cell, Report, Sealed};
+use netring::{Open, Port};
+use rustix::io::Errno;
+
+pub use order::{MAX_PORTS, Order, Passed, Place};
+
+use crate::{RingNic, Stack};
+
+/// The descriptors that a guest needs beside those of its ports.
+pub const OTHER_DESCRIPTORS: u64 = 16;
+
+/// Why a guest could not start, or why it ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// Neither a manager nor the command line says what to do.
+    #[error(
+        "Write the port and the address first, as in vale0:web 10.0.0.2/24; or start this program with \
+         `toklat guest run`, which confines it"
+    )]
+    Usage,
+    /// The address is none.
+    #[error("`{0}` is not an address with a prefix length; write 10.0.0.2/24")]
+    Address(String),
+    /// The port could not be opened.
+    #[error(transparent)]
+    Open(#[from] netring::OpenError),
+    /// The manager's port could not be put together.
+    #[error(transparent)]
+    Parts(#[from] netring::PartsError),
+    /// The manager's order is malformed.
+    #[error("The manager's order is malformed ({0}); is the manager of the same version?")]
+    Malformed(&'static str),
+    /// The conversation with the manager failed.
+    #[error("The conversation with the manager failed")]
+    Manager(#[source] Errno),
+    /// The process could not be sealed.
+    #[error("The process could not report that it is confined; the manager is gone")]
+    Unsealed(#[source] std::io::Error),
+    /// The guest itself failed.
+    #[error("{0}")]
+    Guest(String),
+}
+
+/// Where a program gets its ports from.
+#[derive(Debug)]
+enum Origin {
+    /// From a daemon, by name.
+    Daemon { name: String, place: Place },
+    /// From the manager at this socket.
+    Manager { control: OwnedFd, mounts: bool },
+}
+
+/// A program that is about to be a guest.
+#[derive(Debug)]
+pub struct Host {
+    origin: Origin,
+    args: Vec<String>,
+}
+
+type GuestResult = Result<(), Box<dyn Error>>;
+
+impl Place {
+    /// The host at `address` (`10.0.0.2/24`) on the port `name`, whose MAC address follows from the
+    /// name.
+    ///
+    /// # Errors
+    /// [`HostError::Address`].
+    pub fn new(name: &str, address: &str) -> Result<Self, HostError> {
+        let wrong = || HostError::Address(address.to_owned());
+        let (ip, prefix) = address.split_once('/').ok_or_else(wrong)?;
+        let ip: Ipv4Addr = ip.parse().map_err(|_| wrong())?;
+        let prefix: u8 = prefix.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
+        Ok(Self { mac: Mac::of_name(name), address: ip, prefix, gateway: None })
+    }
+}
+
+impl Host {
+    /// Finds the manager that has started this program, if one has. Otherwise the first two
+    /// arguments of the command line name the port and the address. Call it once.
+    ///
+    /// # Errors
+    /// [`HostError::Usage`] or [`HostError::Address`].
+    pub fn from_env() -> Result<Self, HostError> {
+        let mut args: Vec<String> =
+            std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+        if let Some((control, mounts)) = manager() {
+            return Ok(Self { origin: Origin::Manager { control, mounts }, args });
+        }
+        if args.len() < 2 {
+            return Err(HostError::Usage);
+        }
+        let rest = args.split_off(2);
+        let place = Place::new(&args[0], &args[1])?;
+        let origin = Origin::Daemon { name: args.swap_remove(0), place };
+        Ok(Self { origin, args: rest })
+    }
+
+    /// The arguments of the program, without port and address.
+    #[must_use]
+    pub fn args(&self) -> &[String] {
+        &self.args
+    }
+
+    /// True if a manager has started this program, so that it will be confined.
+    #[must_use]
+    pub fn is_managed(&self) -> bool {
+        matches!(self.origin, Origin::Manager { .. })
+    }
+
+    /// Takes the port, confines the process, and runs `guest` on a stack there. Under a manager
+    /// nothing can be opened in `guest`: no file, no socket, no program. A call that tries ends the
+    /// process.
+    ///
+    /// A manager may give several ports to a process: each has a thread that runs `guest`, and the
+    /// process ends when all have returned. It may also ask for copies of the process as it is now.
+    ///
+    /// # Errors
+    /// [`HostError`]; that of `guest` as [`HostError::Guest`].
+    pub fn run(
+        self,
+        guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
+    ) -> Result<(), HostError> {
+        match self.origin {
+            Origin::Daemon { name, place } => {
+                let port = Open::new(&name).offloads(OffloadSet::ALL).open()?;
+                told(guest(stack(port, &place)))
+            }
+            Origin::Manager { control, mounts } => {
+                let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
+                let control = inmate.control.try_clone();
+                let done = inmate.run(guest);
+                if let (Err(error), Ok(control)) = (&done, control) {
+                    cell::send(control.as_fd(), &Report::Failed(chain(error)));
+                }
+                done
+            }
+        }
+    }
+}
+
+/// An error and its sources.
+fn chain(error: &dyn Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
+}
+
+fn told(result: GuestResult) -> Result<(), HostError> {
+    result.map_err(|error| HostError::Guest(chain(&*error)))
+}
+
+fn stack(port: Port, place: &Place) -> Stack<RingNic> {
+    Stack::new(RingNic::new(port), &place.config())
+}
+
+/// The socket to the manager, and whether this process has a mount namespace of its own.
+fn manager() -> Option<(OwnedFd, bool)> {
+    let value = std::env::var(cell::VARIABLE).ok()?;
+    let (number, mounts) = value.split_once(':')?;
+    let number: RawFd = number.parse().ok().filter(|number| *number > 2)?;
+    #[allow(unsafe_code, reason = "the descriptor is inherited, and known by its number")]
+    // SAFETY: the creator has opened it for this process alone, and this is called once.
+    let control = unsafe { OwnedFd::from_raw_fd(number) };
+    // The program may start others before it is confined.
+    rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC).ok()?;
+    Some((control, mounts == "m"))
+}
+
+/// A process that has its ports.
+struct Inmate {
+    control: OwnedFd,
+    mounts: bool,
+    waits: bool,
+    ports: Vec<Passed>,
+}
+
+/// Carries out the manager's orders: makes copies, or becomes a guest. `None` when the manager
+/// wants no more copies.
+fn obey(control: OwnedFd, mounts: bool) -> Result<Option<Inmate>, HostError> {
+    // Made once for all copies.
+    let _ = jail::calls::filter();
+    cell::send(control.as_fd(), &Report::Loaded);
+    loop {
+        let Some(order) = Order::receive(control.as_fd())? else { return Ok(None) };
+        let Order { copy, waits, ports } = order;
+        let Some([socket, output]) = copy else {
+            return Ok(Some(Inmate { control, mounts, waits, ports }));
+        };
+        let cell = Cell {
+            user: None,
+            memory: None,
+            descriptors: OTHER_DESCRIPTORS + 2 * ports.len() as u64,
+            user_namespaces: if mounts { 0 } else { Errno::PERM.raw_os_error() },
+            copies: false,
+        };
+        match cell.copy(socket.as_fd()) {
+            Ok(Ok(pid)) => {
+                let pid = pid.as_raw_nonzero().get().cast_unsigned();
+                cell::send(control.as_fd(), &Report::Copied(pid));
+            }
+            Ok(Err(mounts)) => {
+                speak_to(&output)?;
+                return Ok(Some(Inmate { control: socket, mounts, waits, ports }));
+            }
+            Err(error) => {
+                let why = format!("The program cannot be copied: {error}");
+                cell::send(control.as_fd(), &Report::Failed(why));
+            }
+        }
+    }
+}
+
+/// Makes `output` the standard output and error.
+fn speak_to(output: &OwnedFd) -> Result<(), HostError> {
+    rustix::stdio::dup2_stdout(output).map_err(HostError::Manager)?;
+    rustix::stdio::dup2_stderr(output).map_err(HostError::Manager)
+}
+
+impl Inmate {
+    fn run(self, guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync) -> Result<(), HostError> {
+        let Self { control, mounts, waits, ports } = self;
+        let keep: Vec<RawFd> = ports.iter().flat_map(Passed::descriptors).collect();
+        let ports = ports.into_iter().map(Passed::open).collect::<Result<Vec<_>, _>>()?;
+        let sealed = Sealed { control: control.as_fd(), keep: &keep, mounts };
+        let walls = cell::seal(&sealed);
+        let finish = |control: BorrowedFd<'_>| -> Result<(), HostError> {
+            cell::finish(control, walls.clone()).map_err(HostError::Unsealed)?;
+            if waits {
+                wait_for_go(control)?;
+            }
+            cell::send(control, &Report::Up);
+            Ok(())
+        };
+        let mut ports = ports.into_iter();
+        match (ports.next(), ports.len()) {
+            (None, _) => Err(HostError::Malformed("it has no port")),
+            (Some((port, place)), 0) => {
+                let stack = stack(port, &place);
+                finish(control.as_fd())?;
+                told(guest(stack))
+            }
+            (Some(first), _) => run_threads(first, ports, || finish(control.as_fd()), guest),
+        }
+    }
+}
+
+/// Waits for the manager, which judges the walls.
+fn wait_for_go(control: BorrowedFd<'_>) -> Result<(), HostError> {
+    loop {
+        match rustix::net::recv(control, &mut [0; 1][..], rustix::net::RecvFlags::empty()) {
+            Ok((_, 1..)) => return Ok(()),
+            Ok(_) => return Err(HostError::Manager(Errno::PIPE)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(HostError::Manager(error)),
+        }
+    }
+}
+
+/// Runs a guest in each of several threads, and ends the process when all have ended. `finish` is
+/// called when all threads exist.
+fn run_threads(
+    first: (Port, Place),
+    others: impl ExactSizeIterator<Item = (Port, Place)>,
+    finish: impl FnOnce() -> Result<(), HostError>,
+    guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
+) -> Result<(), HostError> {
+    let count = others.len();
+    let barrier = Barrier::new(1 + count);
+    let (results, ended) = mpsc::channel();
+    let (barrier, guest) = (&barrier, &guest);
+    std::thread::scope(|scope| {
+        for (port, place) in others {
+            let results = results.clone();
+            scope.spawn(move || {
+                // It allocates here, before system calls are forbidden: the allocator opens files
+                // at a thread's first request.
+                let stack = stack(port, &place);
+                barrier.wait();
+                barrier.wait();
+                // The result is dropped only if the process ends already.
+                let _ = results.send(told(guest(stack)));
+                // The end of a thread would need system calls.
+                loop {
+                    std::thread::park();
+                }
+            });
+        }
+        drop(results);
+        let stack = stack(first.0, &first.1);
+        barrier.wait();
+        if let Err(error) = finish() {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+        barrier.wait();
+        let mut failed = told(guest(stack)).err();
+        for result in ended.iter().take(count) {
+            failed = failed.or(result.err());
+        }
+        if let Some(error) = failed {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+        std::process::exit(0)
+    })
+}

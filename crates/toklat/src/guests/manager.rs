@@ -1,0 +1,716 @@
+//! The manager: starts guests, hears what they report, collects them, and starts them again.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use guest::Place;
+use jail::cell::Report;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use topology::GuestSpec;
+
+use super::kind::{self, Kind, MAX_COPYING, Ports};
+use super::log::{self, Log};
+use super::process::{self, End, Process, Said};
+use super::talk::{Listener, Request};
+use super::unit::{GuestInfo, State, Unit};
+
+/// How long a program may take until it is confined and serves.
+const BOOT: Duration = Duration::from_secs(30);
+/// Reports that are read in a turn.
+const REPORTS: usize = 8;
+/// Events of a turn.
+const EVENTS: usize = 64;
+
+/// What an event belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum What {
+    Control,
+    Output,
+    End,
+    TemplateControl,
+    TemplateOutput,
+    TemplateEnd,
+    Listener,
+    Signal,
+}
+
+impl What {
+    const ALL: [Self; 8] = [
+        Self::Control,
+        Self::Output,
+        Self::End,
+        Self::TemplateControl,
+        Self::TemplateOutput,
+        Self::TemplateEnd,
+        Self::Listener,
+        Self::Signal,
+    ];
+
+    fn data(self, index: usize) -> EventData {
+        EventData::new_u64((index as u64) << 3 | self as u64)
+    }
+}
+
+/// What is due at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// The guest is started again, if it still waits.
+    Start { unit: usize, turn: u32 },
+    /// The guest is killed, if it is still not up.
+    Boot { unit: usize, turn: u32 },
+    /// The template is killed, if it has not loaded.
+    Load { kind: usize },
+    /// The guest's output is read again.
+    Unmute { unit: usize },
+}
+
+/// How a manager works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The daemon's directory.
+    pub directory: PathBuf,
+    /// Prints what guests print, and what happens to them.
+    pub echo: bool,
+    /// Called once, when every guest serves or has ended.
+    pub announce: bool,
+    /// Goes on without guests, until it is stopped.
+    pub stays: bool,
+}
+
+/// Guests and their processes.
+pub struct Manager {
+    options: Options,
+    home: PathBuf,
+    listener: Listener,
+    epoll: OwnedFd,
+    signals: UnixStream,
+    kinds: Vec<Kind>,
+    units: Vec<Unit>,
+    timers: BinaryHeap<Reverse<(Instant, Due)>>,
+    stopping: bool,
+    announced: bool,
+}
+
+impl Manager {
+    /// A manager without guests. Call it in the thread that lives longest: guests end with it.
+    ///
+    /// # Errors
+    /// There is no place for its socket, or the kernel refuses something.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let home = kind::home(&options.directory)?;
+        let listener = Listener::new(&home)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (signals, sender) = UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+        }
+        epoll::add(&epoll, &listener, What::Listener.data(0), EventFlags::IN)?;
+        epoll::add(&epoll, &signals, What::Signal.data(0), EventFlags::IN)?;
+        raise_descriptors();
+        Ok(Self {
+            options,
+            home,
+            listener,
+            epoll,
+            signals,
+            kinds: Vec::new(),
+            units: Vec::new(),
+            timers: BinaryHeap::new(),
+            stopping: false,
+            announced: false,
+        })
+    }
+
+    /// Adds the guests of an entry, and starts them.
+    ///
+    /// # Errors
+    /// A setting is wrong, the program is missing, or a guest of this name runs.
+    pub fn add(&mut self, name: &str, spec: &GuestSpec) -> anyhow::Result<()> {
+        let mut hosts = spec.hosts(name)?;
+        topology::check_name(name, topology::PORT_NAME)?;
+        let taken = super::talk::names(&self.options.directory, Some(std::process::id()));
+        if let Some((taken, ..)) = hosts.iter().find(|host| taken.contains(&host.0)) {
+            bail!("A guest with the name {taken} runs already; use --name, or stop that one");
+        }
+        let own = self.units.iter().filter(|unit| unit.state != State::Ended);
+        if let Some(unit) =
+            own.into_iter().find(|unit| hosts.iter().any(|host| host.0 == unit.name))
+        {
+            bail!("A guest with the name {} runs already", unit.name);
+        }
+        let (_, prefix) = spec.addresses()?;
+        let index = self.kinds.len();
+        self.kinds.push(Kind::new(name, spec.clone(), Log::new(&self.home, name))?);
+        while !hosts.is_empty() {
+            let rest = hosts.split_off(hosts.len().min(spec.threads as usize));
+            let unit_name = hosts[0].0.clone();
+            let place = |(_, port, address): (String, String, std::net::Ipv4Addr)| {
+                let mac = frame::Mac::of_name(&port);
+                (port, Place { mac, address, prefix, gateway: spec.gateway })
+            };
+            let ports = hosts.into_iter().map(place).collect();
+            let log = Log::new(&self.home, &unit_name);
+            self.units.push(Unit::new(unit_name, index, ports, log));
+            self.start(self.units.len() - 1);
+            hosts = rest;
+        }
+        Ok(())
+    }
+
+    /// Runs until all guests have ended. Returns true if none of them failed.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub fn run(&mut self) -> anyhow::Result<bool> {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            self.announce();
+            let ended = self.units.iter().all(|unit| unit.state == State::Ended);
+            if ended && (self.stopping || !self.options.stays) {
+                break;
+            }
+            let now = Instant::now();
+            self.run_timers(now);
+            let timeout =
+                self.timers.peek().map(|Reverse((due, _))| due.saturating_duration_since(now));
+            let timeout = timeout.map(|time| rustix::event::Timespec {
+                tv_sec: time.as_secs() as i64,
+                tv_nsec: i64::from(time.subsec_nanos()),
+            });
+            events.clear();
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => bail!("Cannot wait for guests: {error}"),
+            }
+            for event in &events {
+                let data = { event.data }.u64();
+                self.happened(What::ALL[(data & 7) as usize], (data >> 3) as usize);
+            }
+        }
+        Ok(self.units.iter().all(|unit| {
+            unit.last_end.as_deref().is_none_or(|end| end == "ended" || end == "stopped")
+        }))
+    }
+
+    /// What `toklat guest list` shows.
+    #[must_use]
+    pub fn list(&self) -> Vec<GuestInfo> {
+        let now = Instant::now();
+        let info = |unit: &Unit| {
+            let log = log::path(&self.home, &unit.name).display().to_string();
+            unit.info(&self.kinds[unit.kind].spec.app, now, log)
+        };
+        self.units.iter().map(info).collect()
+    }
+
+    fn announce(&mut self) {
+        let settled = |unit: &Unit| matches!(unit.state, State::Running | State::Ended);
+        if self.options.announce && !self.announced && self.units.iter().all(settled) {
+            self.announced = true;
+            let mut out = std::io::stdout().lock();
+            // The command that waits for it may be gone.
+            let _ = out.write_all(b"up\n").and_then(|()| out.flush());
+        }
+    }
+
+    fn tell(&self, words: &str) {
+        if self.options.echo {
+            // A terminal that is gone is no reason to end.
+            let _ = writeln!(std::io::stderr().lock(), "{words}");
+        }
+    }
+
+    fn after(&mut self, time: Duration, due: Due) {
+        self.timers.push(Reverse((Instant::now() + time, due)));
+    }
+
+    fn run_timers(&mut self, now: Instant) {
+        while let Some(Reverse((at, due))) = self.timers.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.timers.pop();
+            match due {
+                Due::Start { unit, turn } => {
+                    let waits = &self.units[unit];
+                    if waits.state == State::Waiting && waits.turn == turn {
+                        self.start(unit);
+                    }
+                }
+                Due::Boot { unit, turn } => {
+                    let unit = &self.units[unit];
+                    if unit.state == State::Starting && unit.turn == turn {
+                        self.tell(&format!(
+                            "{}: does not serve after {BOOT:?} (does it call guest::Host::run?)",
+                            unit.name
+                        ));
+                        unit.process.as_ref().inspect(|process| process.kill());
+                    }
+                }
+                Due::Load { kind } => {
+                    let kind = &self.kinds[kind];
+                    if let Some(template) = kind.template.as_ref()
+                        && !template.said.loaded
+                        && now.duration_since(kind.since) >= BOOT
+                    {
+                        template.kill();
+                    }
+                }
+                Due::Unmute { unit } => self.unmute(unit),
+            }
+        }
+    }
+
+    /// Starts a guest, or queues it for a copy.
+    fn start(&mut self, index: usize) {
+        let kind = self.units[index].kind;
+        if self.kinds[kind].copies() {
+            self.units[index].enter(State::Queued, Instant::now());
+            self.kinds[kind].queue.push_back(index);
+            return self.copy(kind);
+        }
+        let unit = &mut self.units[index];
+        unit.enter(State::Starting, Instant::now());
+        let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
+        match self.kinds[kind].start_alone(&ports) {
+            Ok(process) => {
+                unit.process = Some(process);
+                self.watch(index);
+            }
+            Err(error) => self.ended(index, End::failed(format!("{error:#}"))),
+        }
+    }
+
+    /// Listens to a new process.
+    fn watch(&mut self, index: usize) {
+        let unit = &self.units[index];
+        let turn = unit.turn;
+        let Some(process) = &unit.process else { return };
+        let pidfd = process.pidfd.as_ref();
+        let sources = [
+            (What::Control, Some(&process.control)),
+            (What::Output, Some(&process.output)),
+            (What::End, pidfd),
+        ];
+        if let Err(error) = listen(&self.epoll, index, sources) {
+            process.kill();
+            return self.ended(index, End::failed(format!("cannot be watched: {error}")));
+        }
+        self.after(BOOT, Due::Boot { unit: index, turn });
+    }
+
+    /// Orders copies for the guests that wait for them.
+    fn copy(&mut self, index: usize) {
+        if self.kinds[index].template.is_none() && !self.kinds[index].queue.is_empty() {
+            return self.load(index);
+        }
+        loop {
+            let kind = &mut self.kinds[index];
+            let loaded = kind.template.as_ref().is_some_and(|template| template.said.loaded);
+            if !loaded || kind.copying.len() >= MAX_COPYING {
+                return;
+            }
+            let Some(next) = kind.queue.pop_front() else { return };
+            let unit = &mut self.units[next];
+            if unit.stopped {
+                continue;
+            }
+            unit.enter(State::Starting, Instant::now());
+            let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
+            match kind.order_copy(&ports) {
+                Ok((control, output)) => {
+                    // Known when it is reported.
+                    let (pid, pidfd) = (rustix::process::getpid(), None);
+                    let said = Said::default();
+                    unit.process = Some(Process { pid, pidfd, control, output, said });
+                    kind.copying.push_back(next);
+                    self.watch(next);
+                }
+                Err(error) => self.ended(next, End::failed(format!("{error:#}"))),
+            }
+        }
+    }
+
+    /// Starts the process that is to be copied.
+    fn load(&mut self, index: usize) {
+        let kind = &mut self.kinds[index];
+        kind.since = Instant::now();
+        let started = kind.start().and_then(|process| {
+            let sources = [
+                (What::TemplateControl, Some(&process.control)),
+                (What::TemplateOutput, Some(&process.output)),
+                (What::TemplateEnd, process.pidfd.as_ref()),
+            ];
+            listen(&self.epoll, index, sources)?;
+            kind.template = Some(process);
+            Ok(())
+        });
+        match started {
+            Ok(()) => self.after(BOOT, Due::Load { kind: index }),
+            Err(error) => self.lose_template(index, &format!("{error:#}")),
+        }
+    }
+
+    /// The process that was to be copied is gone: its queue fails.
+    fn lose_template(&mut self, index: usize, why: &str) {
+        let kind = &mut self.kinds[index];
+        kind.template = None;
+        let lost: Vec<usize> = kind.copying.drain(..).chain(kind.queue.drain(..)).collect();
+        for unit in lost {
+            self.ended(unit, End::failed(format!("its program could not be copied: {why}")));
+        }
+    }
+
+    fn happened(&mut self, what: What, index: usize) {
+        match what {
+            What::Control => self.hear(index),
+            What::Output => self.read(index),
+            What::End => self.collect(index),
+            What::TemplateControl => self.hear_template(index),
+            What::TemplateOutput => self.read_template(index),
+            What::TemplateEnd => self.collect_template(index),
+            What::Listener => self.answer(),
+            What::Signal => {
+                let _ = (&self.signals).read(&mut [0; 64]);
+                self.stop(&|_| true);
+                self.stopping = true;
+            }
+        }
+    }
+
+    /// Reads a guest's reports.
+    fn hear(&mut self, index: usize) {
+        for _ in 0..REPORTS {
+            let unit = &mut self.units[index];
+            let Some(process) = &mut unit.process else { return };
+            match process::receive(process.control.as_fd()) {
+                Ok(None) => return,
+                Ok(Some(report)) => {
+                    let sealed = process.said.is_sealed();
+                    if !process.said.note(report) {
+                        process.kill();
+                    }
+                    if process.said.is_sealed() && !sealed {
+                        self.judge(index);
+                    }
+                }
+                Err(why) => {
+                    // It must not wake this thread again.
+                    let _ = epoll::delete(&self.epoll, &process.control);
+                    if why == process::Why::Malformed {
+                        process.kill();
+                    }
+                    return;
+                }
+            }
+            let unit = &mut self.units[index];
+            if unit.state == State::Starting
+                && unit.process.as_ref().is_some_and(|process| process.said.up)
+            {
+                unit.is_up(Instant::now());
+                let took = unit.start_us.unwrap_or(0) as f64 / 1000.0;
+                let walls = unit.walls.standing.len();
+                let words = format!("{}: up in {took:.1} ms, {walls} walls", unit.name);
+                self.tell(&words);
+            }
+        }
+    }
+
+    /// A guest has raised its walls: lets it serve, or not.
+    fn judge(&mut self, index: usize) {
+        let unit = &mut self.units[index];
+        let Some(process) = &mut unit.process else { return };
+        if let Some(template) = &self.kinds[unit.kind].template {
+            process.said.inherit_user(&template.said);
+        }
+        unit.walls = process.said.walls();
+        let strict = self.kinds[unit.kind].spec.require_walls;
+        let missing: Vec<String> = unit
+            .walls
+            .refused
+            .iter()
+            .map(|refused| format!("{}: {}", refused.wall, refused.reason))
+            .collect();
+        if strict && let Some(first) = missing.first() {
+            let why = format!("all walls are required, and one is missing ({first})");
+            process.said.note(Report::Failed(why));
+            // It would be missing again.
+            unit.stopped = true;
+            process.kill();
+        } else if strict {
+            let _ = rustix::net::send(&process.control, b"g", rustix::net::SendFlags::NOSIGNAL);
+        }
+        for wall in missing {
+            self.tell(&format!("{}: a wall is missing, {wall}", self.units[index].name));
+        }
+    }
+
+    /// Reads a piece of a guest's output.
+    fn read(&mut self, index: usize) {
+        let unit = &mut self.units[index];
+        let Some(process) = &unit.process else { return };
+        let mut piece = [0; log::PIECE];
+        let len = match rustix::io::read(&process.output, &mut piece[..]) {
+            Ok(0) | Err(Errno::IO) => {
+                let _ = epoll::delete(&self.epoll, &process.output);
+                return;
+            }
+            Ok(len) => len,
+            Err(_) => return,
+        };
+        let goes_on = unit.log.write(&piece[..len], Instant::now());
+        if self.options.echo {
+            unit.log.print(&unit.name, &piece[..len]);
+        }
+        if !goes_on && !unit.muted {
+            unit.muted = true;
+            let _ = epoll::delete(&self.epoll, &process.output);
+            self.after(log::INTERVAL, Due::Unmute { unit: index });
+        }
+    }
+
+    fn unmute(&mut self, index: usize) {
+        let unit = &mut self.units[index];
+        unit.muted = false;
+        if let Some(process) = &unit.process {
+            let data = What::Output.data(index);
+            // It is registered already, if the process is another one.
+            let _ = epoll::add(&self.epoll, &process.output, data, EventFlags::IN);
+        }
+    }
+
+    /// Collects a guest's process, after its last words.
+    fn collect(&mut self, index: usize) {
+        self.hear(index);
+        self.read(index);
+        let Some(process) = &self.units[index].process else { return };
+        let Some(pidfd) = &process.pidfd else { return };
+        if let Some(end) = process::collect(pidfd.as_fd(), &process.said) {
+            self.ended(index, end);
+        }
+    }
+
+    fn ended(&mut self, index: usize, end: End) {
+        let restart = self.kinds[self.units[index].kind].spec.restart;
+        let unit = &mut self.units[index];
+        // A process that could not be watched may still run.
+        unit.process.as_ref().inspect(|process| process.kill());
+        let strict = unit.stopped && end.how.starts_with("all walls");
+        let how = end.how.clone();
+        let pause = unit.ended(end, restart, Instant::now());
+        if strict {
+            unit.last_end = Some(how.clone());
+        }
+        let (turn, name) = (unit.turn, unit.name.clone());
+        match pause {
+            Some(pause) => {
+                self.tell(&format!("{name}: {how}; starts again in {pause:?}"));
+                self.after(pause, Due::Start { unit: index, turn });
+            }
+            None => self.tell(&format!("{name}: {how}")),
+        }
+        self.dismiss(self.units[index].kind);
+    }
+
+    /// Ends a template that is not needed any more.
+    fn dismiss(&mut self, kind: usize) {
+        let needed = |unit: &Unit| unit.kind == kind && unit.state != State::Ended;
+        if !self.units.iter().any(needed)
+            && let Some(template) = &self.kinds[kind].template
+        {
+            template.kill();
+        }
+    }
+
+    fn hear_template(&mut self, index: usize) {
+        for _ in 0..2 * MAX_COPYING {
+            let Some(template) = &mut self.kinds[index].template else { return };
+            match process::receive(template.control.as_fd()) {
+                Ok(None) => break,
+                Ok(Some(Report::Copied(pid))) => self.copied(index, pid),
+                Ok(Some(Report::Failed(why))) => {
+                    let failed = self.kinds[index].copying.pop_front();
+                    failed.into_iter().for_each(|unit| self.ended(unit, End::failed(&*why)));
+                }
+                Ok(Some(report)) => {
+                    if !template.said.note(report) {
+                        template.kill();
+                    }
+                }
+                Err(_) => {
+                    let _ = epoll::delete(&self.epoll, &template.control);
+                    template.kill();
+                    return;
+                }
+            }
+        }
+        self.copy(index);
+    }
+
+    /// A copy has its number.
+    fn copied(&mut self, kind: usize, pid: u32) {
+        let Some(index) = self.kinds[kind].copying.pop_front() else {
+            return self.kinds[kind].template.as_ref().into_iter().for_each(Process::kill);
+        };
+        let Some(process) = &mut self.units[index].process else { return };
+        let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
+        let opened = Process::open(pid).and_then(|pidfd| {
+            epoll::add(&self.epoll, &pidfd, What::End.data(index), EventFlags::IN)?;
+            Ok(pidfd)
+        });
+        match opened {
+            Ok(pidfd) => {
+                (process.pid, process.pidfd) = (pid, Some(pidfd));
+                if self.units[index].stopped {
+                    self.units[index].process.as_ref().inspect(|process| process.kill());
+                }
+            }
+            Err(error) => {
+                self.ended(index, End::failed(format!("its copy is not there: {error}")));
+            }
+        }
+    }
+
+    fn read_template(&mut self, index: usize) {
+        let kind = &mut self.kinds[index];
+        let Some(template) = &kind.template else { return };
+        let mut piece = [0; log::PIECE];
+        match rustix::io::read(&template.output, &mut piece[..]) {
+            Ok(len @ 1..) => {
+                if !kind.log.write(&piece[..len], Instant::now()) {
+                    template.kill();
+                }
+                if self.options.echo {
+                    kind.log.print(&kind.name, &piece[..len]);
+                }
+            }
+            Ok(_) | Err(Errno::IO) => {
+                let _ = epoll::delete(&self.epoll, &template.output);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn collect_template(&mut self, index: usize) {
+        self.hear_template(index);
+        let Some(template) = &self.kinds[index].template else { return };
+        let Some(pidfd) = &template.pidfd else { return };
+        if let Some(end) = process::collect(pidfd.as_fd(), &template.said) {
+            self.lose_template(index, &end.how);
+        }
+    }
+
+    /// Answers a command.
+    fn answer(&mut self) {
+        let Some((request, reply)) = self.listener.accept() else { return };
+        match request {
+            Request::List => reply.send(&self.list()),
+            Request::Stop { names } => {
+                let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+                self.stop(&wanted);
+                reply.send(&self.list());
+            }
+            Request::Set { guests } => reply.send(&self.set(&guests)),
+        }
+    }
+
+    /// Stops guests by name.
+    fn stop(&mut self, wanted: &dyn Fn(&str) -> bool) {
+        for index in 0..self.units.len() {
+            let unit = &mut self.units[index];
+            if unit.state == State::Ended || !wanted(&unit.name) {
+                continue;
+            }
+            unit.stopped = true;
+            match &unit.process {
+                Some(process) => process.kill(),
+                None => self.ended(index, End::failed("stopped")),
+            }
+        }
+        let kinds = 0..self.kinds.len();
+        kinds.into_iter().for_each(|kind| self.dismiss(kind));
+    }
+
+    /// Makes the guests those of a topology. Returns what went wrong, by name.
+    fn set(&mut self, wanted: &BTreeMap<String, GuestSpec>) -> BTreeMap<String, String> {
+        let live = |units: &[Unit], kind: usize| {
+            units.iter().any(|unit| unit.kind == kind && !unit.stopped)
+        };
+        let mut wrong = BTreeMap::new();
+        let kinds = self.kinds.iter().enumerate();
+        let gone: Vec<usize> = kinds
+            .filter(|(_, kind)| wanted.get(&kind.name) != Some(&kind.spec))
+            .map(|(index, _)| index)
+            .collect();
+        for index in gone {
+            let names: Vec<String> = self
+                .units
+                .iter()
+                .filter(|unit| unit.kind == index)
+                .map(|unit| unit.name.clone())
+                .collect();
+            self.stop(&|name| names.iter().any(|n| n == name));
+        }
+        for (name, spec) in wanted {
+            let known = self.kinds.iter().enumerate().any(|(index, kind)| {
+                kind.name == *name && kind.spec == *spec && live(&self.units, index)
+            });
+            if !known && let Err(error) = self.add(name, spec) {
+                wrong.insert(name.clone(), format!("{error:#}"));
+            }
+        }
+        wrong
+    }
+}
+
+fn listen(
+    epoll: &OwnedFd,
+    index: usize,
+    sources: [(What, Option<&OwnedFd>); 3],
+) -> Result<(), Errno> {
+    for (what, source) in sources {
+        if let Some(source) = source {
+            let source: BorrowedFd<'_> = source.as_fd();
+            epoll::add(epoll, source, what.data(index), EventFlags::IN)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each guest costs three descriptors, and the soft limit is often 1,024.
+fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it cannot be raised, starts fail with the kernel's reason.
+    let _ =
+        setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Reads a manifest: guests by name.
+///
+/// # Errors
+/// It cannot be read or understood.
+pub fn manifest(path: &Path) -> anyhow::Result<BTreeMap<String, GuestSpec>> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Manifest {
+        guest: BTreeMap<String, GuestSpec>,
+    }
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("Cannot read {}", path.display()))?;
+    let manifest: Manifest =
+        toml::from_str(&text).with_context(|| format!("{} is not right", path.display()))?;
+    Ok(manifest.guest)
+}

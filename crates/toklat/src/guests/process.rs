@@ -1,0 +1,183 @@
+//! One process in a cell: its descriptors, what it has reported, and how it ended.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use jail::cell::{ENTERED, Entered, MAX_REPORT, Report, STEPS};
+use jail::{Wall, Walls, calls};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+
+/// Reports of a guest in all. It has no reason for more than a few.
+const MAX_REPORTS: u32 = 32;
+
+/// The manager's ends of a process's socket and output, and the other ends.
+pub struct Ends {
+    pub control: OwnedFd,
+    pub output: OwnedFd,
+    pub theirs: [OwnedFd; 2],
+}
+
+impl Ends {
+    pub fn new() -> Result<Self, Errno> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (control, socket) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        let (output, words) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let flags = rustix::fs::fcntl_getfl(&output)? | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&output, flags)?;
+        Ok(Self { control, output, theirs: [socket, words] })
+    }
+}
+
+/// What a process has reported.
+#[derive(Debug, Default)]
+pub struct Said {
+    entered: Option<Entered>,
+    sealed: Option<Walls>,
+    pub loaded: bool,
+    pub up: bool,
+    /// Why it ended, by its own account.
+    end: Option<String>,
+    reports: u32,
+}
+
+/// A process in a cell.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: Pid,
+    /// `None` until the process is known: copies are reported by the process that made them.
+    pub pidfd: Option<OwnedFd>,
+    pub control: OwnedFd,
+    pub output: OwnedFd,
+    pub said: Said,
+}
+
+impl Process {
+    /// Opens a descriptor of the process `pid`, which must be a child.
+    pub fn open(pid: Pid) -> Result<OwnedFd, Errno> {
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // Only a child can be waited for.
+        rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
+        Ok(pidfd)
+    }
+
+    /// Kills it. The descriptor tells when it has ended.
+    pub fn kill(&self) {
+        if let Some(pidfd) = &self.pidfd {
+            // It has ended already, if this fails.
+            let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+}
+
+/// Reads one report. `Ok(None)` if there is none, or the process has closed its end.
+pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Report>, Why> {
+    let mut bytes = [0; MAX_REPORT];
+    match rustix::net::recv(control, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+        Ok((_, 0)) | Err(Errno::CONNRESET) => Err(Why::Closed),
+        Ok((_, len)) => {
+            let report = bytes.get(..len).and_then(Report::decode);
+            report.map(Some).ok_or(Why::Malformed)
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Why there are no more reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Closed,
+    Malformed,
+}
+
+impl Said {
+    /// Takes a report in. False if the process is to be killed, because it reports too much.
+    pub fn note(&mut self, report: Report) -> bool {
+        self.reports += 1;
+        match report {
+            Report::Entered(entered) => self.entered = self.entered.or(Some(entered)),
+            Report::Sealed(walls) if self.sealed.is_none() => self.sealed = Some(walls),
+            Report::Loaded => self.loaded = true,
+            Report::Up => self.up = true,
+            Report::Stuck { step, errno } => {
+                let step = STEPS.get(step as usize).unwrap_or(&"start");
+                let error = Errno::from_raw_os_error(errno);
+                self.end = Some(format!("cannot {step}: {error}"));
+            }
+            Report::Tried(call) => {
+                let name = calls::name(call).unwrap_or("an unnamed one");
+                self.end = Some(format!("tried a forbidden system call: {name} ({call})"));
+            }
+            Report::Failed(why) => self.end = Some(why),
+            Report::Copied(_) | Report::Sealed(_) => {}
+        }
+        self.reports <= MAX_REPORTS
+    }
+
+    /// The user of a copy is that of the process it was copied from.
+    pub fn inherit_user(&mut self, of: &Self) {
+        if let (Some(own), Some(of)) = (&mut self.entered, &of.entered) {
+            own[0] = of[0];
+        }
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// The walls that stand around it, and those that are missing.
+    pub fn walls(&self) -> Walls {
+        let mut walls = self.sealed.clone().unwrap_or_default();
+        // It does not judge what was raised before it ran.
+        let judges = |wall: &Wall| *wall == Wall::Root || !ENTERED.contains(wall);
+        walls.standing.retain(judges);
+        walls.refused.retain(|refused| judges(&refused.wall));
+        for (wall, errno) in ENTERED.into_iter().zip(self.entered.unwrap_or([-1; 8])) {
+            match errno {
+                // The old root is left later.
+                _ if wall == Wall::Root => {}
+                -1 => {}
+                0 => walls.note(wall, Ok(())),
+                errno => walls.note(wall, Err(Errno::from_raw_os_error(errno).to_string())),
+            }
+        }
+        walls
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// In words.
+    pub how: String,
+    pub success: bool,
+}
+
+impl End {
+    pub fn failed(how: impl Into<String>) -> Self {
+        Self { how: how.into(), success: false }
+    }
+}
+
+/// Collects a process that has ended; `None` if it has not.
+pub fn collect(pidfd: BorrowedFd<'_>, said: &Said) -> Option<End> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let status = match rustix::process::waitid(WaitId::PidFd(pidfd), options) {
+        Ok(status) => status?,
+        Err(error) => return Some(End::failed(format!("cannot be waited for: {error}"))),
+    };
+    let own = said.end.clone();
+    Some(match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) if !said.up => {
+            End::failed(own.unwrap_or_else(|| "ended before it served".to_owned()))
+        }
+        (Some(0), _) => End { how: own.unwrap_or_else(|| "ended".into()), success: true },
+        (Some(code), _) => End::failed(own.unwrap_or_else(|| format!("ended with status {code}"))),
+        (_, Some(signal)) => {
+            End::failed(own.unwrap_or_else(|| format!("killed by signal {signal}")))
+        }
+        _ => End::failed("ended"),
+    })
+}

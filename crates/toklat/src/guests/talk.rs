@@ -1,0 +1,153 @@
+//! The sockets of managers: what `toklat guest list` and `stop` use.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use topology::GuestSpec;
+
+use super::kind;
+use super::unit::GuestInfo;
+
+/// Bytes of the longest request.
+const MAX_REQUEST: u64 = 8 << 20;
+/// How long the other side may take. The directory is the user's own, so it is a command of that
+/// user.
+const TIME: Duration = Duration::from_secs(5);
+
+/// What a manager can be asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Its guests.
+    List,
+    /// Stop guests, or all of them.
+    Stop {
+        /// Names; none for all.
+        names: Vec<String>,
+    },
+    /// Make its guests these, by name.
+    Set {
+        /// All guests.
+        guests: BTreeMap<String, GuestSpec>,
+    },
+}
+
+/// A manager's socket, removed on drop.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Listener {
+    pub fn new(home: &Path) -> anyhow::Result<Self> {
+        let path = home.join(format!("{}.sock", std::process::id()));
+        // Of a process that had this number before.
+        let _ = std::fs::remove_file(&path);
+        let socket = UnixListener::bind(&path)
+            .with_context(|| format!("Cannot listen at {}", path.display()))?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, path })
+    }
+
+    /// The next request, if there is one, and where its answer goes.
+    pub fn accept(&self) -> Option<(Request, Reply)> {
+        let (mut stream, _) = self.socket.accept().ok()?;
+        // The request was written before the connection is looked at, or soon after.
+        stream.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
+        let mut line = String::new();
+        BufReader::new((&mut stream).take(MAX_REQUEST)).read_line(&mut line).ok()?;
+        Some((serde_json::from_str(&line).ok()?, Reply(stream)))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Where an answer goes.
+#[derive(Debug)]
+pub struct Reply(UnixStream);
+
+impl Reply {
+    /// Sends the answer in a thread of its own, because it may be long.
+    pub fn send(mut self, answer: &impl Serialize) {
+        let text = serde_json::to_vec(answer).unwrap_or_default();
+        let send = move || {
+            // A command that is gone needs no answer.
+            let _ = self.0.set_write_timeout(Some(TIME)).and_then(|()| self.0.write_all(&text));
+        };
+        let _ = std::thread::Builder::new().name("reply".into()).spawn(send);
+    }
+}
+
+/// The sockets of all managers of this user.
+fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let homes = [Some(directory.join("guests")), kind::fallback()];
+    let entries = homes.into_iter().flatten().filter_map(|home| std::fs::read_dir(home).ok());
+    let paths = entries.flatten().flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|e| e == "sock")).collect();
+    paths.sort();
+    paths
+}
+
+/// Asks one manager.
+///
+/// # Errors
+/// It does not run, or does not answer.
+pub fn ask_at<T: DeserializeOwned>(path: &Path, request: &Request) -> anyhow::Result<T> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(TIME))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Asks all managers of this user, but the one with this process number, and joins the answers.
+#[must_use]
+pub fn ask(directory: &Path, request: &Request, but: Option<u32>) -> Vec<GuestInfo> {
+    let own = but.map(|pid| format!("{pid}.sock"));
+    let others = sockets(directory).into_iter().filter(|path| {
+        own.as_ref().is_none_or(|own| path.file_name().is_none_or(|name| *name != **own))
+    });
+    let mut all = Vec::new();
+    for path in others {
+        match ask_at::<Vec<GuestInfo>>(&path, request) {
+            Ok(some) => all.extend(some),
+            Err(error) => {
+                let refused = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                if refused == Some(std::io::ErrorKind::ConnectionRefused) {
+                    // Its manager was killed.
+                    let _ = std::fs::remove_file(&path);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The names of the guests that have not ended, of other managers.
+pub fn names(directory: &Path, but: Option<u32>) -> Vec<String> {
+    let live = |info: &GuestInfo| info.state != super::unit::State::Ended;
+    let all = ask(directory, &Request::List, but).into_iter();
+    all.filter(live).map(|info| info.name).collect()
+}

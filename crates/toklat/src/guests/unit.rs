@@ -1,0 +1,223 @@
+//! A guest as its manager sees it: what it is, how it does, and when it is started again.
+
+use std::time::{Duration, Instant};
+
+use guest::Place;
+use jail::Walls;
+use serde::{Deserialize, Serialize};
+use topology::Restart;
+
+use super::log::Log;
+use super::process::{End, Process};
+
+/// The pause before the first restart. It doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A guest that has served for so long has not failed at its start.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+/// How a guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It waits for its turn to start.
+    Queued,
+    /// Its process exists, and is not confined yet.
+    Starting,
+    /// It is confined, and serves.
+    Running,
+    /// It has failed, and will be started again after a pause.
+    Waiting,
+    /// It has ended for good.
+    Ended,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// A guest, as `toklat guest list` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GuestInfo {
+    /// Its name.
+    pub name: String,
+    /// Its program.
+    pub app: String,
+    /// Its ports: more than one if it has several threads.
+    pub ports: Vec<String>,
+    /// Its addresses, as its ports.
+    pub addresses: Vec<String>,
+    /// How it does.
+    pub state: State,
+    /// Its process, if it has one.
+    pub pid: Option<u32>,
+    /// Milliseconds in this state.
+    pub for_ms: u64,
+    /// Microseconds from the request for its port to its report that it serves.
+    pub start_us: Option<u64>,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// How it ended last.
+    pub last_end: Option<String>,
+    /// The walls around it.
+    pub walls: Walls,
+    /// Its manager's process.
+    pub manager: u32,
+    /// Its log.
+    pub log: String,
+}
+
+pub struct Unit {
+    pub name: String,
+    /// The index of its kind.
+    pub kind: usize,
+    pub ports: Vec<(String, Place)>,
+    pub state: State,
+    pub since: Instant,
+    pub process: Option<Process>,
+    pub log: Log,
+    /// Its output is not read until the next interval.
+    pub muted: bool,
+    began: Instant,
+    pub start_us: Option<u64>,
+    restarts: u32,
+    failures: u32,
+    pub last_end: Option<String>,
+    pub walls: Walls,
+    pub stopped: bool,
+    /// Changes with each process and pause, so that an old timer is known.
+    pub turn: u32,
+}
+
+impl Unit {
+    pub fn new(name: String, kind: usize, ports: Vec<(String, Place)>, log: Log) -> Self {
+        let now = Instant::now();
+        Self {
+            name,
+            kind,
+            ports,
+            state: State::Queued,
+            since: now,
+            process: None,
+            log,
+            muted: false,
+            began: now,
+            start_us: None,
+            restarts: 0,
+            failures: 0,
+            last_end: None,
+            walls: Walls::default(),
+            stopped: false,
+            turn: 0,
+        }
+    }
+
+    pub fn enter(&mut self, state: State, now: Instant) {
+        if state == State::Starting {
+            self.began = now;
+            self.turn += 1;
+        }
+        (self.state, self.since) = (state, now);
+    }
+
+    /// It serves.
+    pub fn is_up(&mut self, now: Instant) {
+        let took = now.duration_since(self.began).as_micros();
+        self.start_us = Some(u64::try_from(took).unwrap_or(u64::MAX));
+        self.enter(State::Running, now);
+    }
+
+    /// It has ended. Returns the pause before it is started again, if it is.
+    pub fn ended(&mut self, end: End, restart: Restart, now: Instant) -> Option<Duration> {
+        let served = self.state == State::Running && now.duration_since(self.since) >= HEALTHY;
+        self.failures = if served { 0 } else { self.failures };
+        self.process = None;
+        self.last_end = Some(if self.stopped { "stopped".to_owned() } else { end.how });
+        self.turn += 1;
+        let again = match restart {
+            _ if self.stopped => false,
+            Restart::Never => false,
+            Restart::OnFailure => !end.success,
+            Restart::Always => true,
+        };
+        if !again {
+            self.enter(State::Ended, now);
+            return None;
+        }
+        self.enter(State::Waiting, now);
+        self.restarts += 1;
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
+        self.failures += 1;
+        Some(pause)
+    }
+
+    pub fn info(&self, app: &str, now: Instant, log: String) -> GuestInfo {
+        let millis = now.duration_since(self.since).as_millis();
+        let address = |(_, place): &(_, Place)| format!("{}/{}", place.address, place.prefix);
+        GuestInfo {
+            name: self.name.clone(),
+            app: app.to_owned(),
+            ports: self.ports.iter().map(|(name, _)| name.clone()).collect(),
+            addresses: self.ports.iter().map(address).collect(),
+            state: self.state,
+            pid: self
+                .process
+                .as_ref()
+                .map(|process| process.pid.as_raw_nonzero().get().cast_unsigned()),
+            for_ms: u64::try_from(millis).unwrap_or(u64::MAX),
+            start_us: self.start_us,
+            restarts: self.restarts,
+            last_end: self.last_end.clone(),
+            walls: self.walls.clone(),
+            manager: std::process::id(),
+            log,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit() -> Unit {
+        let log = Log::new(std::path::Path::new("/nowhere"), "web");
+        Unit::new("web".into(), 0, Vec::new(), log)
+    }
+
+    #[test]
+    fn pauses_grow_while_a_guest_fails_and_are_short_again_once_it_has_served() {
+        let (mut unit, mut now) = (unit(), Instant::now());
+        let mut fail = |unit: &mut Unit, now| unit.ended(End::failed("x"), Restart::OnFailure, now);
+        let pauses: Vec<_> = (0..10).map(|_| fail(&mut unit, now).unwrap().as_millis()).collect();
+        assert_eq!(pauses[..4], [100, 200, 400, 800]);
+        assert_eq!(pauses[9], 30_000);
+        unit.is_up(now);
+        now += HEALTHY;
+        assert_eq!(fail(&mut unit, now), Some(FIRST_PAUSE));
+        assert_eq!(unit.restarts, 11);
+    }
+
+    #[test]
+    fn a_guest_is_started_again_only_when_its_policy_says_so() {
+        let now = Instant::now();
+        let good = || End { how: "ended".into(), success: true };
+        let again = |end: End, restart| unit().ended(end, restart, now).is_some();
+        assert!(!again(End::failed("x"), Restart::Never));
+        assert!(!again(good(), Restart::OnFailure));
+        assert!(again(End::failed("x"), Restart::OnFailure));
+        assert!(again(good(), Restart::Always));
+        let mut stopped = unit();
+        stopped.stopped = true;
+        assert_eq!(stopped.ended(End::failed("x"), Restart::Always, now), None);
+        assert_eq!(stopped.last_end.as_deref(), Some("stopped"));
+    }
+}

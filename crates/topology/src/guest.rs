@@ -1,0 +1,208 @@
+//! Guests: programs that are linked with the library OS, and run confined on ports of their own.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{PORT_NAME, SWITCH_NAME, Wrong, bytes, check_name};
+
+/// Most guests of one entry.
+pub const MAX_GUESTS: u32 = 20_000;
+/// Most guests in one process.
+pub const MAX_THREADS: u32 = 64;
+/// Bytes of private memory that a guest gets by default.
+const MEMORY: u64 = 256 << 20;
+/// Slots of a guest's rings by default.
+const SLOTS: u32 = 256;
+
+/// When a guest that has ended is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum Restart {
+    /// Never.
+    Never,
+    /// When it fails: by a status other than 0, a signal, a forbidden system call.
+    #[default]
+    OnFailure,
+    /// Always, until it is stopped.
+    Always,
+}
+
+/// A guest, or several of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestSpec {
+    /// The program: a path, or the name of one that is built in (`toklat guest programs`).
+    #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::FilePath))]
+    pub app: String,
+    /// Its port, such as vale0:web. Several guests have ports with a number: vale0:web-0, vale0:web-1.
+    #[cfg_attr(feature = "clap", arg(value_name = "SWITCH:PORT"))]
+    pub port: String,
+    /// Its address and the length of its network's prefix. Several guests have this one and those that follow.
+    #[cfg_attr(feature = "clap", arg(value_name = "ADDRESS/PREFIX"))]
+    pub address: String,
+    /// The program's arguments.
+    #[serde(default)]
+    #[cfg_attr(feature = "clap", arg(last = true, value_name = "ARGUMENT"))]
+    pub args: Vec<String>,
+    /// The router to other networks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ADDRESS"))]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<String>"))]
+    pub gateway: Option<Ipv4Addr>,
+    /// Slots of its rings, 2 to 4096.
+    #[serde(default = "default_slots")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = SLOTS))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 2, max = 4096)))]
+    pub slots: u32,
+    /// Most private memory of a process, such as 64MiB.
+    #[serde(default = "default_memory", with = "bytes")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", default_value = "256MiB"))]
+    #[cfg_attr(feature = "clap", arg(value_parser = bytes::parse_bytes))]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
+    pub memory: u64,
+    /// When it is started again, after a pause that grows from 0.1 to 30 s.
+    #[serde(default)]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "WHEN", default_value = "on-failure"))]
+    pub restart: Restart,
+    /// How many guests.
+    #[serde(default = "one")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = 1))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 20_000)))]
+    pub count: u32,
+    /// How many guests share a process, each in a thread of its own.
+    #[serde(default = "one")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = 1))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 64)))]
+    pub threads: u32,
+    /// Do not let a guest serve unless all its walls stand.
+    #[serde(default)]
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub require_walls: bool,
+}
+
+fn default_slots() -> u32 {
+    SLOTS
+}
+
+fn default_memory() -> u64 {
+    MEMORY
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl GuestSpec {
+    /// Finds what is wrong with it.
+    ///
+    /// # Errors
+    /// The first mistake, and the remedy.
+    pub fn check(&self) -> Result<(), Wrong> {
+        let (switch, port) = self.port.split_once(':').unwrap_or_default();
+        if switch.is_empty() || port.is_empty() || port.contains(['{', '}', '/']) {
+            let reason = format!("`{}` is not the name of a port", self.port);
+            return Err(Wrong::new(reason, "write it as switch:port, for example vale0:web"));
+        }
+        check_name(switch, SWITCH_NAME)?;
+        check_name(port, PORT_NAME)?;
+        self.addresses()?;
+        let ranges = [
+            ("slots", self.slots, 2, 4096),
+            ("count", self.count, 1, MAX_GUESTS),
+            ("threads", self.threads, 1, MAX_THREADS),
+        ];
+        match ranges.into_iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
+            Some((name, value, low, high)) => {
+                let reason = format!("{name} of a guest is {value}");
+                Err(Wrong::new(reason, format!("use {low} to {high}")))
+            }
+            None if self.app.is_empty() => {
+                Err(Wrong::new("A guest has no program", "write app = \"PATH\""))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The name, the port and the address of each guest. `name` is that of the entry.
+    ///
+    /// # Errors
+    /// The address is none, or its network has fewer addresses than there are guests.
+    pub fn hosts(&self, name: &str) -> Result<Vec<(String, String, Ipv4Addr)>, Wrong> {
+        let (first, _) = self.addresses()?;
+        let host = |i: u32| {
+            let address = Ipv4Addr::from_bits(first.to_bits() + i);
+            match self.count {
+                1 => (name.to_owned(), self.port.clone(), address),
+                _ => (format!("{name}-{i}"), format!("{}-{i}", self.port), address),
+            }
+        };
+        Ok((0..self.count).map(host).collect())
+    }
+
+    /// The first address, and the length of the network's prefix.
+    ///
+    /// # Errors
+    /// As for [`hosts`](Self::hosts).
+    pub fn addresses(&self) -> Result<(Ipv4Addr, u8), Wrong> {
+        let read = || {
+            let (address, prefix) = self.address.split_once('/')?;
+            let prefix: u8 = prefix.parse().ok().filter(|bits| *bits <= 32)?;
+            Some((address.parse().ok()?, prefix))
+        };
+        let (first, prefix): (Ipv4Addr, u8) = read().ok_or_else(|| {
+            let reason = format!("`{}` is not an address with a prefix length", self.address);
+            Wrong::new(reason, "write it as in 10.0.0.2/24")
+        })?;
+        let last = first.to_bits().checked_add(self.count.saturating_sub(1));
+        let network = |bits: u32| bits.checked_shr(32 - u32::from(prefix)).unwrap_or(0);
+        if last.is_none_or(|last| network(last) != network(first.to_bits())) {
+            let reason = format!("{} guests from {first} on leave the /{prefix}", self.count);
+            return Err(Wrong::new(reason, "use a shorter prefix, or fewer guests"));
+        }
+        Ok((first, prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> GuestSpec {
+        toml::from_str(&format!("app = \"httpd\"\n{text}")).unwrap()
+    }
+
+    #[test]
+    fn several_guests_have_ports_and_addresses_in_a_row() {
+        let spec = spec("port = \"vale0:web\"\naddress = \"10.0.0.254/16\"\ncount = 3");
+        spec.check().unwrap();
+        let hosts = spec.hosts("web").unwrap();
+        let last = ("web-2".to_owned(), "vale0:web-2".to_owned(), "10.0.1.0".parse().unwrap());
+        assert_eq!((hosts.len(), &hosts[2]), (3, &last));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_the_remedy() {
+        let good = spec("port = \"vale0:web\"\naddress = \"10.0.0.2/24\"");
+        good.check().unwrap();
+        let wrong = |change: fn(&mut GuestSpec), words: &str| {
+            let mut spec = good.clone();
+            change(&mut spec);
+            let told = spec.check().unwrap_err().to_string();
+            assert!(told.contains(words), "{told}");
+        };
+        wrong(|spec| spec.port = "web".into(), "switch:port");
+        wrong(|spec| spec.port = "vale0:a{1".into(), "switch:port");
+        wrong(|spec| spec.address = "10.0.0.2".into(), "10.0.0.2/24");
+        wrong(|spec| spec.address = "10.0.0.2/33".into(), "10.0.0.2/24");
+        wrong(|spec| spec.count = 255, "leave the /24");
+        wrong(|spec| spec.count = 0, "use 1 to");
+        wrong(|spec| spec.threads = 65, "use 1 to 64");
+        wrong(|spec| spec.slots = 1, "use 2 to 4096");
+        wrong(|spec| spec.app.clear(), "app");
+    }
+}
