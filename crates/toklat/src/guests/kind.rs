@@ -48,7 +48,8 @@ impl Kind {
         let (path, first) = programs::find(&spec.app);
         let words = first.iter().chain(&spec.args).map(String::as_bytes);
         let args: Vec<&[u8]> = words.collect();
-        let kept = ["RUST_BACKTRACE", "TZ", "LANG"].into_iter();
+        // No RUST_BACKTRACE: a backtrace opens files.
+        let kept = ["TZ", "LANG"].into_iter();
         let kept: Vec<(&str, String)> =
             kept.filter_map(|name| Some((name, std::env::var(name).ok()?))).collect();
         let environment: Vec<(&str, &str)> =

@@ -1,0 +1,260 @@
+//! Confined guests: what their walls are, and what a guest that runs into one gets.
+
+mod daemon;
+mod trespass;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use daemon::users::may_be_others;
+use daemon::{Daemon, PATIENCE, text};
+use trespass::FORBIDDEN;
+
+/// A manager that a test has started, and ends.
+struct Manager(Child);
+
+impl Manager {
+    fn start(mut command: Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Runs the guests of a manifest.
+    fn of(daemon: &Daemon, manifest: &str) -> Self {
+        let file = daemon.dir().join("guests.toml");
+        std::fs::write(&file, manifest).unwrap();
+        Self::start(daemon.tool(&["guest", "run", "--file", file.to_str().unwrap()]))
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon with a switch.
+fn daemon() -> Daemon {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0]\n");
+    daemon
+}
+
+/// An entry of a manifest for a guest that does `what`.
+fn guest(i: usize, name: &str, what: &str, more: &str) -> String {
+    let app = std::env::current_exe().unwrap();
+    format!(
+        "[guest.{name}]\napp = {app:?}\nargs = [{what:?}]\nport = \"vale0:{name}\"\n\
+         address = \"10.0.0.{}/24\"\nslots = 64\n{more}\n",
+        i + 1
+    )
+}
+
+/// Waits until the guests are so; returns them.
+fn until(daemon: &Daemon, what: &str, is_so: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let start = Instant::now();
+    loop {
+        let all = daemon.json(&["guest", "list"]);
+        let all = all.as_array().unwrap();
+        if is_so(all) {
+            return all.clone();
+        }
+        assert!(start.elapsed() < PATIENCE, "no end of waiting for {what}: {all:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn named<'a>(all: &'a [Value], name: &str) -> &'a Value {
+    all.iter().find(|info| info["name"] == name).unwrap_or(&Value::Null)
+}
+
+fn state(all: &[Value], name: &str) -> String {
+    named(all, name)["state"].as_str().unwrap_or("absent").to_owned()
+}
+
+/// Fetches pages from a guest by another guest; how many came.
+fn fetched(daemon: &Daemon, address: &str) -> u64 {
+    let server = format!("{address}:80");
+    let args = ["guest", "run", "load", "vale0:load", "10.0.0.200/24", "--restart", "never"];
+    let args = [&args[..], &["--", &server, "/1k", "4", "0.5"]].concat();
+    let said = daemon.done(&args);
+    let line = said.lines().find_map(|line| line.strip_prefix("load | ")).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    line["answers"].as_u64().unwrap()
+}
+
+#[test]
+fn each_forbidden_call_ends_its_guest_alone_and_the_manager_names_it() {
+    let daemon = daemon();
+    let mut manifest = guest(0, "honest", "serve", "");
+    for (i, (what, _)) in FORBIDDEN.iter().enumerate() {
+        manifest += &guest(i + 1, &format!("g{i}"), what, "restart = \"never\"");
+    }
+    let _manager = Manager::of(&daemon, &manifest);
+    let ended = |all: &[Value]| {
+        state(all, "honest") == "running"
+            && (0..FORBIDDEN.len()).all(|i| state(all, &format!("g{i}")) == "ended")
+    };
+    let all = until(&daemon, "the trespassers to end", ended);
+    for (i, (what, call)) in FORBIDDEN.iter().enumerate() {
+        let end = text(&named(&all, &format!("g{i}"))["last_end"]).to_owned();
+        assert!(
+            end.starts_with(&format!("tried a forbidden system call: {call} (")),
+            "{what}: {end}"
+        );
+    }
+    assert!(fetched(&daemon, "10.0.0.1") > 0);
+    assert_eq!(named(&until(&daemon, "the list", |_| true), "honest")["restarts"], 0);
+    // Their ports went with them.
+    let ports: Vec<String> = daemon.ports("vale0").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(ports, ["honest"]);
+}
+
+#[test]
+fn root_s_guest_has_every_wall_and_the_kernel_agrees() {
+    let daemon = daemon();
+    let _manager = Manager::of(&daemon, &guest(0, "web", "serve", ""));
+    let all = until(&daemon, "the guest", |all| state(all, "web") == "running");
+    let info = named(&all, "web");
+    assert_eq!(info["walls"]["refused"], json!([]), "{info}");
+    let standing = info["walls"]["standing"].as_array().unwrap().len();
+    let root = rustix::process::geteuid().is_root();
+    assert_eq!(standing, if root { 16 } else { 15 }, "{info}");
+    let pid = info["pid"].as_u64().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(field(set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), (vec!["1".into()], vec!["2".into()]));
+    assert_eq!(field("NSpid:").last().unwrap(), "1");
+    if root {
+        assert!(field("Uid:").iter().all(|uid| uid.parse::<u32>().unwrap() > 60_000), "{status}");
+        for name in ["user", "pid", "mnt", "ipc", "uts", "net", "cgroup"] {
+            let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap();
+            assert_ne!(of(&pid.to_string()), of("self"), "{name}");
+        }
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+        // Standard streams, the manager's socket, the memory and the token.
+        assert_eq!(open, 6);
+    }
+    assert!(daemon.done(&["guest", "show", "web"]).contains("system_calls"));
+}
+
+#[test]
+fn an_ordinary_user_s_guest_is_confined_too() {
+    let test = "an_ordinary_user_s_guest_is_confined_too";
+    if !may_be_others(test) {
+        return;
+    }
+    const USER: u32 = 4_444;
+    let daemon = Daemon::start_for_all(&[]);
+    daemon.apply("[switch.vale0]\n");
+    let own = tempfile::tempdir().unwrap();
+    let id = Some(USER);
+    std::os::unix::fs::chown(own.path(), id, id).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = daemon.tool(args);
+        command.uid(USER).gid(daemon::users::GROUP).env("XDG_RUNTIME_DIR", own.path());
+        command
+    };
+    let args = ["guest", "run", "httpd", "vale0:web", "10.0.0.1/24"];
+    let _manager = Manager::start(as_user(&args));
+    let start = Instant::now();
+    let info = loop {
+        let output = as_user(&["guest", "list", "--json"]).output().unwrap();
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if all[0]["state"] == "running" {
+            break all[0].clone();
+        }
+        assert!(start.elapsed() < PATIENCE, "{all:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(info["walls"]["refused"], json!([]), "{info}");
+    assert_eq!(info["walls"]["standing"].as_array().unwrap().len(), 15, "{info}");
+    assert!(fetched(&daemon, "10.0.0.1") > 0);
+    // Other users' guests are not in root's list.
+    assert_eq!(daemon.json(&["guest", "list"]), json!([]));
+}
+
+#[test]
+fn a_guest_that_must_have_all_walls_does_not_serve_without_one() {
+    let daemon = daemon();
+    // A user namespace that allows no further ones.
+    let run = |more: &str| {
+        let script = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$0\" guest run httpd \
+                      vale0:web 10.0.0.1/24 --restart never";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", &format!("{script} {more}")]);
+        command.arg(env!("CARGO_BIN_EXE_toklat")).env("TOKLAT_DIR", daemon.dir());
+        command
+    };
+    let output = run("--require-walls").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("all walls are required, and one is missing"), "{said}");
+    assert!(said.contains("user_namespace"), "{said}");
+    // Otherwise it serves, and says what is missing.
+    let _manager = Manager::start(run(""));
+    let all = until(&daemon, "the guest", |all| state(all, "web") == "running");
+    let refused = named(&all, "web")["walls"]["refused"].to_string();
+    assert!(refused.contains("user_namespace"), "{refused}");
+}
+
+#[test]
+fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
+    let daemon = daemon();
+    let never = "restart = \"never\"";
+    let manifest = [
+        guest(0, "honest", "serve", ""),
+        guest(1, "eat", "eat", "restart = \"never\"\nmemory = \"32MiB\""),
+        guest(2, "panic", "panic", never),
+        guest(3, "babble", "babble", never),
+        guest(4, "lie", "lie", never),
+        guest(5, "flood", "flood", never),
+    ];
+    let _manager = Manager::of(&daemon, &manifest.concat());
+    let ended = |all: &[Value]| {
+        let ended = ["eat", "panic", "babble", "lie"];
+        ended.iter().all(|name| state(all, name) == "ended") && state(all, "honest") == "running"
+    };
+    let all = until(&daemon, "the others to end", ended);
+    let log = |name: &str| daemon.done(&["guest", "logs", name]);
+    assert!(log("eat").contains("memory allocation of 1048576 bytes failed"), "{}", log("eat"));
+    assert!(log("panic").contains("as it was told to"), "{}", log("panic"));
+    for name in ["babble", "lie"] {
+        assert!(text(&named(&all, name)["last_end"]).contains("killed"), "{name}: {all:#?}");
+    }
+    assert!(fetched(&daemon, "10.0.0.1") > 0);
+    // The one that prints without end fills two files, and no more.
+    let path = daemon.dir().join("guests/flood.log");
+    let start = Instant::now();
+    while std::fs::metadata(path.with_extension("log.1")).is_err() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(std::fs::metadata(&path).map_or(0, |data| data.len()) <= 1 << 21);
+    assert_eq!(state(&until(&daemon, "the list", |_| true), "flood"), "running");
+    daemon.done(&["guest", "stop", "flood"]);
+    let all = until(&daemon, "its end", |all| state(all, "flood") == "ended");
+    assert_eq!(named(&all, "flood")["last_end"], "stopped");
+}
+
+#[test]
+fn a_program_that_is_no_guest_ends_before_it_serves() {
+    let daemon = daemon();
+    let args = ["guest", "run", "/bin/true", "vale0:web", "10.0.0.1/24", "--restart", "never"];
+    let (code, _, said) = daemon.run(&args);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("ended before it served"), "{said}");
+    let (code, _, said) = daemon.run(&["guest", "run", "/no/program", "vale0:web", "10.0.0.1/24"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot open the program /no/program"), "{said}");
+    assert_eq!(daemon.ports("vale0"), []);
+}
