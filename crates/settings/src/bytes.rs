@@ -24,11 +24,19 @@ pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
     bytes.ok_or_else(|| NoBytes(text.into()))
 }
 
-pub(crate) fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+/// Writes it as a number, for `#[serde(with)]`.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(*bytes)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+/// Reads it as a number or a text, for `#[serde(with)]`.
+///
+/// # Errors
+/// It is not a number of bytes.
+pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     struct Reader;
 
     impl Visitor<'_> for Reader {
@@ -56,7 +64,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::
 
 /// The schema of a number of bytes.
 #[cfg(feature = "schemars")]
-pub(crate) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+pub fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": ["integer", "string"], "minimum": 0 })
 }
 

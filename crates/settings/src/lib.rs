@@ -3,7 +3,7 @@
 //! The same types are the topology file, the control API, and messages to a data process. The crate
 //! `topology` adds the kinds of ports.
 
-mod bytes;
+pub mod bytes;
 mod policy;
 mod switch;
 

@@ -3,8 +3,9 @@
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
+use settings::{bytes, parse_bytes};
 
-use crate::{PORT_NAME, SWITCH_NAME, Wrong, bytes, check_name};
+use crate::{Invalid, PORT_NAME, SWITCH_NAME, check_name};
 
 /// Most guests of one entry.
 pub const MAX_GUESTS: u32 = 20_000;
@@ -62,8 +63,8 @@ pub struct GuestSpec {
     /// Most private memory of a process, such as 64MiB.
     #[serde(default = "default_memory", with = "bytes")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", default_value = "256MiB"))]
-    #[cfg_attr(feature = "clap", arg(value_parser = bytes::parse_bytes))]
-    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
+    #[cfg_attr(feature = "clap", arg(value_parser = parse_bytes))]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "bytes::schema"))]
     pub memory: u64,
     /// When it is started again, after a pause that grows from 0.1 to 30 s.
     #[serde(default)]
@@ -102,11 +103,11 @@ impl GuestSpec {
     ///
     /// # Errors
     /// The first mistake, and the remedy.
-    pub fn check(&self) -> Result<(), Wrong> {
+    pub fn check(&self) -> Result<(), Invalid> {
         let (switch, port) = self.port.split_once(':').unwrap_or_default();
         if switch.is_empty() || port.is_empty() || port.contains(['{', '}', '/']) {
             let reason = format!("`{}` is not the name of a port", self.port);
-            return Err(Wrong::new(reason, "write it as switch:port, for example vale0:web"));
+            return Err(Invalid::new(reason, "write it as switch:port, for example vale0:web"));
         }
         check_name(switch, SWITCH_NAME)?;
         check_name(port, PORT_NAME)?;
@@ -119,10 +120,10 @@ impl GuestSpec {
         match ranges.into_iter().find(|(_, value, low, high)| !(low..=high).contains(&value)) {
             Some((name, value, low, high)) => {
                 let reason = format!("{name} of a guest is {value}");
-                Err(Wrong::new(reason, format!("use {low} to {high}")))
+                Err(Invalid::new(reason, format!("use {low} to {high}")))
             }
             None if self.app.is_empty() => {
-                Err(Wrong::new("A guest has no program", "write app = \"PATH\""))
+                Err(Invalid::new("A guest has no program", "write app = \"PATH\""))
             }
             None => Ok(()),
         }
@@ -132,7 +133,7 @@ impl GuestSpec {
     ///
     /// # Errors
     /// The address is none, or its network has fewer addresses than there are guests.
-    pub fn hosts(&self, name: &str) -> Result<Vec<(String, String, Ipv4Addr)>, Wrong> {
+    pub fn hosts(&self, name: &str) -> Result<Vec<(String, String, Ipv4Addr)>, Invalid> {
         let (first, _) = self.addresses()?;
         let host = |i: u32| {
             let address = Ipv4Addr::from_bits(first.to_bits() + i);
@@ -148,7 +149,7 @@ impl GuestSpec {
     ///
     /// # Errors
     /// As for [`hosts`](Self::hosts).
-    pub fn addresses(&self) -> Result<(Ipv4Addr, u8), Wrong> {
+    pub fn addresses(&self) -> Result<(Ipv4Addr, u8), Invalid> {
         let read = || {
             let (address, prefix) = self.address.split_once('/')?;
             let prefix: u8 = prefix.parse().ok().filter(|bits| *bits <= 32)?;
@@ -156,13 +157,13 @@ impl GuestSpec {
         };
         let (first, prefix): (Ipv4Addr, u8) = read().ok_or_else(|| {
             let reason = format!("`{}` is not an address with a prefix length", self.address);
-            Wrong::new(reason, "write it as in 10.0.0.2/24")
+            Invalid::new(reason, "write it as in 10.0.0.2/24")
         })?;
         let last = first.to_bits().checked_add(self.count.saturating_sub(1));
         let network = |bits: u32| bits.checked_shr(32 - u32::from(prefix)).unwrap_or(0);
         if last.is_none_or(|last| network(last) != network(first.to_bits())) {
             let reason = format!("{} guests from {first} on leave the /{prefix}", self.count);
-            return Err(Wrong::new(reason, "use a shorter prefix, or fewer guests"));
+            return Err(Invalid::new(reason, "use a shorter prefix, or fewer guests"));
         }
         Ok((first, prefix))
     }

@@ -323,7 +323,7 @@ fn run_threads(
         barrier.wait();
         let mut failed = told(guest(stack)).err();
         for result in ended.iter().take(count) {
-            failed = failed.or(result.err());
+            failed = failed.or_else(|| result.err());
         }
         if let Some(error) = failed {
             eprintln!("{error}");

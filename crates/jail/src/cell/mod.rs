@@ -175,7 +175,7 @@ impl Cell {
         let started = self.clone_process(0);
         let Ok(None) = started else {
             program.environment.pop();
-            return started.map(|pid| pid.unwrap_or(rustix::process::getpid()));
+            return started.map(|pid| pid.unwrap_or_else(rustix::process::getpid));
         };
         let result: Result<(), _> = self.settle(&maps, control, Some(output)).and_then(|entered| {
             if entered[ROOT] == 0

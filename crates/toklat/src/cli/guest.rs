@@ -52,9 +52,6 @@ pub struct RunArgs {
     /// Say "up" on standard output when all guests serve, and print nothing else
     #[arg(long, hide = true)]
     announce: bool,
-    /// Go on without guests
-    #[arg(long, hide = true)]
-    stays: bool,
     /// What to run.
     #[command(flatten)]
     spec: Option<GuestSpec>,
@@ -111,12 +108,8 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     if args.detach {
         return detach(global);
     }
-    let options = Options {
-        directory: global.dir(),
-        echo: !args.announce,
-        announce: args.announce,
-        stays: args.stays,
-    };
+    let options =
+        Options { directory: global.dir(), echo: !args.announce, announce: args.announce };
     let mut manager = Manager::new(options)?;
     match (&args.file, &args.spec) {
         (Some(file), _) => {
@@ -128,7 +121,6 @@ fn run(args: &RunArgs, global: &Global) -> Result {
             let of_port = spec.port.rsplit(':').next().unwrap_or_default();
             manager.add(args.name.as_deref().unwrap_or(of_port), spec)?;
         }
-        (None, None) if args.stays => {}
         (None, None) => {
             return Err(UsageError("say what to run: a program, or --file MANIFEST").into());
         }

@@ -83,8 +83,6 @@ pub struct Options {
     pub echo: bool,
     /// Called once, when every guest serves or has ended.
     pub announce: bool,
-    /// Goes on without guests, until it is stopped.
-    pub stays: bool,
 }
 
 /// Guests and their processes.
@@ -97,7 +95,6 @@ pub struct Manager {
     kinds: Vec<Kind>,
     units: Vec<Unit>,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
-    stopping: bool,
     announced: bool,
 }
 
@@ -127,7 +124,6 @@ impl Manager {
             kinds: Vec::new(),
             units: Vec::new(),
             timers: BinaryHeap::new(),
-            stopping: false,
             announced: false,
         })
     }
@@ -177,7 +173,7 @@ impl Manager {
         loop {
             self.announce();
             let ended = self.units.iter().all(|unit| unit.state == State::Ended);
-            if ended && (self.stopping || !self.options.stays) {
+            if ended {
                 break;
             }
             let now = Instant::now();
@@ -385,7 +381,6 @@ impl Manager {
             What::Signal => {
                 let _ = (&self.signals).read(&mut [0; 64]);
                 self.stop(&|_| true);
-                self.stopping = true;
             }
         }
     }
@@ -622,7 +617,6 @@ impl Manager {
                 self.stop(&wanted);
                 reply.send(&self.list());
             }
-            Request::Set { guests } => reply.send(&self.set(&guests)),
         }
     }
 
@@ -641,37 +635,6 @@ impl Manager {
         }
         let kinds = 0..self.kinds.len();
         kinds.into_iter().for_each(|kind| self.dismiss(kind));
-    }
-
-    /// Makes the guests those of a topology. Returns what went wrong, by name.
-    fn set(&mut self, wanted: &BTreeMap<String, GuestSpec>) -> BTreeMap<String, String> {
-        let live = |units: &[Unit], kind: usize| {
-            units.iter().any(|unit| unit.kind == kind && !unit.stopped)
-        };
-        let mut wrong = BTreeMap::new();
-        let kinds = self.kinds.iter().enumerate();
-        let gone: Vec<usize> = kinds
-            .filter(|(_, kind)| wanted.get(&kind.name) != Some(&kind.spec))
-            .map(|(index, _)| index)
-            .collect();
-        for index in gone {
-            let names: Vec<String> = self
-                .units
-                .iter()
-                .filter(|unit| unit.kind == index)
-                .map(|unit| unit.name.clone())
-                .collect();
-            self.stop(&|name| names.iter().any(|n| n == name));
-        }
-        for (name, spec) in wanted {
-            let known = self.kinds.iter().enumerate().any(|(index, kind)| {
-                kind.name == *name && kind.spec == *spec && live(&self.units, index)
-            });
-            if !known && let Err(error) = self.add(name, spec) {
-                wrong.insert(name.clone(), format!("{error:#}"));
-            }
-        }
-        wrong
     }
 }
 

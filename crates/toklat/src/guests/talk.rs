@@ -1,6 +1,5 @@
 //! The sockets of managers: what `toklat guest list` and `stop` use.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,13 +9,12 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use topology::GuestSpec;
 
 use super::kind;
 use super::unit::GuestInfo;
 
 /// Bytes of the longest request.
-const MAX_REQUEST: u64 = 8 << 20;
+const MAX_REQUEST: u64 = 1 << 20;
 /// How long the other side may take. The directory is the user's own, so it is a command of that
 /// user.
 const TIME: Duration = Duration::from_secs(5);
@@ -31,11 +29,6 @@ pub enum Request {
     Stop {
         /// Names; none for all.
         names: Vec<String>,
-    },
-    /// Make its guests these, by name.
-    Set {
-        /// All guests.
-        guests: BTreeMap<String, GuestSpec>,
     },
 }
 
