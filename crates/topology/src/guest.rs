@@ -40,10 +40,10 @@ pub struct GuestSpec {
     /// The program: a path, or the name of one that is built in (`toklat guest programs`).
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::FilePath))]
     pub app: String,
-    /// Its port, such as vale0:web. Several guests have ports with a number: vale0:web-0, vale0:web-1.
+    /// Its port, such as vale0:web; ports of several guests get a number, as in vale0:web-0.
     #[cfg_attr(feature = "clap", arg(value_name = "SWITCH:PORT"))]
     pub port: String,
-    /// Its address and the length of its network's prefix. Several guests have this one and those that follow.
+    /// Its address and the length of its network's prefix. Further guests get the next addresses.
     #[cfg_attr(feature = "clap", arg(value_name = "ADDRESS/PREFIX"))]
     pub address: String,
     /// The program's arguments.

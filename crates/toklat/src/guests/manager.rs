@@ -1,5 +1,7 @@
 //! The manager: starts guests, hears what they report, collects them, and starts them again.
 
+mod copies;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{Read, Write};
@@ -13,13 +15,12 @@ use guest::Place;
 use jail::cell::Report;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use topology::GuestSpec;
 
-use super::kind::{self, Kind, MAX_COPYING, Ports};
+use super::kind::{self, Kind, Ports};
 use super::log::{self, Log};
-use super::process::{self, End, Process, Said};
+use super::process::{self, End, Process};
 use super::talk::{Listener, Request};
 use super::unit::{GuestInfo, State, Unit};
 
@@ -307,68 +308,6 @@ impl Manager {
         self.after(BOOT, Due::Boot { unit: index, turn });
     }
 
-    /// Orders copies for the guests that wait for them.
-    fn copy(&mut self, index: usize) {
-        if self.kinds[index].template.is_none() && !self.kinds[index].queue.is_empty() {
-            return self.load(index);
-        }
-        loop {
-            let kind = &mut self.kinds[index];
-            let loaded = kind.template.as_ref().is_some_and(|template| template.said.loaded);
-            if !loaded || kind.copying.len() >= MAX_COPYING {
-                return;
-            }
-            let Some(next) = kind.queue.pop_front() else { return };
-            let unit = &mut self.units[next];
-            if unit.stopped {
-                continue;
-            }
-            unit.enter(State::Starting, Instant::now());
-            let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
-            match kind.order_copy(&ports) {
-                Ok((control, output)) => {
-                    // Known when it is reported.
-                    let (pid, pidfd) = (rustix::process::getpid(), None);
-                    let said = Said::default();
-                    unit.process = Some(Process { pid, pidfd, control, output, said });
-                    kind.copying.push_back(next);
-                    self.watch(next);
-                }
-                Err(error) => self.ended(next, End::failed(format!("{error:#}"))),
-            }
-        }
-    }
-
-    /// Starts the process that is to be copied.
-    fn load(&mut self, index: usize) {
-        let kind = &mut self.kinds[index];
-        kind.since = Instant::now();
-        let started = kind.start().and_then(|process| {
-            let sources = [
-                (What::TemplateControl, Some(&process.control)),
-                (What::TemplateOutput, Some(&process.output)),
-                (What::TemplateEnd, process.pidfd.as_ref()),
-            ];
-            listen(&self.epoll, index, sources)?;
-            kind.template = Some(process);
-            Ok(())
-        });
-        match started {
-            Ok(()) => self.after(BOOT, Due::Load { kind: index }),
-            Err(error) => self.lose_template(index, &format!("{error:#}")),
-        }
-    }
-
-    /// The process that was to be copied is gone: its queue fails.
-    fn lose_template(&mut self, index: usize, why: &str) {
-        let kind = &mut self.kinds[index];
-        kind.template = None;
-        let lost: Vec<usize> = kind.copying.drain(..).chain(kind.queue.drain(..)).collect();
-        for unit in lost {
-            self.ended(unit, End::failed(format!("its program could not be copied: {why}")));
-        }
-    }
-
     fn happened(&mut self, what: What, index: usize) {
         match what {
             What::Control => self.hear(index),
@@ -517,94 +456,6 @@ impl Manager {
             None => self.tell(&format!("{name}: {how}")),
         }
         self.dismiss(self.units[index].kind);
-    }
-
-    /// Ends a template that is not needed any more.
-    fn dismiss(&mut self, kind: usize) {
-        let needed = |unit: &Unit| unit.kind == kind && unit.state != State::Ended;
-        if !self.units.iter().any(needed)
-            && let Some(template) = &self.kinds[kind].template
-        {
-            template.kill();
-        }
-    }
-
-    fn hear_template(&mut self, index: usize) {
-        for _ in 0..2 * MAX_COPYING {
-            let Some(template) = &mut self.kinds[index].template else { return };
-            match process::receive(template.control.as_fd()) {
-                Ok(None) => break,
-                Ok(Some(Report::Copied(pid))) => self.copied(index, pid),
-                Ok(Some(Report::Failed(why))) => {
-                    let failed = self.kinds[index].copying.pop_front();
-                    failed.into_iter().for_each(|unit| self.ended(unit, End::failed(&*why)));
-                }
-                Ok(Some(report)) => {
-                    if !template.said.note(report) {
-                        template.kill();
-                    }
-                }
-                Err(_) => {
-                    let _ = epoll::delete(&self.epoll, &template.control);
-                    template.kill();
-                    return;
-                }
-            }
-        }
-        self.copy(index);
-    }
-
-    /// A copy has its number.
-    fn copied(&mut self, kind: usize, pid: u32) {
-        let Some(index) = self.kinds[kind].copying.pop_front() else {
-            return self.kinds[kind].template.as_ref().into_iter().for_each(Process::kill);
-        };
-        let Some(process) = &mut self.units[index].process else { return };
-        let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
-        let opened = Process::open(pid).and_then(|pidfd| {
-            epoll::add(&self.epoll, &pidfd, What::End.data(index), EventFlags::IN)?;
-            Ok(pidfd)
-        });
-        match opened {
-            Ok(pidfd) => {
-                (process.pid, process.pidfd) = (pid, Some(pidfd));
-                if self.units[index].stopped {
-                    self.units[index].process.as_ref().inspect(|process| process.kill());
-                }
-            }
-            Err(error) => {
-                self.ended(index, End::failed(format!("its copy is not there: {error}")));
-            }
-        }
-    }
-
-    fn read_template(&mut self, index: usize) {
-        let kind = &mut self.kinds[index];
-        let Some(template) = &kind.template else { return };
-        let mut piece = [0; log::PIECE];
-        match rustix::io::read(&template.output, &mut piece[..]) {
-            Ok(len @ 1..) => {
-                if !kind.log.write(&piece[..len], Instant::now()) {
-                    template.kill();
-                }
-                if self.options.echo {
-                    kind.log.print(&kind.name, &piece[..len]);
-                }
-            }
-            Ok(_) | Err(Errno::IO) => {
-                let _ = epoll::delete(&self.epoll, &template.output);
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn collect_template(&mut self, index: usize) {
-        self.hear_template(index);
-        let Some(template) = &self.kinds[index].template else { return };
-        let Some(pidfd) = &template.pidfd else { return };
-        if let Some(end) = process::collect(pidfd.as_fd(), &template.said) {
-            self.lose_template(index, &end.how);
-        }
     }
 
     /// Answers a command.
