@@ -38,7 +38,7 @@ pub(super) struct Patience {
     in_vain: u32,
     /// The number of short sleeps in a row.
     short: u32,
-    /// How many of them there must be before the next nap.
+    /// How many short sleeps in a row must come before the next nap.
     nap_after: u32,
     /// The worker is in a nap, or has had a full one.
     napping: bool,

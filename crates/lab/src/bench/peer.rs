@@ -63,7 +63,7 @@ impl Peer {
         }
     }
 
-    /// Returns the command that measures it, for repeating that alone.
+    /// Returns the command that repeats this measurement alone.
     pub fn command(&self) -> Option<String> {
         match self {
             Self::Floor(args) => Some(format!("bench/floor/forward {}", args.join(" "))),

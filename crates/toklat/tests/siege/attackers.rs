@@ -241,7 +241,8 @@ fn exhaust_quotas() {
     }
 }
 
-/// Frames with two tags, of which the second is to be the first one somewhere.
+/// Double-tagged frames: the attacker hopes that a receiver strips the first tag and obeys the
+/// second (VLAN hopping).
 fn tags() {
     let mut port = Persistent::open("vale0:tags");
     loop {

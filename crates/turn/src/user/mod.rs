@@ -159,7 +159,7 @@ impl Users {
         let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
     }
 
-    /// Ends terms that are over, forgets users without ports, and returns the news.
+    /// Ends expired terms, forgets users without ports, and returns the changes of standings.
     #[must_use]
     pub fn expire(&self, now: Nanos) -> Vec<StandingChange> {
         let mut users = self.lock();

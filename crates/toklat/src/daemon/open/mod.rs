@@ -121,8 +121,8 @@ pub trait Open {
         Ok((Attachment::Vacant, None))
     }
 
-    /// Keeps the descriptors of a port called `name` in its switch pointed at the peer, or watches
-    /// what the port is attached to, and tells `returned` when it is back.
+    /// Keeps the descriptors of port `name` connected to its peer, or watches what the port is
+    /// attached to. Sends to `returned` when that is back.
     ///
     /// # Errors
     /// What the kernel said.
