@@ -1,6 +1,7 @@
 //! Congestion control: Reno (RFC 5681) and CUBIC (RFC 9438). Windows are in bytes.
 
 use crate::config::Algorithm;
+use crate::hystart::HyStart;
 use crate::time::Nanos;
 
 /// RFC 9438, 4.6.
@@ -20,6 +21,8 @@ pub(crate) struct Congestion {
     /// Acknowledged bytes that have not yet made a whole step of growth.
     credit: u32,
     cubic: Cubic,
+    /// The first slow start; later ones have a threshold.
+    hystart: HyStart,
     /// Window and threshold before the last reduction, to undo it.
     before: (u32, u32),
 }
@@ -50,6 +53,7 @@ impl Congestion {
             mss,
             credit: 0,
             cubic: Cubic::default(),
+            hystart: HyStart::new(),
             before: (0, 0),
         }
     }
@@ -64,8 +68,28 @@ impl Congestion {
         self.window = self.window.max(self.mss);
     }
 
-    /// Grows the window for `bytes` acknowledged bytes.
-    pub fn acknowledged(&mut self, mut bytes: u32, now: Nanos, rtt: u64) {
+    /// Takes a sample of the round trip.
+    pub fn sample(&mut self, rtt: u64) {
+        if self.is_first_start() {
+            self.hystart.sample(rtt);
+        }
+    }
+
+    fn is_first_start(&self) -> bool {
+        self.threshold == MAX_WINDOW && self.algorithm == Algorithm::Cubic
+    }
+
+    /// Grows the window for `bytes` acknowledged bytes, after which `outstanding` remain.
+    pub fn acknowledged(&mut self, mut bytes: u32, outstanding: u32, now: Nanos, rtt: u64) {
+        if self.is_first_start() {
+            match self.hystart.grow(bytes, outstanding) {
+                Some(step) => bytes = step,
+                None => self.threshold = self.window,
+            }
+            if bytes == 0 {
+                return;
+            }
+        }
         if self.window < self.threshold {
             let step = bytes.min(self.threshold - self.window);
             self.window = (self.window + step).min(MAX_WINDOW);
@@ -195,13 +219,13 @@ mod tests {
     fn slow_start_doubles_and_reno_adds_a_segment_a_round() {
         let mut reno = Congestion::new(Algorithm::Reno, 1000);
         assert_eq!(reno.window, 10_000);
-        reno.acknowledged(10_000, Nanos(0), 1);
+        reno.acknowledged(10_000, 0, Nanos(0), 1);
         assert_eq!(reno.window, 20_000);
         reno.congested(20_000);
         reno.window = reno.threshold;
         assert_eq!(reno.window, 10_000);
         for _ in 0..10 {
-            reno.acknowledged(1000, Nanos(0), 1);
+            reno.acknowledged(1000, 0, Nanos(0), 1);
         }
         assert_eq!(reno.window, 11_000);
     }
@@ -218,7 +242,7 @@ mod tests {
         let at = |cubic: &mut Congestion, from: u64, to: u64| {
             let mut now = Nanos(from * Nanos::SECOND);
             while now < Nanos(to * Nanos::SECOND) {
-                cubic.acknowledged(cubic.window, now, rtt);
+                cubic.acknowledged(cubic.window, 0, now, rtt);
                 now = now + rtt;
             }
             cubic.window

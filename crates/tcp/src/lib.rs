@@ -68,7 +68,7 @@
 //!
 //! ## Not here yet
 //!
-//! Pacing, HyStart, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the
+//! Pacing, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the
 //! stream), black hole detection (RFC 4821), AccECN, per-route metrics.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -86,6 +86,7 @@ mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod gro;
+mod hystart;
 mod machine;
 mod options;
 mod pool;

@@ -52,6 +52,7 @@ impl Connection {
         progress.delivered = (progress.acked + self.send.board.sacked).saturating_sub(sacked);
         if let Some(rtt) = rtt.or(sack_rtt) {
             self.send.rtt.sample(rtt, now);
+            self.send.congestion.sample(rtt);
         }
         if progress.acked > 0 {
             self.send.duplicate_acks = 0;

@@ -148,7 +148,8 @@ impl Connection {
                         && progress.in_flight >= congestion.window / 2);
                 if progress.acked > 0 && used {
                     let rtt = self.send.rtt.smoothed;
-                    self.send.congestion.acknowledged(progress.acked, now, rtt);
+                    let outstanding = self.send.nxt.since(self.send.una);
+                    self.send.congestion.acknowledged(progress.acked, outstanding, now, rtt);
                 }
             }
             Phase::Recovery(_) | Phase::Reducing(_) => self.reduce_in_proportion(progress),
