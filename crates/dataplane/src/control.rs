@@ -8,6 +8,7 @@
 //! memory file ([`turn::state`]).
 
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use frame::{Mac, VlanId};
@@ -114,6 +115,36 @@ pub enum Command {
         /// Its VLAN.
         vlan: Option<VlanId>,
     },
+    /// Replaces the hosts of a tunnel whose peers a routing protocol names.
+    SetHosts {
+        /// The tunnel's port.
+        id: PortId,
+        /// From now on.
+        hosts: Hosts,
+    },
+    /// Enters and removes stations behind a tunnel, at most [`MAX_STATIONS`] at a time.
+    SetStations {
+        /// The tunnel's port.
+        id: PortId,
+        /// Each replaces what was said about its address.
+        stations: Vec<Remote>,
+    },
+    /// Sets which stations behind a tunnel have which IP addresses, at most [`MAX_STATIONS`] at a
+    /// time.
+    SetOwners {
+        /// The tunnel's port.
+        id: PortId,
+        /// The station of each address; `None` if none has it any more.
+        owners: Vec<(IpAddr, Option<Mac>)>,
+    },
+    /// Takes the IP addresses of local stations that a tunnel has heard. Answered by
+    /// [`Answer::Claims`].
+    TakeClaims {
+        /// The tunnel's port.
+        id: PortId,
+        /// Also earlier ones, as they are heard again.
+        all: bool,
+    },
     /// All ports of an earlier data process are added: start to gather frames.
     Resume,
     /// Lists all ports with their descriptors, an [`Answer::Port`] for each, then their persistent
@@ -123,6 +154,33 @@ pub enum Command {
     /// frame is lost, and a successor can continue.
     Stop,
 }
+
+/// The hosts behind a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hosts {
+    /// Their addresses by number, from 1. The unspecified address is a free number.
+    pub peers: Vec<IpAddr>,
+    /// The numbers of those that get floods.
+    pub flooded: Vec<u16>,
+    /// The largest IP packet of a guest that fits the paths to them, if known.
+    pub mtu: Option<u16>,
+}
+
+/// A station that another host reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remote {
+    /// Its address.
+    pub mac: Mac,
+    /// The number of its host; 0 if no host has it any more.
+    pub via: u16,
+    /// It never moves.
+    pub sticky: bool,
+    /// It is known to have moved there from this switch, whose entry does not hold it.
+    pub moved: bool,
+}
+
+/// Most stations in a message.
+pub const MAX_STATIONS: usize = 512;
 
 impl Command {
     /// A [`Command::SetSwitch`] with all settings of `config` that can change.
@@ -158,6 +216,16 @@ pub enum Answer {
     Added {
         /// The worker.
         worker: u16,
+    },
+    /// Stations were entered and removed.
+    Stations {
+        /// How many had no room in the table.
+        refused: u32,
+    },
+    /// The IP addresses of local stations, in the order in which they were heard.
+    Claims {
+        /// Stations and addresses, at most [`MAX_STATIONS`].
+        claims: Vec<(Mac, IpAddr)>,
     },
     /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
     Port {
@@ -273,6 +341,21 @@ mod tests {
         let again: Command = serde_json::from_slice(&bytes).unwrap();
         assert_eq!((limits.of(u32::MAX), limits.of(0)), (most, UserLimits::default()));
         assert_eq!(again, Command::SetLimits { limits });
+    }
+
+    #[test]
+    fn the_most_stations_and_hosts_fit_a_message() {
+        let mac = Mac::from_word(u64::MAX >> 16);
+        let remote = Remote { mac, via: u16::MAX, sticky: false, moved: false };
+        let stations = vec![remote; MAX_STATIONS];
+        let bytes = serde_json::to_vec(&Command::SetStations { id: u16::MAX, stations }).unwrap();
+        assert!(bytes.len() <= MAX_MESSAGE, "{}", bytes.len());
+        let most = crate::attach::vxlan::MAX_PEERS as u16;
+        let peer = |n| [0xfd00, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1000 + n].into();
+        let (peers, flooded) = ((0..most).map(peer).collect(), (1..=most).collect());
+        let hosts = Hosts { peers, flooded, mtu: Some(9000) };
+        let bytes = serde_json::to_vec(&Command::SetHosts { id: u16::MAX, hosts }).unwrap();
+        assert!(bytes.len() <= MAX_MESSAGE, "{}", bytes.len());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod fdb;
 mod forward;
+mod journal;
 mod ports;
 mod record;
 mod rules;
@@ -13,6 +14,7 @@ mod sender;
 
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};
+pub use journal::{Change, Journal};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
 pub use rules::{Rules, VlanMode};

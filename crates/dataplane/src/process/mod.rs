@@ -9,6 +9,7 @@ mod kept;
 mod memory;
 mod ports;
 mod remakes;
+mod tunnels;
 mod users;
 mod watch;
 
@@ -40,7 +41,7 @@ use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
 use self::watch::Told;
 use crate::attach::card::ServeRequests;
-use crate::attach::vxlan::Membership;
+use crate::attach::vxlan::Handle;
 use crate::config::{Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
@@ -104,8 +105,8 @@ struct Record {
     remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Guest>,
-    /// Its VLANs, if it is a tunnel.
-    tunnel: Option<Arc<Membership>>,
+    /// Its tunnel, if it is one.
+    tunnel: Option<Handle>,
 }
 
 struct Process {
@@ -484,6 +485,10 @@ impl Process {
                 let removed = self.common.fdb.remove(filter, mac);
                 removed.then_some(Answer::Done).ok_or_else(|| format!("{mac} is not in the table"))
             }
+            Command::SetHosts { id, hosts } => self.set_hosts(id, hosts),
+            Command::SetStations { id, stations } => self.set_stations(id, &stations),
+            Command::SetOwners { id, owners } => self.set_owners(id, &owners),
+            Command::TakeClaims { id, all } => self.take_claims(id, all),
             Command::Stop => {
                 self.stopping = true;
                 self.drain();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fabric::{Monitor, PortSpec, Ports};
+use fabric::{Monitor, PortSpec, Ports, Rules};
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
 use turn::attach::{AttachError, Attached, Exit};
@@ -17,7 +17,7 @@ use super::guests::Guest;
 use super::remakes::Remakes;
 use super::{Process, Record};
 use crate::attach::Place;
-use crate::attach::vxlan::{self, Membership};
+use crate::attach::vxlan::{self, Handle, VxlanConfig};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::control::Answer;
 use crate::worker::{Job, Table};
@@ -32,8 +32,8 @@ struct Halves {
     monitor: Option<Monitor>,
     /// Its front end.
     guest: Option<Guest>,
-    /// Its VLANs, if it is a tunnel.
-    tunnel: Option<Arc<Membership>>,
+    /// Its tunnel, if it is one.
+    tunnel: Option<Handle>,
 }
 
 impl Halves {
@@ -107,7 +107,7 @@ impl Process {
             id,
             instance: self.instances,
             name: config.name.clone(),
-            rules: config.policy.rules(),
+            rules: rules_of(&config.policy, &config.attachment),
             send_queues: source.queues() as u16,
             counters: counters.clone(),
             linked: receiving.exits,
@@ -159,12 +159,10 @@ impl Process {
         }
         if let Attachment::Vxlan(tunnel) = &config.attachment {
             let descriptors = descriptors.into_iter().map(Descriptor::into_ours).collect();
-            let (table, members) =
-                (self.common.fdb.entries().clone(), Arc::<Membership>::default());
-            members.set(&config.policy.vlan);
-            let membership = Arc::clone(&members);
-            let attached = vxlan::attach(tunnel, descriptors, port.0, state, table, membership)?;
-            return Ok(Halves { tunnel: Some(members), ..Halves::new(attached) });
+            let (table, vlans) = (self.common.fdb.entries().clone(), &config.policy.vlan);
+            let (attached, handle) =
+                vxlan::attach(tunnel, descriptors, port.0, state, table, vlans)?;
+            return Ok(Halves { tunnel: Some(handle), ..Halves::new(attached) });
         }
         let place = Place { state, account: port.1, resume };
         let (attached, monitor) = config.attachment.attach(descriptors, place)?;
@@ -245,9 +243,9 @@ impl Process {
             changes.push(Change::Receiving(receiving.far));
         }
         if let Some(tunnel) = &record.tunnel {
-            tunnel.set(&policy.vlan);
+            tunnel.set_vlans(&policy.vlan);
         }
-        record.spec.rules = policy.rules();
+        record.spec.rules = rules_of(policy, &record.config.attachment);
         record.config.policy = policy.clone();
         self.publish();
         for change in changes {
@@ -288,6 +286,15 @@ impl Process {
         let added = self.common.fdb.add_static(filter, mac, port, clock());
         added.then_some(Answer::Done).ok_or_else(|| "The forwarding table is full".to_owned())
     }
+}
+
+/// A port's rules. Where routes say which stations are behind a tunnel, frames do not.
+fn rules_of(policy: &Policy, attachment: &Attachment) -> Rules {
+    let mut rules = policy.rules();
+    if let Attachment::Vxlan(VxlanConfig { flooded: Some(_), .. }) = attachment {
+        rules.mac_limit = 0;
+    }
+    rules
 }
 
 fn duplicate(descriptors: &[Descriptor]) -> std::io::Result<Vec<Descriptor>> {

@@ -28,13 +28,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use frame::{Mac, VlanId};
 use port::Nanos;
 use serde::{Deserialize, Serialize};
-use shmem::Mapping;
+use shmem::{Mapping, Shared};
 
 pub use self::entries::Entries;
 pub(crate) use self::entries::Place;
 use self::entries::{Bucket, WAYS, seed_of};
 use self::ledger::{Ledger, Moved};
 pub use self::station::{Origin, Station};
+use crate::Journal;
 
 /// How many buckets are searched for an entry to evict in favour of another user's.
 const SWEEP: u32 = 64;
@@ -86,6 +87,8 @@ pub struct Fdb {
     /// - Without it: a sender keeps its old source for up to a second, and is not learned meanwhile
     /// - Shown by: `fdb`, `switch` tests
     generation: AtomicU64,
+    /// Where an observer reads which local stations came and went.
+    journal: Option<Shared<Journal>>,
 }
 
 /// The filter of a frame: 0, or a VLAN id.
@@ -104,7 +107,7 @@ fn entry_of(filter: Filter, mac: u64) -> u64 {
 }
 
 /// The filter of an entry's key.
-fn filter_in(key: u64) -> Filter {
+pub(crate) fn filter_in(key: u64) -> Filter {
     (key >> 48) as u16 & 0xfff
 }
 
@@ -143,7 +146,21 @@ impl Fdb {
             limit: entries,
             writer: Mutex::new(writer),
             generation: AtomicU64::new(0),
+            journal: None,
         })
+    }
+
+    /// The same table, which notes in `journal` which local stations come, move and go.
+    #[must_use]
+    pub fn with_journal(self, journal: Shared<Journal>) -> Self {
+        Self { journal: Some(journal), ..self }
+    }
+
+    /// Notes that an entry changed. The caller holds the lock.
+    fn note(&self, key: u64, before: Option<Station>, after: Option<Station>) {
+        if let Some(journal) = &self.journal {
+            journal.note(key, before, after);
+        }
     }
 
     /// A table in private memory, for inline switches and tests.
@@ -206,6 +223,7 @@ impl Fdb {
                 Learned::Known
             }
             Some((_, _, known)) if known.outranks(there) => Learned::Refused,
+            None if limit == 0 => Learned::NoRoom,
             _ => self.learn_slowly(key, there, limit, guard, now),
         }
     }
@@ -246,6 +264,7 @@ impl Fdb {
             writer.count(earlier, -1);
             writer.count(station, 1);
             bucket.write(way, key, station, now.seconds() as u16);
+            self.note(key, Some(earlier), Some(station));
             // Senders that saw the address last must learn it again if it comes back.
             self.generation.fetch_add(1, Ordering::Release);
             return Learned::Known;
@@ -257,6 +276,7 @@ impl Fdb {
         let Some((bucket, way)) = self.make_room(key) else { return Learned::NoRoom };
         writer.count(station, 1);
         bucket.write(way, key, station, now.seconds() as u16);
+        self.note(key, None, Some(station));
         Learned::Known
     }
 
@@ -284,6 +304,7 @@ impl Fdb {
         writer.count(station, -1);
         writer.forget(key);
         bucket.clear(way);
+        self.note(key, Some(station), None);
     }
 
     /// Limits the number of entries of an origin.
@@ -332,15 +353,54 @@ impl Fdb {
     /// Adds an entry that no frame made, or replaces one of the same or lower precedence. Returns
     /// [`Learned::Refused`] if `mac` is a group address or zero, which no station can have.
     pub fn enter(&self, filter: Filter, mac: Mac, station: Station, now: Nanos) -> Learned {
+        self.enter_over(filter, mac, station, now, |known| known.outranks(station))
+    }
+
+    /// As [`enter`](Self::enter), for a station behind another host. What was reported earlier does
+    /// not hold it, so a sticky station can be an ordinary one afterwards.
+    pub fn enter_remote(&self, filter: Filter, mac: Mac, station: Station, now: Nanos) -> Learned {
+        let holds = |known: Station| known.outranks(station) && known.origin() != Origin::Sticky;
+        self.enter_over(filter, mac, station, now, holds)
+    }
+
+    /// As [`enter`](Self::enter), for a station that is known to have moved away from a local port:
+    /// an entry that frames made does not hold it. Only a static one does.
+    pub fn enter_moved(&self, filter: Filter, mac: Mac, station: Station, now: Nanos) -> Learned {
+        let holds = |known: Station| known.origin() == Origin::Static;
+        self.enter_over(filter, mac, station, now, holds)
+    }
+
+    /// Adds an entry, unless one that `holds` is there.
+    fn enter_over(
+        &self,
+        filter: Filter,
+        mac: Mac,
+        station: Station,
+        now: Nanos,
+        holds: impl Fn(Station) -> bool,
+    ) -> Learned {
         if mac.is_group() || mac.word() == 0 {
             return Learned::Refused;
         }
         let key = entry_of(filter, mac.word());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         match self.entries.find(key) {
-            Some((_, _, known)) if known.outranks(station) => Learned::Refused,
+            Some((_, _, known)) if holds(known) => Learned::Refused,
             _ => self.put(&mut writer, key, station, now),
         }
+    }
+
+    /// Removes an address that another host reported behind `port`; false if none is there.
+    pub fn leave(&self, filter: Filter, mac: Mac, port: u16) -> bool {
+        let key = entry_of(filter, mac.word());
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.entries.find(key).filter(|(_, _, known)| {
+            known.port() == port && matches!(known.origin(), Origin::Remote | Origin::Sticky)
+        });
+        let Some((bucket, way, _)) = found else { return false };
+        self.take_out(&mut writer, bucket, way);
+        self.generation.fetch_add(1, Ordering::Release);
+        true
     }
 
     /// Removes an address; false if it was not there.

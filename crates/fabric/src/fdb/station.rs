@@ -62,6 +62,12 @@ impl Origin {
         }
     }
 
+    /// True for stations at ports of this switch.
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::Learned | Self::Static)
+    }
+
     /// True for entries made by frames. They age, can be flushed, and count towards the share of
     /// their port and user.
     #[must_use]
@@ -91,11 +97,11 @@ impl Station {
         Self(Self::at(port, origin).0 | (via as u32) << VIA_AT)
     }
 
-    pub(super) const fn of_word(word: u32) -> Self {
+    pub(crate) const fn of_word(word: u32) -> Self {
         Self(word)
     }
 
-    pub(super) const fn word(self) -> u32 {
+    pub(crate) const fn word(self) -> u32 {
         self.0
     }
 

@@ -5,7 +5,7 @@
 //! continues from the cursors.
 //!
 //! ```text
-//!   header | workers (64) | records | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
+//!   header | workers (64) | records | journal | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
 //!   receive queue:  egress counters and cursors of port 0, of port 1, ...
 //!   port:           ingress counters, send-ring cursors | 16 x spare buffers (streams: what came, what waits to be sent)
 //! ```
@@ -21,7 +21,7 @@ mod work;
 
 use std::sync::Arc;
 
-use fabric::{Fdb, FdbEntry, Recorder};
+use fabric::{Fdb, FdbEntry, Journal, Recorder};
 use netring::layout::{MAX_RINGS, MAX_SLOTS};
 use port::{Counter, EgressCounters, IngressCounters, Nanos};
 use settings::{PortId, SwitchConfig};
@@ -42,7 +42,7 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout or the meaning of the types below.
-const MAGIC: u64 = 0x746f_6b6c_6174_000c;
+const MAGIC: u64 = 0x746f_6b6c_6174_000d;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;
@@ -209,7 +209,8 @@ const _: () = assert!(PORT.is_multiple_of(PAGE));
 const WORKERS_AT: usize = PAGE;
 const RECORDER_AT: usize =
     (WORKERS_AT + MAX_WORKERS * size_of::<WorkerState>()).next_multiple_of(PAGE);
-const FDB_AT: usize = (RECORDER_AT + size_of::<Recorder>()).next_multiple_of(PAGE);
+const JOURNAL_AT: usize = (RECORDER_AT + size_of::<Recorder>()).next_multiple_of(PAGE);
+const FDB_AT: usize = (JOURNAL_AT + size_of::<Journal>()).next_multiple_of(PAGE);
 
 fn queues_at(config: &SwitchConfig) -> usize {
     (FDB_AT + Fdb::bytes(config.fdb_entries)).next_multiple_of(PAGE)
@@ -233,6 +234,7 @@ pub struct State {
     switch: Shared<SwitchState>,
     workers: SharedSlice<WorkerState>,
     recorder: Shared<Recorder>,
+    journal: Shared<Journal>,
     fdb_entries: u32,
     max_ports: PortId,
     queues_at: usize,
@@ -287,6 +289,7 @@ impl State {
             switch: map.shared(0).ok_or_else(too_small)?,
             workers: map.shared_slice(WORKERS_AT, MAX_WORKERS).ok_or_else(too_small)?,
             recorder: map.shared(RECORDER_AT).ok_or_else(too_small)?,
+            journal: map.shared(JOURNAL_AT).ok_or_else(too_small)?,
             fdb_entries: config.fdb_entries,
             max_ports: config.max_ports,
             queues_at: queues_at(config),
@@ -348,10 +351,17 @@ impl State {
         &self.recorder
     }
 
+    /// The table's journal, for an observer.
+    #[must_use]
+    pub fn journal(&self) -> &Shared<Journal> {
+        &self.journal
+    }
+
     /// The forwarding table, for the data process.
     #[must_use]
     pub fn open_fdb(&self) -> Option<Fdb> {
-        Fdb::open(&self.map, FDB_AT, self.fdb_entries, usize::from(self.max_ports))
+        let table = Fdb::open(&self.map, FDB_AT, self.fdb_entries, usize::from(self.max_ports))?;
+        Some(table.with_journal(self.journal.clone()))
     }
 
     /// The entries of the forwarding table; `now` is the monotonic clock's time.

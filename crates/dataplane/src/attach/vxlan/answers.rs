@@ -1,5 +1,5 @@
-//! The answers of a tunnel to senders whose packets do not fit the path: "packet too big", as if
-//! from the destination.
+//! The answers of a tunnel to senders, as if from the destination: "packet too big" for packets
+//! that do not fit the path, and the addresses of stations behind it.
 
 use port::Nanos;
 
@@ -7,6 +7,8 @@ use super::Tunnel;
 
 /// Answers that wait at most.
 const MAX_ANSWERS: usize = 16;
+/// Most of all kinds that wait.
+const MAX_WAITING: usize = 64;
 /// The least time between two answers. Linux limits such messages in the same way
 /// (`icmp_msgs_per_sec`).
 const INTERVAL_NS: u64 = Nanos::MILLI;
@@ -35,7 +37,7 @@ impl Answers {
     /// Answers the sender of a frame to peer `via` with the size that fits. `head` and `len` are
     /// the frame's. Does nothing if the rate limit forbids it, or the size is unknown.
     pub fn say(&mut self, tunnel: &Tunnel, (head, len): (&[u8], usize), via: u16, now: Nanos) {
-        let Some(mtu) = tunnel.mtu.filter(|mtu| len > usize::from(*mtu)) else { return };
+        let Some(mtu) = tunnel.mtu().filter(|mtu| len > usize::from(*mtu)) else { return };
         if now < self.next_at || self.waiting.len() >= MAX_ANSWERS {
             return;
         }
@@ -43,6 +45,15 @@ impl Answers {
             self.next_at = now + INTERVAL_NS;
             self.waiting.push(Answer { via, frame });
         }
+    }
+
+    /// Adds an answer. Returns false if too many wait.
+    pub fn push(&mut self, via: u16, frame: Vec<u8>) -> bool {
+        let fits = self.waiting.len() < MAX_WAITING;
+        if fits {
+            self.waiting.push(Answer { via, frame });
+        }
+        fits
     }
 
     pub fn take(&mut self) -> Vec<Answer> {

@@ -15,7 +15,8 @@ use shmem::{Bytes, Shared};
 
 use super::answers::{Answer, Answers};
 use super::flood::{Done, Floods, To, count_refused};
-use super::peers::{Paths, Peers};
+use super::neighbours::Neighbours;
+use super::peers::{Known, Paths, Peers};
 use super::socket::Post;
 use super::train::{FRAMES, Train, TrainKey, Trains};
 use super::{MAX_FRAME, Tunnel};
@@ -39,17 +40,23 @@ pub(super) struct Sending {
     pub floods: Floods,
     pub answers: Answers,
     paths: Paths,
+    /// Who has which IP address.
+    pub neighbours: Neighbours,
+    /// The peers, as of the current batch.
+    known: Known,
 }
 
 impl Sending {
-    pub fn new(counters: Shared<EgressCounters>, peers: usize) -> Self {
+    pub fn new(counters: Shared<EgressCounters>, known: Known) -> Self {
         Self {
             counters,
             arena: vec![0; FRAMES * STRIDE].into(),
             trains: Box::new(Trains::new()),
             floods: Floods::default(),
             answers: Answers::default(),
-            paths: Paths::new(peers),
+            paths: Paths::new(known.peers.count()),
+            neighbours: Neighbours::default(),
+            known,
         }
     }
 }
@@ -64,6 +71,7 @@ impl Egress for VxlanEgress {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let tunnel = &*self.tunnel;
         let mut sending = tunnel.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        sending.refresh(tunnel);
         for list in list.chunks(FRAMES) {
             sending.sort(tunnel, batch, list, limits);
             sending.send_trains(tunnel, batch.now());
@@ -88,6 +96,13 @@ impl Egress for VxlanEgress {
 }
 
 impl Sending {
+    /// Takes the peers of the moment.
+    fn refresh(&mut self, tunnel: &Tunnel) {
+        if self.known.refresh(&tunnel.hosts) {
+            self.paths.resize(self.known.peers.count());
+        }
+    }
+
     /// Copies frames into the arena, each after its header. Sorts those for one peer into trains,
     /// and those for all peers into the queue of floods.
     fn sort(&mut self, tunnel: &Tunnel, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) {
@@ -100,13 +115,20 @@ impl Sending {
                 self.counters.drop_frames(DropReason::TooLong, 1);
                 continue;
             }
+            if tunnel.suppress && self.converse(tunnel, head) {
+                continue;
+            }
             let to = tunnel.key_of(head);
             if last != Some(to) {
-                (last, last_via) = (Some(to), tunnel.via(to));
+                (last, last_via) = (Some(to), tunnel.via(&self.known.peers, to));
             }
             let socket = (frame::flow_hash(head) % tunnel.senders.len() as u32) as u8;
             let (ecn, datagram) = (frame::ecn_of(head), VXLAN_HEADER + len);
             let Some(via) = last_via else {
+                if tunnel.drop_unknown && to.1 & 1 == 0 {
+                    self.counters.drop_frames(DropReason::NoDestination, 1);
+                    continue;
+                }
                 let write = |bytes: &mut [u8]| write(bytes, tunnel, batch, *i);
                 if !self.floods.push(socket, ecn, datagram, write) {
                     self.counters.drop_frames(DropReason::Full, 1);
@@ -114,7 +136,7 @@ impl Sending {
                 continue;
             };
             if self.paths.refuses(via, datagram, batch.now()) {
-                self.refuse(&tunnel.peers, (via, 1), Errno::MSGSIZE);
+                self.refuse((via, 1), Errno::MSGSIZE);
                 self.answers.say(tunnel, (head, len), via, batch.now());
                 continue;
             }
@@ -122,6 +144,31 @@ impl Sending {
             write(&mut self.arena[at..at + datagram], tunnel, batch, *i);
             self.trains.push(TrainKey { via, socket, ecn }, at, datagram as u16);
         }
+    }
+
+    /// Hears the IP addresses that a frame of ARP or neighbour discovery claims. Returns true if it
+    /// asks for one of another host's station, and is answered here.
+    fn converse(&mut self, tunnel: &Tunnel, head: &[u8]) -> bool {
+        // The types of ARP, of IPv6 and of a tag.
+        if !matches!(head.get(12..14), Some([0x08, 0x06] | [0x86, 0xdd] | [0x81, 0x00])) {
+            return false;
+        }
+        let Some(heard) = frame::discovery(head) else { return false };
+        if let Some((mac, ip)) = heard.claim {
+            self.neighbours.note(mac, ip);
+        }
+        let owner = heard.asks.and_then(|ip| self.neighbours.owner(ip));
+        let Some(owner) = owner.filter(|_| head[0] & 1 != 0) else { return false };
+        let to = (tunnel.membership.filter(head), owner.word());
+        let Some(via) = tunnel.via(&self.known.peers, to) else { return false };
+        let answer = frame::neighbour_answer(head, owner);
+        let answered = answer.is_some_and(|frame| self.answers.push(via, frame));
+        if answered {
+            // It has reached whom it is for.
+            self.counters.frames.add(1);
+            self.counters.bytes.add(head.len() as u64);
+        }
+        answered
     }
 
     /// Sends all trains, with one call for each socket.
@@ -142,7 +189,7 @@ impl Sending {
 
     /// Sends the trains of one socket.
     fn send_by(&mut self, tunnel: &Tunnel, (number, socket): (usize, BorrowedFd<'_>), now: Nanos) {
-        let Self { arena, trains, counters, .. } = &*self;
+        let Self { arena, trains, counters, known, .. } = &*self;
         let mine = || trains.all().iter().filter(|t| usize::from(t.way.socket) == number);
         let mut parts = [IoSlice::new(&[]); FRAMES];
         let cars = mine().flat_map(|train| trains.cars(train));
@@ -155,7 +202,7 @@ impl Sending {
             rest = others;
             let segment = (train.count > 1).then_some(train.segment);
             // Trains name valid peers only, because the table does.
-            let Some(address) = tunnel.peers.address(train.way.via) else { continue };
+            let Some(address) = known.peers.address(train.way.via) else { continue };
             post.push(address, these, segment, train.way.ecn);
             posted += 1;
         }
@@ -165,7 +212,7 @@ impl Sending {
             match post.send(socket, at) {
                 Ok(sent) => {
                     mine().skip(at).take(sent).for_each(|train| {
-                        count_sent(counters, &tunnel.peers, train, trains);
+                        count_sent(counters, &known.peers, train, trains);
                     });
                     at += sent;
                 }
@@ -195,7 +242,7 @@ impl Sending {
     ) {
         let (via, all) = (train.way.via, u64::from(train.count));
         if matches!(error, Errno::AGAIN | Errno::NOBUFS) {
-            return self.refuse(&tunnel.peers, (via, all), error);
+            return self.refuse((via, all), error);
         }
         let mut cars = [(0, 0); FRAMES];
         cars.iter_mut().zip(self.trains.cars(train)).for_each(|(to, car)| *to = car);
@@ -203,12 +250,12 @@ impl Sending {
             let known = self.paths.refuses(via, len, now).then_some(Errno::MSGSIZE);
             let error = known.or_else(|| match train.count {
                 1 => Some(error),
-                _ => self.send_one(tunnel, socket, train, at, len).err(),
+                _ => self.send_one(socket, train, at, len).err(),
             });
             match error {
                 None => {
                     let bytes = (len - VXLAN_HEADER) as u64;
-                    count(&self.counters, &tunnel.peers, via, (1, bytes));
+                    count(&self.counters, &self.known.peers, via, (1, bytes));
                 }
                 Some(error) => {
                     if error == Errno::MSGSIZE {
@@ -217,7 +264,7 @@ impl Sending {
                         let head = &frame[..frame.len().min(HEAD)];
                         self.answers.say(tunnel, (head, frame.len()), via, now);
                     }
-                    self.refuse(&tunnel.peers, (via, 1), error);
+                    self.refuse((via, 1), error);
                 }
             }
         }
@@ -225,7 +272,6 @@ impl Sending {
 
     fn send_one(
         &self,
-        tunnel: &Tunnel,
         socket: BorrowedFd<'_>,
         train: &Train,
         at: usize,
@@ -233,25 +279,26 @@ impl Sending {
     ) -> rustix::io::Result<usize> {
         let part = [IoSlice::new(&self.arena[at..at + len])];
         let mut post = Post::new();
-        let address = tunnel.peers.address(train.way.via).ok_or(Errno::HOSTUNREACH)?;
+        let address = self.known.peers.address(train.way.via).ok_or(Errno::HOSTUNREACH)?;
         post.push(address, &part, None, train.way.ecn);
         post.send(socket, 0)
     }
 
     /// Counts frames to a peer that the kernel refused.
-    fn refuse(&self, peers: &Peers, (via, frames): (u16, u64), error: Errno) {
+    fn refuse(&self, (via, frames): (u16, u64), error: Errno) {
         self.counters.drop_frames(reason(error), frames);
-        count_refused(peers, via, frames, error);
+        count_refused(&self.known.peers, via, frames, error);
     }
 
     /// Makes up to `most` copies of floods.
     pub fn replicate(&mut self, tunnel: &Tunnel, most: usize, now: Nanos) {
+        self.refresh(tunnel);
         let mut sockets = [tunnel.senders[0].as_fd(); super::MAX_SENDERS];
         sockets.iter_mut().zip(&tunnel.senders).for_each(|(to, fd)| *to = fd.as_fd());
         let sockets = &sockets[..tunnel.senders.len()];
         let mut made = 0;
         while made < most && !self.floods.is_empty() {
-            let to = &mut To { peers: &tunnel.peers, paths: &mut self.paths, sockets, now };
+            let to = &mut To { peers: &self.known.peers, paths: &mut self.paths, sockets, now };
             let (tried, done) = self.floods.go_on(to, most - made);
             made += tried;
             match done {

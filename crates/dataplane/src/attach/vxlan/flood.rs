@@ -117,12 +117,12 @@ impl Floods {
     /// train that this finished.
     pub fn go_on(&mut self, to: &mut To<'_>, most: usize) -> (usize, Option<Done>) {
         let Some(job) = self.jobs.front_mut() else { return (0, None) };
-        let left = (to.peers.count() + 1).saturating_sub(usize::from(job.via));
+        let left = to.peers.flooded_from(job.via).len();
         let each = usize::from(job.count).max(1);
         let tried = left.min((most / each).max(1)).min(AT_ONCE);
         job.send(to, tried);
         let tried = tried * each;
-        if usize::from(job.via) <= to.peers.count() {
+        if !to.peers.flooded_from(job.via).is_empty() {
             return (tried, None);
         }
         (tried, self.jobs.pop_front().map(|job| self.retire(job)))
@@ -138,7 +138,8 @@ impl Floods {
             job.bytes.clear();
             self.spare.push(job.bytes);
         }
-        let error = job.error.filter(|_| job.reached == 0);
+        // Without peers it reaches no host.
+        let error = (job.reached == 0).then(|| job.error.unwrap_or(Errno::HOSTUNREACH));
         Done { frames, bytes, error }
     }
 }
@@ -146,37 +147,47 @@ impl Floods {
 impl Job {
     /// Sends the train to the next `count` peers.
     fn send(&mut self, to: &mut To<'_>, count: usize) {
-        let end = self.via + count as u16;
-        while self.via < end {
+        let mut left = count;
+        while left > 0
+            && let Some(via) = to.peers.flooded_from(self.via).first()
+        {
+            self.via = *via;
             if to.paths.refuses(self.via, self.segment.into(), to.now) {
                 self.refuse(to, u64::from(self.count), Errno::MSGSIZE);
-                self.via += 1;
-            } else if let Err(error) = self.send_run(to, end)
-                && error != Errno::INTR
-            {
-                self.send_singly(to, error);
-                self.via += 1;
+                (self.via, left) = (self.via + 1, left - 1);
+                continue;
+            }
+            match self.send_run(to, left) {
+                Ok(sent) => left -= sent,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.send_singly(to, error);
+                    (self.via, left) = (self.via + 1, left - 1);
+                }
             }
         }
     }
 
-    /// Sends the train to the next peers, until the kernel refuses one.
-    fn send_run(&mut self, to: &To<'_>, end: u16) -> rustix::io::Result<()> {
+    /// Sends the train to the next peers, at most `most`, until the kernel refuses one. Returns how
+    /// many got it.
+    fn send_run(&mut self, to: &To<'_>, most: usize) -> rustix::io::Result<usize> {
         let socket = to.sockets.get(usize::from(self.socket)).ok_or(Errno::BADF)?;
-        let fits = |via: &u16| !to.paths.refuses(*via, self.segment.into(), to.now);
+        let fits = |via: &&u16| !to.paths.refuses(**via, self.segment.into(), to.now);
         let segment = (self.count > 1).then_some(self.segment);
         let whole = [IoSlice::new(&self.bytes)];
         let mut post = Post::new();
-        for address in (self.via..end).take_while(fits).filter_map(|via| to.peers.address(via)) {
+        let next = to.peers.flooded_from(self.via);
+        let run = next.iter().take(most).take_while(fits);
+        for address in run.filter_map(|via| to.peers.address(*via)) {
             post.push(address, &whole, segment, self.ecn);
         }
-        let sent = post.send(*socket, 0)? as u16;
-        for via in self.via..self.via + sent {
-            self.count_sent(to.peers, via, self.count);
+        let sent = post.send(*socket, 0)?;
+        for via in &next[..sent] {
+            self.count_sent(to.peers, *via, self.count);
+            self.via = via + 1;
         }
-        self.via += sent;
-        self.reached += sent;
-        Ok(())
+        self.reached += sent as u16;
+        Ok(sent)
     }
 
     /// Sends its frames one by one to the next peer, after the kernel refused the train with

@@ -11,6 +11,7 @@ use turn::attach::{Attended, Source};
 
 use super::answers::Answer;
 use super::coalesce::{Coalescer, Part};
+use super::peers::{Known, Peers};
 use super::socket::{Arrived, Inbox};
 use super::{MAX_FRAME, Tunnel};
 use crate::attach::buffered::{Dry, is_readable};
@@ -28,6 +29,8 @@ pub(super) struct VxlanSource {
     gathered: usize,
     /// The frame that may be extended while frames are gathered.
     coalescer: Box<Coalescer>,
+    /// The peers, as of the last look.
+    known: Known,
     /// The last peer that was looked up.
     last: Option<(IpAddr, Option<u16>)>,
     /// The answers to senders in the last turn.
@@ -40,6 +43,7 @@ impl VxlanSource {
     pub fn new(tunnel: Arc<Tunnel>, socket: OwnedFd, counters: Shared<IngressCounters>) -> Self {
         let (inbox, next, last, dry) = (None, (0, 0), None, Dry::default());
         let coalescer = Box::new(Coalescer::new());
+        let known = tunnel.hosts.current();
         Self {
             tunnel,
             socket,
@@ -48,6 +52,7 @@ impl VxlanSource {
             next,
             gathered: 0,
             coalescer,
+            known,
             last,
             answers: Vec::new(),
             dry,
@@ -61,6 +66,9 @@ impl VxlanSource {
         }
         if self.dry.is_recent(now) {
             return false;
+        }
+        if self.known.refresh(&self.tunnel.hosts) {
+            self.last = None;
         }
         let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new()));
         match inbox.receive(self.socket.as_fd()) {
@@ -79,13 +87,13 @@ impl VxlanSource {
 
     /// Hands in frames of the current message, up to `max` in all.
     fn unpack(&mut self, scratch: &mut Scratch, max: usize) {
-        let Self { tunnel, counters, inbox, next, gathered, last, coalescer, .. } = self;
+        let Self { tunnel, counters, inbox, next, gathered, known, last, coalescer, .. } = self;
         let inbox = inbox.get_or_insert_with(|| Box::new(Inbox::new()));
         let Some(arrived) = inbox.arrived(next.0) else {
             next.0 += 1;
             return;
         };
-        let via = peer_of(last, tunnel, arrived.from);
+        let via = peer_of(last, &known.peers, arrived.from);
         let Some(via) = via.filter(|_| !arrived.cut_off) else {
             let reason = if via.is_some() { DropReason::TooLong } else { DropReason::UnknownPeer };
             let datagrams = arrived.len.div_ceil(arrived.segment).max(1) as u64;
@@ -107,7 +115,7 @@ impl VxlanSource {
                 Err((reason, bytes)) => count_dropped(counters, reason, (1, bytes)),
             }
         }
-        if let Some(peer) = tunnel.peers.counters(via) {
+        if let Some(peer) = known.peers.counters(via) {
             peer.in_frames.add(frames);
             peer.in_bytes.add(payload);
         }
@@ -130,10 +138,10 @@ impl VxlanSource {
 }
 
 /// The number of the peer with this address. `last` caches the last lookup.
-fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, tunnel: &Tunnel, from: IpAddr) -> Option<u16> {
+fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, peers: &Peers, from: IpAddr) -> Option<u16> {
     match *last {
         Some((ip, via)) if ip == from => via,
-        _ => last.insert((from, tunnel.peers.via(from))).1,
+        _ => last.insert((from, peers.via(from))).1,
     }
 }
 

@@ -26,17 +26,18 @@ mod coalesce;
 mod egress;
 mod flood;
 mod ingress;
+mod neighbours;
 mod peers;
 mod socket;
 mod train;
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric::{Entries, Rules, VlanMode};
-use frame::{ETHERNET_HEADER, VLAN_TAG, VXLAN_HEADER, Vni};
+use frame::{ETHERNET_HEADER, Mac, VLAN_TAG, VXLAN_HEADER, Vni};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,7 @@ use turn::state::PortState;
 use self::answers::Answer;
 use self::egress::{Sending, VxlanEgress};
 use self::ingress::VxlanSource;
-use self::peers::Peers;
+use self::peers::{Hosts, Peers};
 pub use self::peers::{MAX_PEERS, PeerCounters};
 use crate::attach::Kind;
 use crate::config::PortId;
@@ -74,8 +75,20 @@ pub struct VxlanConfig {
     pub local: IpAddr,
     /// The UDP port of all peers.
     pub port: u16,
-    /// The addresses of the other hosts; the first is peer number 1.
+    /// The addresses of the other hosts; the first is peer number 1. The unspecified address is a
+    /// free number.
     pub peers: Vec<IpAddr>,
+    /// The numbers of the peers that get floods, if a routing protocol names the peers: they then
+    /// change while the tunnel is up ([`SetHosts`](crate::control::Command::SetHosts)), and
+    /// stations are not learned from frames. `None` for peers that are configured.
+    #[serde(default)]
+    pub flooded: Option<Vec<u16>>,
+    /// Frames to stations that are not known are dropped, not flooded.
+    #[serde(default)]
+    pub drop_unknown: bool,
+    /// Questions for IP addresses of other hosts' stations are answered here (ARP, ND).
+    #[serde(default)]
+    pub suppress: bool,
     /// The network namespace of the sockets, kept for the supervisor.
     #[serde(default)]
     pub netns: Option<String>,
@@ -99,7 +112,7 @@ impl Kind for VxlanConfig {
 struct Tunnel {
     vni: Vni,
     header: [u8; VXLAN_HEADER],
-    peers: Peers,
+    hosts: Hosts,
     senders: Vec<OwnedFd>,
     sending: Mutex<Sending>,
     /// Set while copies of floods are to be made, or senders are to get an answer.
@@ -127,9 +140,60 @@ struct Tunnel {
     bell: OwnedFd,
     id: PortId,
     table: Entries,
-    membership: Arc<Membership>,
-    /// Largest IP packet that fits the paths to the peers.
-    mtu: Option<u16>,
+    membership: Membership,
+    /// The UDP port of all peers.
+    port: u16,
+    drop_unknown: bool,
+    suppress: bool,
+    /// Largest IP packet that fits the paths to the peers; 0 if that is not known.
+    ///
+    /// # Protocol: `Tunnel.mtu`
+    /// - Writer: control thread
+    /// - Reader: holder of the sending lock
+    /// - Ordering: relaxed
+    /// - Without it: a sender is told an earlier size
+    mtu: AtomicU16,
+}
+
+/// A tunnel, as the control thread sees it.
+pub(crate) struct Handle(Arc<Tunnel>);
+
+impl Handle {
+    /// Applies a policy.
+    pub fn set_vlans(&self, mode: &VlanMode) {
+        self.0.membership.set(mode);
+    }
+
+    /// The filter in which stations behind the tunnel are looked up.
+    pub fn filter(&self) -> u16 {
+        self.0.membership.filter(&[])
+    }
+
+    /// Replaces the peers; `flooded` are the numbers of those that get floods. Returns false if
+    /// they are too many.
+    pub fn set_hosts(&self, peers: &[IpAddr], flooded: &[u16], mtu: Option<u16>) -> bool {
+        let earlier = self.0.hosts.current().peers;
+        let Some(peers) = earlier.replaced(peers, flooded, self.0.port) else { return false };
+        self.0.hosts.replace(peers);
+        self.0.mtu.store(mtu.unwrap_or(0), Ordering::Relaxed);
+        true
+    }
+
+    /// Sets which stations of other hosts have which IP addresses.
+    pub fn set_owners(&self, owners: &[(IpAddr, Option<Mac>)]) {
+        let mut sending = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        owners.iter().for_each(|(ip, owner)| sending.neighbours.set_owner(*ip, *owner));
+    }
+
+    /// Takes the IP addresses of local stations that were heard since the last call; with `all`,
+    /// earlier ones are told again as they are heard.
+    pub fn take_claims(&self, all: bool) -> Vec<(Mac, IpAddr)> {
+        let mut sending = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        if all {
+            sending.neighbours.forget();
+        }
+        sending.neighbours.take()
+    }
 }
 
 /// The VLANs of the port. They say in which filter to look up the stations of frames that leave.
@@ -140,7 +204,7 @@ struct Tunnel {
 /// - Ordering: relaxed: frames meanwhile are looked up in either filter, and flooded if not found
 /// - Without it: a flood too many
 #[derive(Debug, Default)]
-pub(crate) struct Membership(AtomicU32);
+struct Membership(AtomicU32);
 
 impl Membership {
     /// Set for ports whose frames carry tags; the native VLAN is below.
@@ -182,8 +246,8 @@ pub(crate) fn attach(
     id: PortId,
     state: &PortState,
     table: Entries,
-    membership: Arc<Membership>,
-) -> Result<Attached, AttachError> {
+    vlans: &VlanMode,
+) -> Result<(Attached, Handle), AttachError> {
     let wrong = || AttachError::Descriptors { expected: "2 to 17 UDP sockets and counters" };
     let memory = descriptors.pop().ok_or_else(wrong)?;
     let is_udp =
@@ -192,15 +256,18 @@ pub(crate) fn attach(
         return Err(wrong());
     }
     let receiver = descriptors.remove(0);
-    let peers = Peers::new(&config.peers, config.port, memory)?;
+    let peers = (&config.peers[..], config.flooded.as_deref());
+    let hosts = Hosts::new(Peers::new(peers, config.port, memory)?);
+    let membership = Membership::default();
+    membership.set(vlans);
     let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
-    let sending = Mutex::new(Sending::new(egress.ok_or(AttachError::Counters)?, peers.count()));
+    let sending = Mutex::new(Sending::new(egress.ok_or(AttachError::Counters)?, hosts.current()));
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let no_bell = |_| AttachError::Descriptors { expected: "room for an eventfd" };
     let tunnel = Arc::new(Tunnel {
         vni: config.vni,
         header: frame::vxlan_header(config.vni),
-        peers,
+        hosts,
         senders: descriptors,
         sending,
         has_work: AtomicBool::new(false),
@@ -209,11 +276,15 @@ pub(crate) fn attach(
         id,
         table,
         membership,
-        mtu: config.mtu,
+        port: config.port,
+        drop_unknown: config.drop_unknown,
+        suppress: config.suppress && config.flooded.is_some(),
+        mtu: AtomicU16::new(config.mtu.unwrap_or(0)),
     });
     let source = VxlanSource::new(Arc::clone(&tunnel), receiver, ingress);
+    let handle = Handle(Arc::clone(&tunnel));
     let egresses = vec![Arc::new(VxlanEgress { tunnel }).into()];
-    Ok(Attached { source: Box::new(source), egresses, bells: Bells::None })
+    Ok((Attached { source: Box::new(source), egresses, bells: Bells::None }, handle))
 }
 
 impl Tunnel {
@@ -227,13 +298,18 @@ impl Tunnel {
     }
 
     /// The peer that a station is behind; `None` for all of them.
-    fn via(&self, (filter, mac): (u16, u64)) -> Option<u16> {
+    fn via(&self, peers: &Peers, (filter, mac): (u16, u64)) -> Option<u16> {
         if mac & 1 != 0 {
             return None;
         }
         let station = self.table.lookup(filter, mac)?;
         let via = station.via();
-        (station.port() == self.id && self.peers.address(via).is_some()).then_some(via)
+        (station.port() == self.id && peers.address(via).is_some()).then_some(via)
+    }
+
+    /// Largest IP packet that fits the paths to the peers, if known.
+    fn mtu(&self) -> Option<u16> {
+        Some(self.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu > 0)
     }
 
     /// Continues the floods for a while. Called by the home worker.

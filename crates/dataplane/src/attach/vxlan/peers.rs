@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use port::{Counter, Nanos};
 use shmem::{Memfd, Shareable, SharedSlice};
@@ -50,27 +52,63 @@ impl PeerCounters {
 
 /// A tunnel's peers.
 pub(super) struct Peers {
-    addresses: Vec<Address>,
+    /// By number; `None` is a free number.
+    addresses: Vec<Option<Address>>,
     by_ip: HashMap<IpAddr, u16>,
+    /// The numbers of those that get floods, in order.
+    flooded: Vec<u16>,
     counters: SharedSlice<PeerCounters>,
 }
 
 impl Peers {
-    /// These peers at UDP port `port`, with their counters in `memory`.
-    pub fn new(peers: &[IpAddr], port: u16, memory: OwnedFd) -> Result<Self, AttachError> {
+    /// These peers at UDP port `port`, with their counters in `memory`. The unspecified address is
+    /// a free number. `flooded` are the numbers of those that get floods; `None` for all.
+    pub fn new(
+        (peers, flooded): (&[IpAddr], Option<&[u16]>),
+        port: u16,
+        memory: OwnedFd,
+    ) -> Result<Self, AttachError> {
         let expected = "1 to 1024 peers, and memory for their counters";
         let wrong = || AttachError::Descriptors { expected };
-        if peers.is_empty() || peers.len() > MAX_PEERS {
+        // Peers that are set later need room for all of them.
+        let room = if flooded.is_some() { MAX_PEERS } else { peers.len() };
+        if room == 0 || peers.len() > MAX_PEERS {
             return Err(wrong());
         }
         let memory = Memfd::adopt(memory)?.map()?;
-        let counters = memory.shared_slice(0, peers.len()).ok_or_else(wrong)?;
-        let by_ip = peers.iter().copied().zip(1..).collect();
-        let addresses = peers.iter().map(|ip| Address::of(SocketAddr::new(*ip, port))).collect();
-        Ok(Self { addresses, by_ip, counters })
+        let counters = memory.shared_slice(0, room).ok_or_else(wrong)?;
+        Ok(Self::of((peers, flooded), port, counters))
     }
 
-    /// How many there are.
+    /// Other peers, with the same memory for counters; `None` if there is no room for so many.
+    pub fn replaced(&self, peers: &[IpAddr], flooded: &[u16], port: u16) -> Option<Self> {
+        let fits = peers.len() <= self.counters.len();
+        fits.then(|| Self::of((peers, Some(flooded)), port, self.counters.clone()))
+    }
+
+    fn of(
+        (peers, flooded): (&[IpAddr], Option<&[u16]>),
+        port: u16,
+        counters: SharedSlice<PeerCounters>,
+    ) -> Self {
+        let address =
+            |ip: &IpAddr| (!ip.is_unspecified()).then(|| Address::of(SocketAddr::new(*ip, port)));
+        let addresses: Vec<_> = peers.iter().map(address).collect();
+        let is_there = |via: &u16| addresses.get(usize::from(*via).wrapping_sub(1));
+        let is_there = |via: &u16| is_there(via).is_some_and(Option::is_some);
+        let all = 1..=addresses.len() as u16;
+        let mut flooded: Vec<_> = match flooded {
+            Some(flooded) => flooded.iter().copied().filter(is_there).collect(),
+            None => all.filter(is_there).collect(),
+        };
+        flooded.sort_unstable();
+        flooded.dedup();
+        let numbered = peers.iter().copied().zip(1..);
+        let by_ip = numbered.filter(|(ip, _)| !ip.is_unspecified()).collect();
+        Self { addresses, by_ip, flooded, counters }
+    }
+
+    /// The highest number.
     pub fn count(&self) -> usize {
         self.addresses.len()
     }
@@ -82,12 +120,67 @@ impl Peers {
 
     /// Where peer `via` is.
     pub fn address(&self, via: u16) -> Option<&Address> {
-        self.addresses.get(usize::from(via).checked_sub(1)?)
+        self.addresses.get(usize::from(via).checked_sub(1)?)?.as_ref()
+    }
+
+    /// The numbers, from `via` on, of the peers that get floods.
+    pub fn flooded_from(&self, via: u16) -> &[u16] {
+        &self.flooded[self.flooded.partition_point(|number| *number < via)..]
     }
 
     /// The counters of peer `via`.
     pub fn counters(&self, via: u16) -> Option<&PeerCounters> {
         self.counters.get(usize::from(via).checked_sub(1)?)
+    }
+}
+
+/// The peers of a tunnel, which its control thread replaces.
+pub(super) struct Hosts {
+    peers: RwLock<Arc<Peers>>,
+    /// Increases as they are replaced.
+    ///
+    /// # Protocol: `Hosts.version`
+    /// - Writer: control thread
+    /// - Reader: holder of the sending lock; home worker; once a batch
+    /// - Ordering: add release / load acquire
+    /// - Partner: `peers`, under its lock
+    /// - Without it: frames go to the earlier peers for another batch
+    /// - Shown by: `vxlan` test `peers_that_are_replaced_get_the_next_frames`
+    version: AtomicU32,
+}
+
+/// A worker's copy of the peers.
+pub(super) struct Known {
+    pub peers: Arc<Peers>,
+    version: u32,
+}
+
+impl Hosts {
+    pub fn new(peers: Peers) -> Self {
+        Self { peers: RwLock::new(Arc::new(peers)), version: AtomicU32::new(0) }
+    }
+
+    pub fn current(&self) -> Known {
+        let version = self.version.load(Ordering::Acquire);
+        let peers = Arc::clone(&self.peers.read().unwrap_or_else(PoisonError::into_inner));
+        Known { peers, version }
+    }
+
+    pub fn replace(&self, peers: Peers) {
+        *self.peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(peers);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Known {
+    /// Takes the peers of the moment. Returns true if they are others than before.
+    #[inline]
+    pub fn refresh(&mut self, hosts: &Hosts) -> bool {
+        let is_old = self.version != hosts.version.load(Ordering::Acquire);
+        if is_old {
+            *self = hosts.current();
+        }
+        is_old
     }
 }
 
@@ -105,6 +198,11 @@ pub(super) struct Paths {
 impl Paths {
     pub fn new(peers: usize) -> Self {
         Self { too_long: vec![(usize::MAX, Nanos(0)); peers + 1] }
+    }
+
+    /// Makes room for this many peers.
+    pub fn resize(&mut self, peers: usize) {
+        self.too_long.resize(peers + 1, (usize::MAX, Nanos(0)));
     }
 
     /// True if the path to a peer has refused a datagram of this length lately.

@@ -8,11 +8,12 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use frame::Ecn;
 use port::Nanos;
+use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 
 use super::coalesce::Part;
 use super::flood::{Floods, To};
-use super::peers::{Paths, PeerCounters, Peers};
+use super::peers::{Hosts, Paths, PeerCounters, Peers};
 use super::socket::{Address, Inbox, Post};
 
 fn set(socket: &UdpSocket, level: i32, option: i32) {
@@ -95,7 +96,7 @@ fn senders_are_known_by_their_addresses_of_either_version() {
 fn peers(count: u8, port: u16) -> Peers {
     let memory = Memfd::create("peers", PeerCounters::bytes(count.into()), Pages::Small).unwrap();
     let ips: Vec<_> = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, 1, n))).collect();
-    Peers::new(&ips, port, memory.into_fd()).unwrap()
+    Peers::new((&ips, None), port, memory.into_fd()).unwrap()
 }
 
 #[test]
@@ -134,6 +135,41 @@ fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
         assert_eq!(counters.out_frames.get(), FRAMES as u64 + 1);
         assert_eq!(counters.out_bytes.get(), FRAMES as u64 * 62 + 72);
     }
+}
+
+#[test]
+fn peers_that_are_replaced_get_the_next_frames() {
+    let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let (hosts, from) = (Hosts::new(peers(9, port)), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let mut known = hosts.current();
+    assert!(!known.refresh(&hosts), "nothing new");
+    let ip = |n| IpAddr::V4(Ipv4Addr::new(127, 0, 2, n));
+    let free = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    // Numbers 1, 3 and 4; 3 gets no floods; 2 and 9 are nobody's.
+    let list = [ip(1), free, ip(3), ip(4)];
+    hosts.replace(known.peers.replaced(&list, &[4, 1, 1, 2, 9], port).unwrap());
+    assert!(known.refresh(&hosts));
+    let peers = &*known.peers;
+    assert_eq!(
+        (peers.via(ip(3)), peers.via(free), peers.flooded_from(1)),
+        (Some(3), None, &[1, 4][..])
+    );
+    assert!(peers.address(2).is_none() && peers.address(5).is_none());
+    assert!(peers.replaced(&[ip(1); 10], &[], port).is_none(), "memory for nine");
+    let flood = |peers: &Peers| {
+        let (mut floods, mut paths) = (Floods::default(), Paths::new(peers.count()));
+        assert!(floods.push((0, Ecn::NotEct), 70, |bytes| bytes.fill(1)));
+        let sockets = [from.as_fd()];
+        let to = &mut To { peers, paths: &mut paths, sockets: &sockets, now: Nanos(1) };
+        let (tried, done) = floods.go_on(to, 32);
+        (tried, done.unwrap().error)
+    };
+    assert_eq!(flood(peers), (2, None));
+    let sent = [1, 3, 4].map(|via| peers.counters(via).unwrap().out_frames.get());
+    assert_eq!(sent, [1, 0, 1]);
+    let none = peers.replaced(&[], &[], port).unwrap();
+    assert_eq!(flood(&none), (0, Some(Errno::HOSTUNREACH)), "there is no host to get it");
 }
 
 #[test]
