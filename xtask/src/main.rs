@@ -11,6 +11,7 @@ mod circles;
 mod deb;
 mod debian;
 mod fuzz;
+mod gobgp;
 mod guest;
 mod house;
 mod perf;

@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 
 use crate::tool::{self, command, installed};
-use crate::{chroot, guest, qemu};
+use crate::{chroot, gobgp, guest, qemu};
 
 struct Package {
     name: &'static str,
@@ -162,6 +162,7 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of vhost-user with DPDK",
         tests: true,
     },
+    Package { name: "frr", program: "/usr/lib/frr/bgpd", what_for: "tests of EVPN", tests: true },
     Package {
         name: "valgrind",
         program: "valgrind",
@@ -212,6 +213,9 @@ pub fn run(ci: bool) -> Result<()> {
         println!(
             "skipped: a QEMU that speaks vfio-user ({error:#}); tests with emulated NICs in virtual machines skip themselves"
         );
+    }
+    if let Err(error) = gobgp::make() {
+        println!("skipped: GoBGP ({error:#}); tests of EVPN skip themselves");
     }
     if let Err(error) = chroot::make() {
         println!(

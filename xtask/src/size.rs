@@ -11,8 +11,12 @@ const FILE_LINES: usize = 600;
 const FUNCTION_LINES: usize = 40;
 /// Functions that are longer are named.
 const NAMED_LINES: usize = 50;
-/// Files that are one table each.
-const TABLES: &[&str] = &["crates/nic/src/e1000/table.rs"];
+/// Files that are one table each, or generated.
+const TABLES: &[&str] = &[
+    "crates/evpn/src/gobgp.rs",
+    "crates/evpn/tests/fake/gobgp.rs",
+    "crates/nic/src/e1000/table.rs",
+];
 
 /// Measures all of them, and names what is too long.
 pub fn check() -> Result<()> {

@@ -1,0 +1,193 @@
+//! What operators see: hosts, stations, routes, neighbours.
+
+use std::net::IpAddr;
+
+use frame::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::rib::{Counters, Rib};
+use crate::route::{Key, Mobility, RouteTarget};
+
+/// A host of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VtepInfo {
+    /// The segment.
+    pub vni: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its number in the tunnel.
+    pub number: u16,
+    /// Routes of stations behind it.
+    pub stations: u32,
+    /// It gets floods.
+    pub floods: bool,
+    /// Routes beyond its limit that were ignored.
+    pub ignored: u64,
+}
+
+/// A station of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MacInfo {
+    /// The segment.
+    pub vni: u32,
+    /// Its address.
+    pub mac: Mac,
+    /// Its host; `None` for this one.
+    pub host: Option<IpAddr>,
+    /// It never moves.
+    pub sticky: bool,
+    /// The number of its moves, as routes count them.
+    pub sequence: u32,
+    /// Its moves within the last three minutes.
+    pub moves: u32,
+    /// It moved too often, and stays where it is.
+    pub duplicate: bool,
+}
+
+/// A route of another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteInfo {
+    /// 2 for a station, 3 for a host that wants floods.
+    pub kind: u8,
+    /// Its distinguisher.
+    pub rd: String,
+    /// The segment.
+    pub vni: u32,
+    /// The station.
+    pub mac: Option<Mac>,
+    /// The station's address, or the host that wants floods.
+    pub ip: Option<IpAddr>,
+    /// Its host.
+    pub host: IpAddr,
+    /// Whom it is for.
+    pub targets: Vec<RouteTarget>,
+    /// The station never moves.
+    pub sticky: bool,
+    /// The number of the station's moves.
+    pub sequence: u32,
+    /// A segment here takes it.
+    pub used: bool,
+    /// Not confirmed since the routing daemon was lost.
+    pub stale: bool,
+}
+
+/// A BGP neighbour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighborInfo {
+    /// Its address.
+    pub address: String,
+    /// Its AS.
+    #[serde(rename = "as")]
+    pub asn: u32,
+    /// The session's state (RFC 4271, 8.2.2), as `established`.
+    pub state: String,
+    /// Routes that it sent, and that were taken.
+    pub received: u64,
+    /// Routes that it got.
+    pub advertised: u64,
+    /// How often the session went down.
+    pub flaps: u32,
+    /// Why it went down last.
+    pub reason: String,
+}
+
+/// The state of EVPN on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The routing daemon answers.
+    pub connected: bool,
+    /// Why it does not.
+    pub trouble: Option<String>,
+    /// How often it was lost.
+    pub restarts: u64,
+    /// Routes of other hosts.
+    pub routes: usize,
+    /// Those that were not confirmed since the daemon was lost.
+    pub stale: usize,
+    /// Routes of this host.
+    pub own: usize,
+    /// Events since the start.
+    pub counters: Counters,
+    /// The neighbours.
+    pub neighbors: Vec<NeighborInfo>,
+    /// The hosts of all segments.
+    pub vteps: Vec<VtepInfo>,
+}
+
+impl Rib {
+    /// All hosts, by segment and number.
+    #[must_use]
+    pub fn vteps(&self) -> Vec<VtepInfo> {
+        let of = |(vni, segment): (&u32, &crate::segment::Segment)| {
+            let vni = *vni;
+            let host = |(number, address, stations, floods)| {
+                let ignored = self.ignored(address);
+                VtepInfo { vni, address, number, stations, floods, ignored }
+            };
+            segment.hosts.each().map(host).collect::<Vec<_>>()
+        };
+        self.segments.iter().flat_map(of).collect()
+    }
+
+    /// All stations, by segment and address.
+    #[must_use]
+    pub fn macs(&self) -> Vec<MacInfo> {
+        let mut all = Vec::new();
+        for (vni, segment) in &self.segments {
+            let info = |mac: Mac, host, Mobility { sticky, sequence }| {
+                let (moves, duplicate) = (segment.moves_of(mac), segment.frozen.contains_key(&mac));
+                MacInfo { vni: *vni, mac, host, sticky, sequence, moves, duplicate }
+            };
+            let local = segment.local.iter().map(|(mac, local)| {
+                let (sticky, sequence) = (local.sticky, local.sequence);
+                info(*mac, None, Mobility { sticky, sequence })
+            });
+            let remote = segment.table.keys().filter_map(|mac| {
+                let best = segment.best(*mac, &self.routes)?;
+                Some(info(*mac, Some(best.vtep), best.mobility))
+            });
+            all.extend(local.chain(remote));
+        }
+        all.sort_by_key(|info| (info.vni, info.mac.octets()));
+        all
+    }
+
+    /// All routes of other hosts, by key.
+    #[must_use]
+    pub fn route_list(&self) -> Vec<RouteInfo> {
+        let info = |(key, stored): (&Key, &crate::told::Stored)| {
+            let update = &stored.update;
+            let (kind, mac, ip) = match *key {
+                Key::Mac { mac, ip, .. } => (2, Some(mac), ip),
+                Key::Multicast { ip, .. } => (3, None, Some(ip)),
+            };
+            let used = self.segments.values().any(|segment| segment.takes(update));
+            let Mobility { sticky, sequence } = update.mobility;
+            let (vni, host, targets) = (update.vni, update.vtep, update.targets.clone());
+            let (rd, stale) = (rd_text(key.rd()), stored.stale);
+            RouteInfo { kind, rd, vni, mac, ip, host, targets, sticky, sequence, used, stale }
+        };
+        let mut routes: Vec<_> = self.routes.iter().collect();
+        routes.sort_by_key(|(key, _)| **key);
+        routes.into_iter().map(info).collect()
+    }
+
+    /// The number of this host's routes.
+    #[must_use]
+    pub fn own_count(&self) -> usize {
+        self.segments.values().map(|segment| segment.local.len() + 1).sum()
+    }
+
+    /// The number of other hosts' routes.
+    #[must_use]
+    pub fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+}
+
+/// A distinguisher as text (RFC 4364, 4.2).
+fn rd_text(rd: crate::route::Distinguisher) -> String {
+    let [_, kind, rest @ ..] = rd;
+    crate::route::RouteTarget([kind, 2, rest[0], rest[1], rest[2], rest[3], rest[4], rest[5]])
+        .to_string()
+}

@@ -1,0 +1,336 @@
+//! All routes: those of this host's stations, those of other hosts, and what follows from them.
+//!
+//! No I/O and no clock: events and milliseconds in; routes to advertise, changes of tables and
+//! notices out.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use frame::Mac;
+
+use crate::path::{Event, Unusable, Update};
+use crate::route::{Key, Mobility, OwnRoute, distinguisher};
+use crate::segment::{Segment, SegmentConfig, TableChange};
+pub use crate::told::{Counters, Notice};
+use crate::told::{Routes, Stored, Told};
+
+/// What other hosts may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most stations of a host. Routes of more are ignored until it has fewer.
+    pub per_host: u32,
+    /// Most routes of all.
+    pub routes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { per_host: 131_072, routes: 262_144 }
+    }
+}
+
+/// The routes of a host, whatever they are for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    stations: u32,
+    /// Routes beyond its limit that were ignored.
+    ignored: u64,
+}
+
+/// All routes.
+#[derive(Debug)]
+pub struct Rib {
+    router: Ipv4Addr,
+    limits: Limits,
+    pub(crate) routes: Routes,
+    shares: HashMap<IpAddr, Share>,
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    told: Told,
+}
+
+impl Rib {
+    /// No routes, for the host `vtep` whose router id is `router`.
+    #[must_use]
+    pub fn new(router: Ipv4Addr, vtep: IpAddr, limits: Limits) -> Self {
+        let counters = Counters::default();
+        let told = Told { vtep, routes: HashMap::new(), notices: Vec::new(), counters };
+        let (routes, shares) = (HashMap::new(), HashMap::new());
+        Self { router, limits, routes, shares, segments: BTreeMap::new(), told }
+    }
+
+    /// This host.
+    #[must_use]
+    pub const fn vtep(&self) -> IpAddr {
+        self.told.vtep
+    }
+
+    /// The counts so far.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.told.counters
+    }
+
+    /// Adds a segment, or changes its route targets.
+    pub fn add_segment(&mut self, config: SegmentConfig, now: u64) {
+        let vni = config.vni;
+        if let Some(there) = self.segments.get(&vni) {
+            let same = (&there.config.import, &there.config.export);
+            if same == (&config.import, &config.export) {
+                return;
+            }
+            self.remove_segment(vni);
+        }
+        let taken = |number: u16| {
+            let rd = distinguisher(self.router, number);
+            self.segments.values().any(|segment| segment.rd == rd)
+        };
+        let wanted = vni as u16;
+        let number = (0..=u16::MAX).map(|n| wanted.wrapping_add(n)).find(|n| !taken(*n));
+        let rd = distinguisher(self.router, number.unwrap_or(wanted));
+        let mut segment = Segment::new(config, rd);
+        let mut macs = HashSet::new();
+        for Stored { update, .. } in self.routes.values() {
+            if segment.takes(update) {
+                segment.import(update);
+                macs.extend(mac_of(&update.key));
+            }
+        }
+        self.told.advertise(segment.own_flood(self.told.vtep));
+        for mac in macs {
+            segment.decide(mac, now, (&self.routes, &mut self.told));
+        }
+        self.segments.insert(vni, segment);
+    }
+
+    /// Removes a segment with its routes.
+    pub fn remove_segment(&mut self, vni: u32) {
+        let Some(segment) = self.segments.remove(&vni) else { return };
+        let vtep = self.told.vtep;
+        for (mac, local) in &segment.local {
+            let routes = segment.own(*mac, *local, vtep, false);
+            routes.into_iter().for_each(|route| self.told.withdraw(route));
+        }
+        self.told.withdraw(segment.own_flood(vtep));
+    }
+
+    /// A station came to a local port; a sticky one never moves.
+    pub fn came(&mut self, vni: u32, mac: Mac, sticky: bool, now: u64) {
+        if let Some(segment) = self.segments.get_mut(&vni)
+            && !mac.is_group()
+            && mac.word() != 0
+        {
+            segment.came(mac, sticky, now, (&self.routes, &mut self.told));
+        }
+    }
+
+    /// A station is at no local port any more.
+    pub fn went(&mut self, vni: u32, mac: Mac) {
+        if let Some(segment) = self.segments.get_mut(&vni) {
+            segment.went(mac, (&self.routes, &mut self.told));
+        }
+    }
+
+    /// A station at a local port says that it has an IP address.
+    pub fn claims(&mut self, vni: u32, mac: Mac, ip: IpAddr) {
+        if let Some(segment) = self.segments.get_mut(&vni) {
+            segment.claims(mac, ip, &mut self.told);
+        }
+    }
+
+    /// The stations at local ports, all of them: for a reader that has lost events.
+    pub fn set_local(&mut self, vni: u32, stations: &HashMap<Mac, bool>, now: u64) {
+        let Some(segment) = self.segments.get(&vni) else { return };
+        let gone = segment.local.keys().filter(|mac| !stations.contains_key(mac));
+        let gone: Vec<Mac> = gone.copied().collect();
+        gone.into_iter().for_each(|mac| self.went(vni, mac));
+        stations.iter().for_each(|(mac, sticky)| self.came(vni, *mac, *sticky, now));
+    }
+
+    /// Takes what a path says.
+    pub fn take(&mut self, event: Result<Event, Unusable>, now: u64) {
+        match event {
+            Ok(Event::Update(update)) => self.update(update, now),
+            Ok(Event::Withdraw(key)) => self.withdraw(&key, now),
+            Ok(Event::Own(key)) => self.compare(key),
+            Err(Unusable::Malformed) => self.told.counters.malformed += 1,
+            Err(Unusable::OtherTunnel) => self.told.counters.other_tunnel += 1,
+            Err(Unusable::OtherType) => {}
+        }
+    }
+
+    fn update(&mut self, update: Update, now: u64) {
+        if !self.is_host(update.vtep) {
+            self.told.counters.bad_host += 1;
+            return self.withdraw(&update.key, now);
+        }
+        let known = self.routes.get_mut(&update.key);
+        if let Some(known) = known {
+            if known.update == update {
+                known.stale = false;
+                return;
+            }
+            self.forget(&update.key);
+        } else if !self.has_room(&update) {
+            return;
+        }
+        self.told.counters.updates += 1;
+        let key = update.key;
+        if let Key::Mac { .. } = key {
+            self.shares.entry(update.vtep).or_default().stations += 1;
+        }
+        for segment in self.segments.values_mut().filter(|segment| segment.takes(&update)) {
+            segment.import(&update);
+        }
+        self.routes.insert(key, Stored { update, stale: false });
+        self.decide(key, now);
+    }
+
+    /// True for an address that can be another host's.
+    fn is_host(&self, ip: IpAddr) -> bool {
+        let own = self.told.vtep;
+        let is_nobody = ip.is_unspecified() || ip.is_multicast() || ip.is_loopback();
+        ip != own && ip.is_ipv4() == own.is_ipv4() && !is_nobody
+    }
+
+    /// True if one more route is within the limits.
+    fn has_room(&mut self, update: &Update) -> bool {
+        let share = self.shares.entry(update.vtep).or_default();
+        let too_many = share.stations >= self.limits.per_host && mac_of(&update.key).is_some();
+        if !too_many && self.routes.len() < self.limits.routes {
+            return true;
+        }
+        share.ignored += 1;
+        let first = share.ignored == 1;
+        self.told.counters.over_limit += 1;
+        if first {
+            self.told.say(Notice::TooMany { host: update.vtep });
+        }
+        false
+    }
+
+    fn withdraw(&mut self, key: &Key, now: u64) {
+        if self.forget(key) {
+            self.told.counters.withdrawals += 1;
+            self.decide(*key, now);
+        }
+    }
+
+    /// Removes a route; false if it was not there.
+    fn forget(&mut self, key: &Key) -> bool {
+        let Some(Stored { update, .. }) = self.routes.remove(key) else { return false };
+        if let (Key::Mac { .. }, Some(share)) = (key, self.shares.get_mut(&update.vtep)) {
+            share.stations = share.stations.saturating_sub(1);
+            if share.stations == 0 && share.ignored == 0 {
+                self.shares.remove(&update.vtep);
+            }
+        }
+        for segment in self.segments.values_mut().filter(|segment| segment.takes(&update)) {
+            segment.forget(&update);
+        }
+        true
+    }
+
+    fn decide(&mut self, key: Key, now: u64) {
+        let Some(mac) = mac_of(&key) else { return };
+        for segment in self.segments.values_mut() {
+            segment.decide(mac, now, (&self.routes, &mut self.told));
+        }
+    }
+
+    /// Withdraws a route of this host in the daemon's table that is none any more: it is from an
+    /// earlier run.
+    fn compare(&mut self, key: Key) {
+        let [_, _, a, b, c, d, ..] = key.rd();
+        if Ipv4Addr::new(a, b, c, d) != self.router || key.rd()[1] != 1 {
+            return;
+        }
+        let segment = self.segments.values().find(|segment| segment.rd == key.rd());
+        let is_own = segment.is_some_and(|segment| match key {
+            Key::Mac { mac, ip, .. } => {
+                let has = ip.is_none_or(|ip| segment.addresses.has(mac, ip));
+                has && segment.local.contains_key(&mac)
+            }
+            Key::Multicast { ip, .. } => ip == self.told.vtep,
+        });
+        if !is_own {
+            let (vni, vtep) = (segment.map_or(0, |segment| segment.config.vni), self.told.vtep);
+            let (targets, mobility) = (Vec::new(), Mobility::default());
+            self.told.withdraw(OwnRoute { key, vni, vtep, targets, mobility });
+        }
+    }
+
+    /// All routes of this host, for a daemon that has none yet.
+    #[must_use]
+    pub fn own_routes(&self) -> Vec<OwnRoute> {
+        let vtep = self.told.vtep;
+        let of = |segment: &Segment| {
+            let stations = segment.local.iter();
+            let routes = stations.flat_map(|(mac, local)| segment.own(*mac, *local, vtep, true));
+            routes.chain([segment.own_flood(vtep)]).collect::<Vec<_>>()
+        };
+        self.segments.values().flat_map(of).collect()
+    }
+
+    /// Takes the own routes that changed, and whether each is withdrawn.
+    pub fn take_changed(&mut self) -> Vec<(OwnRoute, bool)> {
+        std::mem::take(&mut self.told.routes).into_values().collect()
+    }
+
+    /// The next change of a segment's tunnel or table.
+    pub fn next_change(&mut self) -> Option<(u32, TableChange)> {
+        let next = |(vni, segment): (&u32, &mut Segment)| Some((*vni, segment.next_change()?));
+        self.segments.iter_mut().find_map(next)
+    }
+
+    /// Takes what an operator should know.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.told.notices)
+    }
+
+    /// The daemon is lost: its routes hold until they are confirmed or [swept](Self::sweep).
+    pub fn lost_daemon(&mut self) {
+        self.routes.values_mut().for_each(|stored| stored.stale = true);
+        // A new daemon gets all routes anyway.
+        self.told.routes.clear();
+    }
+
+    /// Gives up routes and entries that were not confirmed since the daemon was lost.
+    pub fn sweep(&mut self, now: u64) {
+        let stale = self.routes.iter().filter(|(_, stored)| stored.stale);
+        let stale: Vec<Key> = stale.map(|(key, _)| *key).collect();
+        stale.iter().for_each(|key| self.withdraw(key, now));
+        self.segments.values_mut().for_each(|segment| segment.sweep(&self.routes));
+    }
+
+    /// The number of routes that were not confirmed.
+    #[must_use]
+    pub fn stale(&self) -> usize {
+        self.routes.values().filter(|stored| stored.stale).count()
+    }
+
+    /// Lets duplicates move again whose time is over.
+    pub fn tick(&mut self, now: u64) {
+        self.segments.values_mut().for_each(|segment| segment.thaw(now, &self.routes));
+    }
+
+    /// Lets a duplicate move again. Returns false if it is none.
+    pub fn release(&mut self, vni: u32, mac: Mac) -> bool {
+        let Some(segment) = self.segments.get_mut(&vni) else { return false };
+        let is_frozen = segment.frozen.contains_key(&mac);
+        segment.release(mac, &self.routes);
+        is_frozen
+    }
+
+    /// The routes beyond its limit that a host has advertised.
+    pub(crate) fn ignored(&self, host: IpAddr) -> u64 {
+        self.shares.get(&host).map_or(0, |share| share.ignored)
+    }
+}
+
+/// The station that a route is about.
+pub(crate) fn mac_of(key: &Key) -> Option<Mac> {
+    match key {
+        Key::Mac { mac, .. } => Some(*mac),
+        Key::Multicast { .. } => None,
+    }
+}

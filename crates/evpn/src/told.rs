@@ -1,0 +1,100 @@
+//! What segments and routes tell others: own routes, notices, counts.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use frame::Mac;
+
+use crate::path::Update;
+use crate::route::{Key, OwnRoute};
+
+/// The routes that are there.
+pub(crate) type Routes = HashMap<Key, Stored>;
+
+/// What an operator should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A station moved too often, and stays where it is for a while.
+    Duplicate {
+        /// Its segment.
+        vni: u32,
+        /// The station.
+        mac: Mac,
+    },
+    /// Another host claims a station that never leaves this one.
+    Claimed {
+        /// Its segment.
+        vni: u32,
+        /// The station.
+        mac: Mac,
+        /// The host.
+        by: IpAddr,
+    },
+    /// A host advertises more stations than it may.
+    TooMany {
+        /// The host.
+        host: IpAddr,
+    },
+}
+
+/// Routes that were not taken, and other events, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counters {
+    /// Updates that were taken.
+    pub updates: u64,
+    /// Withdrawals of routes that were there.
+    pub withdrawals: u64,
+    /// Routes without sense.
+    pub malformed: u64,
+    /// Routes for another kind of tunnel.
+    pub other_tunnel: u64,
+    /// Routes whose host is none: this one, one of another IP version, a group.
+    pub bad_host: u64,
+    /// Routes beyond a limit.
+    pub over_limit: u64,
+    /// Moves of stations between this host and others.
+    pub moves: u64,
+    /// Stations that stayed where they were because they moved too often.
+    pub duplicates: u64,
+}
+
+/// A route of another host.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub update: Update,
+    /// Not confirmed since the daemon was lost.
+    pub stale: bool,
+}
+
+/// What follows from an event, for others than the tables.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub vtep: IpAddr,
+    /// Own routes by key, and whether they are withdrawn.
+    pub routes: HashMap<Key, (OwnRoute, bool)>,
+    pub notices: Vec<Notice>,
+    pub counters: Counters,
+}
+
+impl Told {
+    pub fn advertise(&mut self, route: OwnRoute) {
+        self.routes.insert(route.key, (route, false));
+    }
+
+    pub fn withdraw(&mut self, route: OwnRoute) {
+        self.routes.insert(route.key, (route, true));
+    }
+
+    pub fn say(&mut self, notice: Notice) {
+        /// Most notices that wait.
+        const MOST: usize = 256;
+        self.counters.duplicates += u64::from(matches!(notice, Notice::Duplicate { .. }));
+        if self.notices.len() < MOST {
+            self.notices.push(notice);
+        }
+    }
+
+    pub fn count_move(&mut self) {
+        self.counters.moves += 1;
+    }
+}
