@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
 
-use crate::{Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, users};
+use crate::{Evpn, Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, users};
 
 /// Longest switch name in bytes: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
@@ -49,6 +49,7 @@ pub fn check(topology: &Topology) -> Result<(), Invalid> {
 /// # Errors
 /// Names the first invalid setting.
 pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
+    topology.evpn.iter().try_for_each(Evpn::check)?;
     for (name, spec) in &topology.switch {
         check_name(name, SWITCH_NAME)?;
         check_switch(name, spec)?;

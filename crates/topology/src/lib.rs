@@ -7,6 +7,7 @@
 //! `docs/adding-a-port-kind.md` names the steps to a new one.
 
 mod check;
+mod evpn;
 #[cfg(feature = "clap")]
 pub mod flags;
 mod guest;
@@ -35,6 +36,7 @@ pub use self::check::{
     check_port, check_switch,
 };
 pub use self::dgram::Dgram;
+pub use self::evpn::{Evpn, EvpnBfd, EvpnNeighbor};
 pub use self::guest::{GuestSpec, MAX_GUESTS, MAX_THREADS, Restart};
 pub use self::interface::{Interface, InterfaceEngine};
 pub use self::kind::{Claim, Kind, PortKind};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Collector, Policy, PortKind, Quotas, SwitchConfig, users};
+use crate::{Collector, Evpn, Policy, PortKind, Quotas, SwitchConfig, users};
 
 /// The whole configuration: the topology file. Ports that clients created by opening them are not
 /// part of it.
@@ -15,6 +15,9 @@ pub struct Topology {
     /// Limits for users.
     #[serde(default, skip_serializing_if = "Quotas::is_default")]
     pub quota: Quotas,
+    /// EVPN, if tunnels use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evpn: Option<Evpn>,
     /// Switches by name.
     #[serde(default)]
     pub switch: BTreeMap<String, SwitchSpec>,

@@ -46,6 +46,14 @@ pub enum Operation {
     GetStats,
     /// Replies a list of `PipeInfo`.
     ListPipes,
+    /// The state of EVPN: replies `EvpnInfo`.
+    GetEvpn,
+    /// The stations that EVPN knows: replies a list of `MacInfo`.
+    ListEvpnMacs,
+    /// The routes of other hosts: replies a list of `RouteInfo`.
+    ListEvpnRoutes,
+    /// Lets a station of `?vni=` move again that moved too often.
+    ReleaseEvpnMac,
     /// What each user holds, and its quotas: replies `QuotaInfo`.
     GetQuotas,
     /// Changes quotas: takes the fields of `Quotas` that change, replies `QuotaInfo`.
@@ -116,6 +124,11 @@ routes! {
         "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
     GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
+    GET "/v1/evpn" GetEvpn ("") -> "EvpnInfo" false "EVPN: its daemon, neighbours and hosts.";
+    GET "/v1/evpn/macs" ListEvpnMacs ("") -> "MacInfo" true "The stations that EVPN knows.";
+    GET "/v1/evpn/routes" ListEvpnRoutes ("") -> "RouteInfo" true "The routes of other hosts.";
+    POST "/v1/evpn/macs/{mac}/release" ReleaseEvpnMac ("") -> "" false
+        "Lets a station of a segment (`?vni=`) move again that moved too often.";
     GET "/v1/quotas" GetQuotas ("") -> "QuotaInfo" false "What users hold, and may hold.";
     PATCH "/v1/quotas" PatchQuotas ("Quotas") -> "QuotaInfo" false
         "Changes the limits that are named; null is as by default.";

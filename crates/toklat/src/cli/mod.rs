@@ -5,6 +5,7 @@
 
 mod completion;
 mod daemon;
+mod evpn;
 mod fdb;
 mod guest;
 mod manual;
@@ -76,6 +77,9 @@ enum Command {
     /// Show and change forwarding tables
     #[command(subcommand)]
     Fdb(fdb::FdbCommand),
+    /// Show EVPN: other hosts, their stations and routes, BGP neighbours
+    #[command(subcommand)]
+    Evpn(evpn::EvpnCommand),
     /// Show pipes
     Pipes,
     /// Show and change users' limits
@@ -166,6 +170,7 @@ impl Command {
             Self::Switch(command) => command.run(global),
             Self::Port(command) => command.run(global),
             Self::Fdb(command) => command.run(global),
+            Self::Evpn(command) => command.run(global),
             Self::Pipes => service::pipes(global),
             Self::Quota(command) => command.run(global),
             Self::Stats(args) => stats::run(&args, global),

@@ -204,7 +204,7 @@ fn filter(method: &str) -> MethodFilter {
 /// Does what is asked.
 async fn answer(
     operation: Operation,
-    to: &Supervisor,
+    to: &Arc<Supervisor>,
     params: &Params,
     body: &[u8],
 ) -> Result<Response, ApiError> {
@@ -253,6 +253,13 @@ async fn answer(
         }
         Operation::GetStats => reply(&to.stats(params.get("switch").map(String::as_str)).await?),
         Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::GetEvpn => reply(&to.evpn_summary().await?),
+        Operation::ListEvpnMacs => reply(&to.evpn_macs().await?),
+        Operation::ListEvpnRoutes => reply(&to.evpn_routes().await?),
+        Operation::ReleaseEvpnMac => {
+            let (vni, mac) = (number(param("vni"))?, word(param("mac"))?);
+            done(to.release_duplicate(vni, mac).await)
+        }
         Operation::GetQuotas => reply(&to.quotas()),
         Operation::PatchQuotas => reply(&to.patch_quotas(&parse(body)?).await?),
         Operation::Upgrade => {

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use topology::{check, check_each};
 
 use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
-use super::store::Configured;
+use super::store::{Configured, EVPN};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
@@ -36,7 +37,7 @@ impl Supervisor {
     /// # Errors
     /// A setting that cannot be, or another topology than was expected: then nothing was changed. A
     /// step that failed: the error says which steps were done before it.
-    pub async fn apply(&self, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
+    pub async fn apply(self: &Arc<Self>, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
         let mut now = self.topology.lock().await;
         // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).
         check_each(&wanted)?;
@@ -82,6 +83,9 @@ impl Supervisor {
         let mut plan = Vec::new();
         if wanted.quota != Quotas::default() && wanted.quota != now.quota {
             plan.push(Change::new(Action::Changed, "quota").with(&now.quota, &wanted.quota));
+        }
+        if wanted.evpn.is_some() && wanted.evpn != now.evpn {
+            plan.push(Change::new(Action::Changed, EVPN).with(&now.evpn, &wanted.evpn));
         }
         for (name, spec) in &wanted.switch {
             // A switch that could not be started is tried again.
@@ -169,11 +173,14 @@ impl Supervisor {
         if is_its("quota") && wanted.quota == Quotas::default() && now.quota != wanted.quota {
             plan.push(Change::new(Action::Removed, "quota").with(&now.quota, &wanted.quota));
         }
+        if is_its(EVPN) && wanted.evpn.is_none() && now.evpn.is_some() {
+            plan.push(Change::new(Action::Removed, EVPN).with(&now.evpn, &wanted.evpn));
+        }
     }
 
     /// Does one step.
     async fn carry_out(
-        &self,
+        self: &Arc<Self>,
         now: &mut Configured,
         wanted: &Topology,
         change: &Change,
@@ -182,6 +189,11 @@ impl Supervisor {
         match (change.name.split_once(':'), change.action) {
             (None, _) if change.name == "quota" => {
                 self.set_quotas(now, wanted.quota.clone()).await;
+                Ok(())
+            }
+            (None, _) if change.name == EVPN => {
+                self.set_evpn(wanted.evpn.as_ref())?;
+                now.evpn.clone_from(&wanted.evpn);
                 Ok(())
             }
             (None, Action::Removed) => self.remove_switch(now, &change.name).await,
@@ -236,6 +248,7 @@ const LOST: &str = "it is open: its client or guest loses it";
 /// What there will be.
 fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
+    all.evpn = wanted.evpn.clone().or(all.evpn);
     for (name, spec) in &wanted.switch {
         let ports = all.switch.remove(name).map(|old| old.port).unwrap_or_default();
         let mut spec = spec.clone();

@@ -7,9 +7,14 @@ use axum::response::IntoResponse;
 use dataplane::state::{MappedMemory, PortStats as Counters};
 
 use super::supervisor::Supervisor;
+use evpn::report::Summary;
+
 use crate::api::{
     PeerInfo, QuotaInfo, SflowInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota, WorkerStats,
 };
+
+/// How long the page waits for what may stall.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The page, with its content type.
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
@@ -38,6 +43,11 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
         line(&mut text, &format!("{name}{{switch=\"{switch}\",port=\"{port}\"}} {seconds}"));
     }
     peers(&mut text, &tunnels);
+    if of.evpn.is_on()
+        && let Ok(Ok(summary)) = tokio::time::timeout(PATIENCE, of.evpn_summary()).await
+    {
+        evpn(&mut text, &summary);
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
@@ -100,6 +110,31 @@ fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
             let of = format!("{of},peer=\"{}\",reason=\"{reason}\"", peer.address);
             line(text, &format!("{name}{{{of}}} {}", read(peer)));
         }
+    }
+}
+
+/// Metrics of EVPN.
+fn evpn(text: &mut String, summary: &Summary) {
+    let up = summary.neighbors.iter().filter(|one| one.state == "established").count();
+    let gauges = [
+        ("connected", "1 while the routing daemon answers", u64::from(summary.connected)),
+        ("neighbors", "BGP neighbours", summary.neighbors.len() as u64),
+        ("neighbors_up", "BGP neighbours with a session", up as u64),
+        ("hosts", "Other hosts of all segments", summary.vteps.len() as u64),
+        ("routes", "Routes of other hosts", summary.routes as u64),
+        ("stale_routes", "Routes not confirmed since the daemon was lost", summary.stale as u64),
+        ("own_routes", "Routes of this host", summary.own as u64),
+    ];
+    for (name, help, value) in gauges {
+        gauge(text, &format!("toklat_evpn_{name}"), help);
+        line(text, &format!("toklat_evpn_{name} {value}"));
+    }
+    let counters = serde_json::to_value(summary.counters).unwrap_or_default();
+    let lost = ("daemon_lost".to_owned(), summary.restarts.into());
+    for (what, value) in counters.as_object().cloned().into_iter().flatten().chain([lost]) {
+        let name = format!("toklat_evpn_{what}_total");
+        begin(text, &name, "Events of EVPN since its start");
+        line(text, &format!("{name} {value}"));
     }
 }
 

@@ -21,6 +21,7 @@ mod clients;
 mod configure;
 mod descriptors;
 mod directory;
+mod evpn;
 pub mod file;
 mod front_ends;
 mod hangups;
@@ -37,6 +38,7 @@ mod overview;
 mod pipes;
 mod process;
 mod quota;
+mod routes;
 mod seqpacket;
 pub mod sflow;
 mod shape;
@@ -224,7 +226,13 @@ async fn supervise(
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
     let wanted = wanted_topology(&supervisor, &options)?;
+    let evpn = wanted.evpn.clone();
+    supervisor.environment.tunnels.set_evpn(evpn.clone());
     supervisor.begin(wanted).await;
+    // After the tunnels are back: what it does not know of it withdraws.
+    if let Err(error) = supervisor.set_evpn(evpn.as_ref()) {
+        tracing::error!(%error, "EVPN was not started");
+    }
     if let Some(file) = &options.topology {
         apply_changed_file(&supervisor, file).await;
     }
@@ -248,6 +256,7 @@ async fn supervise(
     notify(sd_notify::NotifyState::Stopping);
     tracing::info!(?how, "stopping");
     if !how.leave_data_processes {
+        supervisor.stop_evpn();
         supervisor.stop_all().await;
     }
     // The client that requested the stop gets its reply. A client that does not read is not waited
@@ -283,7 +292,7 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
 
 /// Applies the topology file again if it has changed since it was applied last. An unchanged or
 /// empty file leaves what commands changed since.
-async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
+async fn apply_changed_file(supervisor: &Arc<Supervisor>, file: &Path) {
     let name = apply::name_of(file);
     let wanted = match file::read_file(file) {
         Ok(wanted) => wanted,

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Change, Topology};
 
+/// EVPN's settings in a plan. No switch has such a name.
+pub(super) const EVPN: &str = "[evpn]";
+
 /// The configuration and the files it came from, saved across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +38,7 @@ impl Configured {
             let ports = spec.port.keys().map(move |port| format!("{name}:{port}"));
             std::iter::once(name.clone()).chain(ports)
         });
-        let names: Vec<_> = switches.chain(["quota".to_owned()]).collect();
+        let names: Vec<_> = switches.chain(["quota".to_owned(), EVPN.to_owned()]).collect();
         made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
         made.applied = [(file.to_owned(), made.topology.clone())].into();
         made
@@ -54,7 +57,7 @@ impl Configured {
     pub fn note(&mut self, change: &Change, file: &str) {
         match change.action {
             Action::Removed => drop(self.made_by.remove(&change.name)),
-            Action::Changed if change.name != "quota" => {}
+            Action::Changed if change.name != "quota" && change.name != EVPN => {}
             Action::Replaced => {}
             _ => drop(self.made_by.insert(change.name.clone(), file.to_owned())),
         }
@@ -64,7 +67,7 @@ impl Configured {
     pub fn tidy(&mut self) {
         let topology = &self.topology;
         self.made_by.retain(|name, _| match name.split_once(':') {
-            _ if name == "quota" => true,
+            _ if name == "quota" || name == EVPN => true,
             None => topology.switch.contains_key(name),
             Some((switch, port)) => {
                 topology.switch.get(switch).is_some_and(|switch| switch.port.contains_key(port))

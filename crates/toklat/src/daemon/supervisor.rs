@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
+use super::evpn::Speaking;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::interfaces::watched::Returned;
@@ -44,6 +45,7 @@ pub struct Supervisor {
     pub(super) overviews: Mutex<BTreeMap<String, Overview>>,
     pub(super) pipes: Pipes,
     pub(super) netmap: Netmap,
+    pub(super) evpn: Speaking,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -63,6 +65,7 @@ impl Supervisor {
             overviews: Mutex::default(),
             pipes,
             netmap: Netmap::default(),
+            evpn: Speaking::default(),
             stop: watch::Sender::new(None),
         }
     }

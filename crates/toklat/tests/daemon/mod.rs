@@ -21,6 +21,7 @@ pub mod namespace;
 pub mod passt;
 pub mod programs;
 pub mod raw;
+pub mod routers;
 pub mod stack;
 pub mod strangers;
 pub mod underlay;

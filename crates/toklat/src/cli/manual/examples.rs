@@ -29,6 +29,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-fdb-add", "  toklat fdb add vale0:p1 02:00:00:00:00:01"),
     ("toklat-fdb-rm", "  toklat fdb rm vale0 02:00:00:00:00:01"),
     ("toklat-fdb-flush", "  toklat fdb flush vale0"),
+    ("toklat-evpn", "  toklat evpn show\n  toklat evpn show neighbors"),
     ("toklat-pipes", "  toklat pipes"),
     ("toklat-quota", "  toklat quota show\n  toklat quota set ports=100"),
     ("toklat-quota-show", "  toklat quota show"),

@@ -177,8 +177,13 @@ fn options_become_the_kind() {
     let vxlan = |local: &str, peers: &[&str], port, netns: Option<&str>| {
         PortKind::Vxlan(Vxlan {
             vni: Vni::new(100).unwrap(),
-            local: local.parse().unwrap(),
+            local: Some(local.parse().unwrap()),
             peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
+            evpn: false,
+            drop_unknown: false,
+            no_suppress: false,
+            import_rt: Vec::new(),
+            export_rt: Vec::new(),
             port,
             netns: netns.map(Into::into),
         })

@@ -20,8 +20,16 @@ impl Open for Vxlan {
 
     fn is(&self, attachment: &Attachment) -> bool {
         let Attachment::Vxlan(tunnel) = attachment else { return false };
-        let Self { vni, local, peers, port, netns } = self;
-        (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
-            && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+        let Self { vni, local, peers, port, netns, evpn, .. } = self;
+        if *evpn != tunnel.flooded.is_some() || (vni, port) != (&tunnel.vni, &tunnel.port) {
+            return false;
+        }
+        // What is left out is as `[evpn]` says, and that is as it was.
+        match evpn {
+            true => local.is_none_or(|local| local == tunnel.local),
+            false => {
+                *local == Some(tunnel.local) && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+            }
+        }
     }
 }

@@ -153,6 +153,12 @@ const TYPES: &[(&str, Shape)] = &[
             ("spec", "PortSpec"),
         ]),
     ),
+    ("EvpnInfo", Object(hosts::SUMMARY)),
+    ("EvpnCounters", Object(hosts::COUNTERS)),
+    ("NeighborInfo", Object(hosts::NEIGHBOR)),
+    ("VtepInfo", Object(hosts::VTEP)),
+    ("MacInfo", Object(hosts::MAC)),
+    ("RouteInfo", Object(hosts::ROUTE)),
     ("InterfaceInfo", Object(observed::INTERFACE_INFO)),
     ("LinkInfo", Object(observed::LINK_INFO)),
     ("TunnelInfo", Object(&[("inner_mtu", "integer?"), ("peers", "[PeerInfo]")])),
@@ -492,6 +498,7 @@ fn name_pattern(max: usize) -> Value {
     json!({ "type": "string", "pattern": format!("^[A-Za-z0-9][A-Za-z0-9._-]{{0,{}}}$", max - 1) })
 }
 
+mod hosts;
 mod observed;
 #[cfg(test)]
 mod tests;

@@ -159,6 +159,7 @@ fn the_table_of_types_is_what_the_types_are() {
         refused: 1,
     };
     full("PeerInfo", peer);
+    evpn_types();
     let link = LinkInfo {
         up: true,
         carrier: true,
@@ -216,6 +217,44 @@ fn the_table_of_types_is_what_the_types_are() {
     let switch = SwitchStats { name: name(), totals, ports: vec![port], workers };
     full("SwitchStats", switch);
     full("Stats", Stats { at_ns: 1, switches: vec![] });
+}
+
+fn evpn_types() {
+    use evpn::report::{MacInfo, NeighborInfo, RouteInfo, Summary, VtepInfo};
+    use evpn::route::RouteTarget;
+    let (ip, mac, name) = ([127, 0, 0, 1].into(), Mac::local(1), || "x".to_owned());
+    let vtep = VtepInfo { vni: 1, address: ip, number: 1, stations: 1, floods: true, ignored: 1 };
+    let neighbor = NeighborInfo {
+        address: name(),
+        asn: 1,
+        state: name(),
+        received: 1,
+        advertised: 1,
+        flaps: 1,
+        reason: name(),
+    };
+    full("VtepInfo", vtep.clone());
+    full("NeighborInfo", neighbor.clone());
+    let (neighbors, vteps) = (vec![neighbor], vec![vtep]);
+    full("EvpnInfo", Summary { neighbors, vteps, ..Summary::default() });
+    full("EvpnCounters", evpn::rib::Counters::default());
+    let (sticky, sequence) = (true, 1);
+    let host = Some(ip);
+    full("MacInfo", MacInfo { vni: 1, mac, host, sticky, sequence, moves: 1, duplicate: true });
+    let route = RouteInfo {
+        kind: 2,
+        rd: name(),
+        vni: 1,
+        mac: Some(mac),
+        ip: Some(ip),
+        host: ip,
+        targets: vec![RouteTarget::auto(1, 1)],
+        sticky,
+        sequence,
+        used: true,
+        stale: true,
+    };
+    full("RouteInfo", route);
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub use self::access::Access;
 pub use self::clients::Attach;
 pub use self::port::Port;
 use self::quarantine::{Offender, Quarantine};
+pub use self::tunnel::Segment;
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
@@ -461,12 +462,16 @@ impl Switch {
         // The command is not recorded, so it fails if no data process runs.
         match told.map_err(|error| ApiError { remedy: "nothing was changed".into(), ..error })? {
             Some(_) => Ok(()),
-            None => Err(ApiError::new(
-                ErrorCode::DataProcess,
-                format!("The data process of {} is being started", self.name),
-                "try again in a second",
-            )),
+            None => Err(self.is_starting()),
         }
+    }
+
+    fn is_starting(&self) -> ApiError {
+        ApiError::new(
+            ErrorCode::DataProcess,
+            format!("The data process of {} is being started", self.name),
+            "try again in a second",
+        )
     }
 
     /// Changes the switch's settings.

@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 
 use dataplane::attach::vxlan::{PeerCounters, VxlanConfig};
 use dataplane::config::Attachment;
+use dataplane::control::Hosts;
+use evpn::route::RouteTarget;
 use shmem::{Memfd, Pages, SharedSlice};
-use topology::Vxlan;
+use topology::{Evpn, Vxlan};
 
 use super::{locked, namespace, system};
 use crate::api::{ApiError, ErrorCode, PeerInfo, TunnelInfo};
@@ -54,6 +56,8 @@ pub struct Tunnels {
     groups: Mutex<BTreeMap<Place, Vec<Member>>>,
     /// All tunnels of earlier data processes are known.
     settled: AtomicBool,
+    /// What tunnels by EVPN have in common.
+    evpn: Mutex<Option<Evpn>>,
 }
 
 /// A tunnel's share of a group, released when dropped.
@@ -82,11 +86,48 @@ impl Tunnels {
     /// # Errors
     /// Its segment is in use, or its sockets cannot be made.
     pub async fn open(self: &Arc<Self>, kind: &Vxlan, owner: &str) -> Result<Opened, ApiError> {
-        let Vxlan { vni, local, peers, port, netns } = kind;
-        let (tunnels, owner) = (Arc::clone(self), owner.to_owned());
-        let (local, port, peers, netns) = (*local, *port, peers.clone(), netns.clone());
-        let config = VxlanConfig { vni: *vni, local, port, peers, netns: netns.clone(), mtu: None };
+        let config = self.config_of(kind)?;
+        let (tunnels, owner, netns) = (Arc::clone(self), owner.to_owned(), config.netns.clone());
         namespace::in_namespace(netns, move || tunnels.open_here(config, owner)).await
+    }
+
+    /// The settings of EVPN from here on; `None` if this host has none.
+    pub fn set_evpn(&self, evpn: Option<Evpn>) {
+        *locked(&self.evpn) = evpn;
+    }
+
+    /// The settings of a tunnel. What EVPN says is not said again at the port.
+    fn config_of(&self, kind: &Vxlan) -> Result<VxlanConfig, ApiError> {
+        let bad =
+            |reason: String, remedy: &str| ApiError::new(ErrorCode::BadRequest, reason, remedy);
+        let evpn = locked(&self.evpn).clone().filter(|_| kind.evpn);
+        if kind.evpn && evpn.is_none() {
+            let reason = format!("VNI {}: this host has no [evpn]", kind.vni);
+            return Err(bad(reason, "apply a topology with [evpn], see docs/many-hosts.md"));
+        }
+        for target in kind.import_rt.iter().chain(&kind.export_rt) {
+            target.parse::<RouteTarget>().map_err(|e| bad(e.to_string(), "correct it"))?;
+        }
+        let local = kind.local.or(evpn.as_ref().map(|evpn| evpn.vtep));
+        let local = local.ok_or_else(|| {
+            bad(format!("VNI {}: the tunnel has no local address", kind.vni), "name it: local")
+        })?;
+        if evpn.as_ref().is_some_and(|evpn| evpn.vtep != local) {
+            let reason = format!("VNI {}: {local} is not the vtep of [evpn]", kind.vni);
+            return Err(bad(reason, "leave local out"));
+        }
+        let netns = kind.netns.clone().or_else(|| evpn.as_ref()?.netns.clone());
+        Ok(VxlanConfig {
+            vni: kind.vni,
+            local,
+            port: kind.port,
+            peers: kind.peers.clone(),
+            flooded: evpn.map(|_| Vec::new()),
+            drop_unknown: kind.drop_unknown,
+            suppress: !kind.no_suppress,
+            netns,
+            mtu: None,
+        })
     }
 
     /// Works as `open`, in the namespace of this thread.
@@ -101,7 +142,7 @@ impl Tunnels {
         let failed = |e| system(&format!("Cannot make sockets at {local}"), e);
         let senders = sockets::senders(local).map_err(failed)?;
         config.mtu = inner_mtu(&config);
-        let (memory, counters) = peer_counters(config.peers.len())?;
+        let (memory, counters) = peer_counters(room(&config))?;
         let fds = std::iter::once(receiver).chain(senders).chain([memory]).collect();
         let tunnel = Tunnel { config: config.clone(), counters, _share: share };
         Ok((Attachment::Vxlan(config), fds, tunnel))
@@ -159,7 +200,7 @@ impl Tunnels {
         owner: &str,
         (receiver, memory): (OwnedFd, OwnedFd),
     ) -> io::Result<Tunnel> {
-        let counters = map_counters(Memfd::adopt(memory), config.peers.len())?;
+        let counters = map_counters(Memfd::adopt(memory), room(config))?;
         let (at, vni) = (SocketAddr::new(config.local, config.port), config.vni.get());
         let place = Place { netns: config.netns.clone(), at };
         let index = sockets::index(&receiver)?;
@@ -243,10 +284,24 @@ impl Drop for Share {
 }
 
 impl Tunnel {
+    /// Its settings, with the hosts of the moment.
+    pub fn config(&self) -> &VxlanConfig {
+        &self.config
+    }
+
+    /// Changes its hosts. Returns the settings.
+    pub fn set_hosts(&mut self, hosts: &Hosts) -> &VxlanConfig {
+        self.config.peers = hosts.peers.clone();
+        self.config.flooded = Some(hosts.flooded.clone());
+        self.config.mtu = hosts.mtu;
+        &self.config
+    }
+
     /// Describes the tunnel's peers for the API.
     #[must_use]
     pub fn info(&self) -> TunnelInfo {
         let peers = self.config.peers.iter().zip(self.counters.iter());
+        let peers = peers.filter(|(address, _)| !address.is_unspecified());
         let peer = |(address, counters): (&IpAddr, &PeerCounters)| PeerInfo {
             address: *address,
             in_frames: counters.in_frames.get(),
@@ -262,6 +317,11 @@ impl Tunnel {
     }
 }
 
+/// How many peers a tunnel has counters for.
+fn room(config: &VxlanConfig) -> usize {
+    if config.flooded.is_some() { Vxlan::MAX_PEERS } else { config.peers.len() }
+}
+
 /// Makes the group choose by VNI.
 fn choose(group: &[Member]) -> io::Result<()> {
     let Some(first) = group.first() else { return Ok(()) };
@@ -270,9 +330,10 @@ fn choose(group: &[Member]) -> io::Result<()> {
 }
 
 /// Largest IP packet of a guest that fits the paths to all reachable peers.
-fn inner_mtu(config: &VxlanConfig) -> Option<u16> {
+pub fn inner_mtu(config: &VxlanConfig) -> Option<u16> {
     let to = |ip: &IpAddr| SocketAddr::new(*ip, config.port);
-    let paths = config.peers.iter().filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
+    let peers = config.peers.iter().filter(|ip| !ip.is_unspecified());
+    let paths = peers.filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
     let overhead = OVERHEAD + if config.local.is_ipv6() { 40 } else { 20 };
     paths.min().map(|path| path.saturating_sub(overhead))
 }

@@ -1,0 +1,251 @@
+//! The routing daemon, as a child: GoBGP's `gobgpd`, started again when it ends.
+//!
+//! It outlives this daemon, so that its neighbours notice nothing when this one is replaced. The
+//! next one finds it by its socket. It runs as a user of its own, if the daemon is root, and
+//! listens nowhere but at that socket.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jail::child::ChildSetup;
+use rustix::process::{Pid, Signal};
+use tokio::net::UnixStream;
+use topology::Evpn;
+
+use super::super::{locked, namespace};
+use super::own_socket;
+use crate::api::{ApiError, ErrorCode};
+
+/// The oldest version that can be used.
+const OLDEST: u32 = 4;
+/// How often the daemon is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// The pause before it is started again: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Most descriptors that it may have.
+const MAX_DESCRIPTORS: u64 = 4096;
+
+/// Looks after the routing daemon.
+#[derive(Debug)]
+pub struct Keeper {
+    program: String,
+    netns: Option<String>,
+    socket: PathBuf,
+    /// The daemon is somebody else's.
+    found: bool,
+    /// Its user, if this daemon may choose one.
+    user: Option<u32>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pid: Option<Pid>,
+    trouble: Option<String>,
+    /// None is started any more.
+    ended: bool,
+}
+
+impl Keeper {
+    pub fn new(settings: &Evpn, dir: &Path) -> Self {
+        let found = settings.socket().map(PathBuf::from);
+        Self {
+            program: settings.program.clone(),
+            netns: settings.netns.clone(),
+            found: found.is_some(),
+            socket: found.unwrap_or_else(|| own_socket(dir)),
+            user: jail::user::dedicated(&format!("toklat evpn {}", dir.display())),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Why the daemon does not run.
+    pub fn trouble(&self) -> Option<String> {
+        locked(&self.state).trouble.clone()
+    }
+
+    /// Ends the daemon, if it is this one's.
+    pub fn end(&self) {
+        let mut state = locked(&self.state);
+        state.ended = true;
+        if let Some(pid) = state.pid.take() {
+            // It may have ended.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Keeps the daemon running, for ever.
+    pub async fn keep(&self) {
+        if self.found {
+            return;
+        }
+        let mut pause = PAUSES.0;
+        loop {
+            if let Ok(there) = UnixStream::connect(&self.socket).await {
+                pause = PAUSES.0;
+                self.adopt(&there);
+                drop(there);
+                self.watch().await;
+            }
+            if locked(&self.state).ended {
+                return;
+            }
+            if let Err(error) = self.start().await {
+                let trouble = error.to_string();
+                if locked(&self.state).trouble.replace(trouble.clone()) != Some(trouble) {
+                    tracing::error!(%error, "the routing daemon was not started");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Notes which process listens at the socket.
+    fn adopt(&self, there: &UnixStream) {
+        let peer = there.peer_cred().ok().and_then(|peer| peer.pid());
+        let pid = peer.and_then(Pid::from_raw);
+        let mut state = locked(&self.state);
+        if state.pid != pid {
+            tracing::info!(pid = peer, "the routing daemon runs");
+        }
+        (state.pid, state.trouble) = (pid, None);
+    }
+
+    /// Waits until the daemon is gone.
+    async fn watch(&self) {
+        while UnixStream::connect(&self.socket).await.is_ok() {
+            tokio::time::sleep(LOOK).await;
+        }
+        locked(&self.state).pid = None;
+    }
+
+    /// Starts the daemon, and waits until its socket is there.
+    async fn start(&self) -> Result<(), ApiError> {
+        self.check_version().await?;
+        self.make_room().map_err(|e| cannot("prepare the routing daemon's directory", &e))?;
+        let (program, socket, user) = (self.program.clone(), self.socket.clone(), self.user);
+        let mut child = namespace::in_namespace(self.netns.clone(), move || {
+            spawn(&program, &socket, user).map_err(|e| cannot(&format!("start {program}"), &e))
+        })
+        .await?;
+        for _ in 0..50 {
+            tokio::time::sleep(LOOK / 4).await;
+            if UnixStream::connect(&self.socket).await.is_ok() {
+                // It is waited for when it has ended.
+                std::thread::Builder::new()
+                    .name("gobgpd".into())
+                    .spawn(move || child.wait())
+                    .map_err(|e| cannot("start a thread", &e))?;
+                return Ok(());
+            }
+            if let Ok(Some(status)) = child.try_wait() {
+                let reason = format!("{} ended at once: {status}", self.program);
+                return Err(ApiError::new(ErrorCode::Busy, reason, "see the daemon's log"));
+            }
+        }
+        // Fails only if it has ended.
+        let _ = child.kill();
+        let _ = child.wait();
+        let reason = format!("{} made no socket", self.program);
+        Err(ApiError::new(ErrorCode::Busy, reason, "see the daemon's log"))
+    }
+
+    /// Makes a directory that only the daemon's user can use, without an earlier socket in it: a
+    /// daemon that finds one runs on without an API.
+    fn make_room(&self) -> io::Result<()> {
+        let dir = self.socket.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        std::fs::create_dir_all(dir)?;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+        if let Some(user) = self.user {
+            chown(dir, Some(user), Some(user))?;
+        }
+        match std::fs::remove_file(&self.socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a program that is too old, or none.
+    async fn check_version(&self) -> Result<(), ApiError> {
+        let mut command = tokio::process::Command::new(&self.program);
+        let asked = command.arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
+        let said = tokio::time::timeout(Duration::from_secs(5), asked).await;
+        let said = said.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let said = said.map_err(|e| cannot(&format!("run {}", self.program), &e))?;
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let is_new = version_of(&text).is_some_and(|version| version >= OLDEST);
+        is_new.then_some(()).ok_or_else(|| {
+            let reason = format!(
+                "{} is {:?}, and GoBGP {OLDEST} is needed: earlier ones have another API, and are slow with \
+                 many stations",
+                self.program,
+                text.trim()
+            );
+            ApiError::new(ErrorCode::BadRequest, reason, INSTALL)
+        })
+    }
+}
+
+const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
+
+fn cannot(what: &str, error: &io::Error) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, format!("Cannot {what}: {error}"), INSTALL)
+}
+
+/// The major number of `gobgpd version 4.8.0`.
+fn version_of(text: &str) -> Option<u32> {
+    let version =
+        text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    version.split('.').next()?.parse().ok()
+}
+
+/// Starts the program in the namespace of this thread.
+fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<std::process::Child> {
+    let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
+    let (dir, name) = socket.parent().zip(socket.file_name()).ok_or_else(wrong)?;
+    // Its user may be unable to walk there.
+    let dir = std::fs::File::open(dir)?;
+    let mut command = Command::new(program);
+    let place = format!("unix:///proc/self/fd/{}/{}", dir.as_raw_fd(), name.display());
+    command
+        .args(["--api-hosts", &place])
+        .args(["--pprof-disable", "--log-plain", "--log-level", "warn"])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    ChildSetup::new()
+        .with(dir.as_fd())
+        .with_descriptors(MAX_DESCRIPTORS)
+        .equip(&mut command)
+        .spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        let table =
+            [("gobgpd version 4.8.0\n", Some(4)), ("gobgpd version 3.10.0", Some(3)), ("", None)];
+        for (text, version) in table {
+            assert_eq!(version_of(text), version);
+        }
+    }
+}

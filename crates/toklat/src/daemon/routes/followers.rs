@@ -1,0 +1,211 @@
+//! Follows the journals of forwarding tables, and tells the speaker which stations are here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evpn::route::RouteTarget;
+use evpn::segment::{SegmentConfig, Station};
+use evpn::speaker::Order;
+use fabric::{Change, Origin};
+use frame::Mac;
+use port::Nanos;
+use tokio::sync::mpsc::Sender;
+use topology::Evpn;
+
+use super::super::supervisor::{Supervisor, monotonic_ns};
+use super::super::switch::Segment;
+
+/// Pause between two looks at the journals.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often the tunnels are listed, at least.
+const LIST: Duration = Duration::from_millis(500);
+
+/// A segment whose stations the speaker is told.
+struct Follower {
+    segment: Segment,
+    /// The number of the next change; `None` if the whole table is to be read.
+    next: Option<u64>,
+    /// Data processes that were started for the switch; one may have emptied parts of the table.
+    restarts: u64,
+    /// IP addresses are told from the beginning: the speaker has none yet.
+    heard: bool,
+}
+
+/// Follows all segments, for ever.
+pub(super) async fn follow(supervisor: Arc<Supervisor>, settings: Evpn, orders: Sender<Order>) {
+    let mut followers = BTreeMap::new();
+    let (mut listed, mut ready) = (None::<Instant>, false);
+    loop {
+        if listed.is_none_or(|at| at.elapsed() >= LIST) {
+            if !list(&supervisor, &settings, &mut followers, &orders).await {
+                return;
+            }
+            listed = Some(Instant::now());
+        }
+        let mut all = true;
+        for (vni, follower) in &mut followers {
+            all &= follower.look(*vni, &orders);
+        }
+        if !ready && all {
+            ready = true;
+            if orders.send(Order::Ready).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(if followers.is_empty() { LIST } else { PAUSE }).await;
+    }
+}
+
+/// Compares the segments with the tunnels that there are. False if the speaker is gone.
+async fn list(
+    supervisor: &Supervisor,
+    settings: &Evpn,
+    followers: &mut BTreeMap<u32, Follower>,
+    orders: &Sender<Order>,
+) -> bool {
+    let mut found = BTreeMap::new();
+    for handle in supervisor.handles() {
+        let segments = handle.lock().await.segments();
+        found.extend(segments.into_iter().map(|segment| (segment.config.vni.get(), segment)));
+    }
+    let gone: Vec<u32> = followers.keys().filter(|vni| !found.contains_key(vni)).copied().collect();
+    for vni in gone {
+        followers.remove(&vni);
+        if orders.send(Order::NoSegment(vni)).await.is_err() {
+            return false;
+        }
+    }
+    for (vni, follower) in followers.iter_mut() {
+        if !follower.tell_claims(*vni, supervisor, orders).await {
+            return false;
+        }
+    }
+    for (vni, segment) in found {
+        let known = followers.get(&vni);
+        if known.is_some_and(|known| known.is_of(&segment)) {
+            continue;
+        }
+        // Another state memory has another table: all is said again.
+        let orders_for = known.is_some().then_some(Order::NoSegment(vni));
+        let config = config_of(&segment, settings);
+        for order in orders_for.into_iter().chain([Order::Segment(config)]) {
+            if orders.send(order).await.is_err() {
+                return false;
+            }
+        }
+        let restarts = segment.state.switch().restarts.get();
+        followers.insert(vni, Follower { segment, next: None, restarts, heard: false });
+    }
+    true
+}
+
+/// The segment, as the speaker gets it.
+fn config_of(segment: &Segment, settings: &Evpn) -> SegmentConfig {
+    let vni = segment.config.vni.get();
+    let targets = |named: &[String]| {
+        // They were checked as the port was opened.
+        let named: Vec<RouteTarget> = named.iter().filter_map(|rt| rt.parse().ok()).collect();
+        if named.is_empty() { vec![RouteTarget::auto(settings.asn, vni)] } else { named }
+    };
+    let remote = segment.state.fdb(Nanos(monotonic_ns())).into_iter().filter(|entry| {
+        let is_remote = matches!(entry.origin, Origin::Remote | Origin::Sticky);
+        is_remote && entry.port == segment.port && filter_of(entry.vlan) == segment.filter
+    });
+    let station = |entry: fabric::FdbEntry| Station {
+        mac: entry.mac,
+        via: entry.via,
+        sticky: entry.origin == Origin::Sticky,
+        moved: false,
+    };
+    SegmentConfig {
+        vni,
+        import: targets(&segment.kind.import_rt),
+        export: targets(&segment.kind.export_rt),
+        hosts: segment.config.peers.clone(),
+        stations: remote.map(station).collect(),
+    }
+}
+
+fn filter_of(vlan: Option<frame::VlanId>) -> u16 {
+    vlan.map_or(0, |vlan| vlan.get())
+}
+
+impl Follower {
+    /// True if it follows this segment, as it is configured and in this memory.
+    fn is_of(&self, other: &Segment) -> bool {
+        let own = &self.segment;
+        let targets = (&own.kind.import_rt, &own.kind.export_rt);
+        std::ptr::eq(&raw const **own.state.journal(), &raw const **other.state.journal())
+            && targets == (&other.kind.import_rt, &other.kind.export_rt)
+            && (own.port, own.filter) == (other.port, other.filter)
+    }
+
+    /// Tells the speaker what has changed. False if its queue has no room: it is told later.
+    fn look(&mut self, vni: u32, orders: &Sender<Order>) -> bool {
+        let state = &self.segment.state;
+        let restarts = state.switch().restarts.get();
+        if restarts != self.restarts {
+            (self.restarts, self.next) = (restarts, None);
+        }
+        let mut changes = Vec::new();
+        let read = self.next.and_then(|next| state.journal().read(next, &mut changes));
+        let (order, next) = match read {
+            Some(next) => (self.news(vni, &changes), next),
+            None => {
+                // In this order, so that no change is missed.
+                let end = state.journal().end();
+                (Some(Order::AllLocal(vni, self.all())), end)
+            }
+        };
+        let told = order.is_none_or(|order| orders.try_send(order).is_ok());
+        self.next = told.then_some(next);
+        told
+    }
+
+    /// Tells the speaker which IP addresses stations here have. False if the speaker is gone.
+    async fn tell_claims(
+        &mut self,
+        vni: u32,
+        supervisor: &Supervisor,
+        orders: &Sender<Order>,
+    ) -> bool {
+        for handle in supervisor.handles() {
+            let switch = handle.lock().await;
+            if !switch.has_segment(vni) {
+                continue;
+            }
+            let claims = switch.take_claims(vni, !self.heard).await;
+            drop(switch);
+            self.heard = true;
+            return claims.is_empty() || orders.send(Order::Claims(vni, claims)).await.is_ok();
+        }
+        true
+    }
+
+    fn news(&self, vni: u32, changes: &[Change]) -> Option<Order> {
+        let here = |change: &Change| {
+            let there = change.after.filter(|there| self.is_here(*there));
+            let gone = change.before.is_some_and(|there| self.is_here(there));
+            let sticky = there.map(|there| there.origin() == Origin::Static);
+            (sticky.is_some() || gone).then_some((change.mac, sticky))
+        };
+        let its = changes.iter().filter(|change| filter_of(change.vlan) == self.segment.filter);
+        let news: Vec<_> = its.filter_map(here).collect();
+        (!news.is_empty()).then_some(Order::Local(vni, news))
+    }
+
+    fn is_here(&self, there: fabric::Station) -> bool {
+        there.origin().is_local() && there.port() != self.segment.port
+    }
+
+    /// All stations at local ports, and whether each is sticky.
+    fn all(&self) -> HashMap<Mac, bool> {
+        let entries = self.segment.state.fdb(Nanos(monotonic_ns())).into_iter();
+        let its = entries.filter(|entry| {
+            let is_local = entry.origin.is_local() && entry.port != self.segment.port;
+            is_local && filter_of(entry.vlan) == self.segment.filter
+        });
+        its.map(|entry| (entry.mac, entry.origin == Origin::Static)).collect()
+    }
+}
