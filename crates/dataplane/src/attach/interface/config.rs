@@ -30,7 +30,7 @@ pub enum Engine {
     Packet(PacketRings),
     /// AF_XDP sockets. Descriptors: one for each queue, bound and non-blocking, a memory file for
     /// each, the map of the sockets and the link of the program.
-    Xdp(Umem),
+    Xdp(Box<Umem>),
 }
 
 /// The receive rings of packet sockets.

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn answers_of_any_bytes_end() {
-        let mut bytes = vec![0; 64];
+        let mut bytes = [0; 64];
         bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
         for at in HEADER + INFO..64 {
             for byte in [0, 1, 3, 4, 5, 0xff] {

@@ -69,7 +69,7 @@ fn by_packets(settings: &Interface, link: &Link, why: String) -> Result<Chosen, 
 fn by_xdp(ifname: &str, link: &Link) -> Result<(Engine, Vec<OwnedFd>, u16), String> {
     let card = card(ifname, link)?;
     let opened = xdp::open(card).map_err(|error| xdp::refusal(&error))?;
-    Ok((Engine::Xdp(opened.umem), opened.fds, card.queues))
+    Ok((Engine::Xdp(Box::new(opened.umem)), opened.fds, card.queues))
 }
 
 /// What AF_XDP needs to know of an interface; or why it cannot be used.
@@ -85,7 +85,7 @@ fn card(ifname: &str, link: &Link) -> Result<Card, String> {
     Ok(Card { index: link.index, queues: queues as u16, chunk_len })
 }
 
-const fn is_zero_copy(engine: &Engine) -> bool {
+fn is_zero_copy(engine: &Engine) -> bool {
     matches!(engine, Engine::Xdp(umem) if umem.zero_copy)
 }
 
@@ -110,7 +110,7 @@ pub fn open_again(
     let card = Card { queues: config.queues, ..card };
     let opened = xdp::open_again(card, map, attached);
     let opened = opened.map_err(|error| refused(ifname, &xdp::refusal(&error)))?;
-    let engine = Engine::Xdp(opened.umem);
+    let engine = Engine::Xdp(Box::new(opened.umem));
     Ok((InterfaceConfig { engine, ..config.clone() }, opened.fds))
 }
 

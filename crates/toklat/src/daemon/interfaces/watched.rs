@@ -40,7 +40,7 @@ impl Watched {
 
     /// Describes the interface for the API; `fds` are the descriptors of the port's queues.
     pub fn info(&self, config: &InterfaceConfig, fds: &[Descriptor]) -> InterfaceInfo {
-        let (engine, zero_copy) = match config.engine {
+        let (engine, zero_copy) = match &config.engine {
             Engine::Packet(_) => ("packet", false),
             Engine::Xdp(umem) => ("xdp", umem.zero_copy),
         };
