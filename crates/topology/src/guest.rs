@@ -3,7 +3,9 @@
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
-use settings::{bytes, parse_bytes};
+use settings::bytes;
+#[cfg(feature = "clap")]
+use settings::parse_bytes;
 
 use crate::{Invalid, PORT_NAME, SWITCH_NAME, check_name};
 
