@@ -54,7 +54,7 @@
 //!
 //! ## Not here yet
 //!
-//! - IPv6 and neighbour discovery, DHCP, DNS, multicast, IP fragments, VLAN tags.
+//! - IPv6 and neighbour discovery, DHCP, multicast, IP fragments, VLAN tags.
 //! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
@@ -75,6 +75,7 @@ mod guest;
 mod host;
 mod input;
 mod link;
+mod lookup;
 mod neighbours;
 mod nic;
 pub mod rpc;
@@ -85,6 +86,7 @@ pub use app::{App, Io};
 pub use counters::{Counters, Drop};
 pub use guest::Guest;
 pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
+pub use lookup::{Lookup, LookupError, Step};
 pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
 pub use stack::{Config, Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};
