@@ -213,13 +213,13 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
 #[test]
 fn questions_for_addresses_of_another_host_are_answered_here() {
     let test = "questions_for_addresses_of_another_host_are_answered_here";
-    let made = (|| {
+    let make = || -> Result<_, &'static str> {
         let (program, underlay) = (gobgpd()?, Underlay::new(3)?);
         let reflector = reflector(&underlay.hosts[1], "10.99.0.2", &["10.99.0.1", "10.99.0.3"])?;
         let guests = [Namespace::new()?, Namespace::new()?];
         Ok((program.display().to_string(), underlay, reflector, guests))
-    })();
-    let (program, underlay, _reflector, guests) = match made {
+    };
+    let (program, underlay, _reflector, guests) = match make() {
         Ok(made) => made,
         Err(why) => return daemon::skip(test, why),
     };
