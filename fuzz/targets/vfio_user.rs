@@ -284,7 +284,7 @@ impl Port {
                 let done = self.server.handle(message)?;
                 self.server.done(&done)?;
             }
-            self.lines.take(self.server.news());
+            self.lines.take(self.server.new_faults());
             if self.attached.is_none() {
                 self.remake();
             }
@@ -346,6 +346,6 @@ fn carry_out(mut port: Port, mut rest: &[u8]) {
         true => port.server.end(),
         false => _ = port.restart(),
     }
-    port.lines.take(port.server.news());
+    port.lines.take(port.server.new_faults());
     port.lines.assert_few();
 }

@@ -150,7 +150,7 @@ impl Port {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
         serve(attached, deliver_frames, self.now);
-        self.lines.take(self.front_end.news());
+        self.lines.take(self.front_end.new_faults());
     }
 
     /// As a successor of a process that died.
@@ -184,7 +184,7 @@ fn carry_out(bytes: &[u8]) {
             break;
         }
     }
-    port.lines.take(port.front_end.news());
+    port.lines.take(port.front_end.new_faults());
     std::mem::take(&mut port.lines).assert_few();
     let kept = port.front_end.session.kept();
     if let Some(restored) = Session::restore(OFFER, &kept, &Account::unlimited()) {
