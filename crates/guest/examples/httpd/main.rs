@@ -3,9 +3,9 @@
 //!     toklat daemon &
 //!     cargo run --release -p toklat-guest --example httpd vale0:web 10.0.0.2/24 DIRECTORY
 //!
-//! Or confined, with the program that cargo built: `toklat guest run PROGRAM vale0:web 10.0.0.2/24`.
-//! Without a directory it serves pages of 1, 4, 16, 64 KiB and 1 MiB: `/1k`, `/4k`, `/16k`, `/64k`,
-//! `/1m`, and `/`.
+//! Or confined, with the program that cargo built: `toklat guest run PROGRAM vale0:web
+//! 10.0.0.2/24`. Without a directory it serves pages of 1, 4, 16, 64 KiB and 1 MiB: `/1k`, `/4k`,
+//! `/16k`, `/64k`, `/1m`, and `/`.
 
 use std::error::Error;
 use std::path::Path;
