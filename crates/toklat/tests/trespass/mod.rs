@@ -37,7 +37,7 @@ pub const FORBIDDEN: [(&str, &str); 24] = [
     ("socket", "socket"),
     ("execve", "execve"),
     ("fork", "clone"),
-    ("thread", "clone3"),
+    ("thread", "rt_sigaction"),
     ("ptrace", "ptrace"),
     ("mount", "mount"),
     ("unshare", "unshare"),

@@ -20,7 +20,7 @@ use topology::GuestSpec;
 
 use super::kind::{self, Kind, Ports};
 use super::log::{self, Log};
-use super::process::{self, End, Process};
+use super::process::{self, End};
 use super::talk::{Listener, Request};
 use super::unit::{GuestInfo, State, Unit};
 
