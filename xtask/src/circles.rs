@@ -12,7 +12,6 @@ use crate::tool;
 
 /// Circles that are known, each by the files in it. One that grows is a new one.
 const KNOWN: &[(&str, &[&str])] = &[
-    ("dataplane", &["attach::guest", "attach::virtio"]),
     ("pcap", &["capture", "interface", "reader"]),
     (
         "preload",
@@ -37,9 +36,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("dataplane", &["attach::card::migration", "attach::card::models"]),
-    ("dataplane", &["attach::vxlan::coalesce", "attach::vxlan::socket"]),
-    ("frame", &["checksum", "ip"]),
-    ("frame", &["offload", "segment"]),
     ("guest", &["input", "link", "stack"]),
     ("lab", &["bench::guests", "bench::lab", "bench::nic::linux", "bench::peer"]),
     ("netmap", &["client::bound", "client::kloop"]),
@@ -56,15 +52,11 @@ const KNOWN: &[(&str, &[&str])] = &[
             "daemon::attach",
             "daemon::hangups",
             "daemon::netmap",
-            "daemon::overview",
             "daemon::pipes",
-            "daemon::sflow",
             "daemon::supervisor",
             "daemon::switch",
         ],
     ),
-    ("toklat", &["daemon::open", "daemon::front_ends"]),
-    ("toklat", &["daemon::switch::port", "daemon::switch::tunnel"]),
 ];
 
 /// A module's path within its crate.

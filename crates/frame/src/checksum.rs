@@ -1,6 +1,6 @@
 //! The internet checksum: in full (RFC 1071) and incrementally (RFC 1624).
 
-use crate::ip::Protocol;
+use crate::protocol::Protocol;
 
 /// A running one's complement sum over pieces of any length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,28 +6,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::checksum;
-
-/// The protocol that an IP packet carries (IANA protocol numbers).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Protocol(pub u8);
-
-impl Protocol {
-    /// ICMP (RFC 792).
-    pub const ICMP: Self = Self(1);
-    /// TCP (RFC 9293).
-    pub const TCP: Self = Self(6);
-    /// UDP (RFC 768).
-    pub const UDP: Self = Self(17);
-    /// ICMPv6 (RFC 4443).
-    pub const ICMPV6: Self = Self(58);
-    /// SCTP (RFC 9260).
-    pub const SCTP: Self = Self(132);
-
-    const HOP_BY_HOP: Self = Self(0);
-    const ROUTING: Self = Self(43);
-    const FRAGMENT: Self = Self(44);
-    const DESTINATION_OPTIONS: Self = Self(60);
-}
+use crate::protocol::Protocol;
 
 /// An IPv4 header without its options (RFC 791, 3.1).
 #[derive(

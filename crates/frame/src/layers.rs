@@ -3,7 +3,8 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ethernet::{Arp, EtherType, Ethernet, Tag};
-use crate::ip::{Ipv4, Ipv6, Protocol};
+use crate::ip::{Ipv4, Ipv6};
+use crate::protocol::Protocol;
 use crate::transport::{Icmp, Tcp, Udp};
 
 /// A frame's headers, up to the first that is unknown or incomplete.

@@ -1,8 +1,8 @@
 //! Work that a sender leaves to others: checksum and segmentation requests.
 
 use crate::ethernet::{EtherType, Ethernet, Tag};
-use crate::ip::{Ipv4, Ipv6, Protocol};
-use crate::segment::Segments;
+use crate::ip::{Ipv4, Ipv6};
+use crate::protocol::Protocol;
 use crate::transport::{Tcp, Udp};
 use crate::{ETHERNET_HEADER, VLAN_TAG};
 
@@ -242,14 +242,6 @@ impl Offload {
         Ok(self.wire_len(len))
     }
 
-    /// How to cut a frame of `len` bytes with this validated request; `None` if it needs no
-    /// segmentation.
-    #[must_use]
-    pub fn segments(&self, head: &[u8], len: usize) -> Option<Segments> {
-        let headers = Headers::find(head).filter(|_| self.is_segmented())?;
-        Segments::new(self, headers.network, headers.version? == Version::V6, len)
-    }
-
     /// The remaining request of each segment after the frame was cut.
     #[must_use]
     pub const fn of_segment(&self) -> Self {
@@ -334,16 +326,16 @@ impl OffloadSet {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+pub(crate) enum Version {
     V4,
     V6,
 }
 
 /// Where a frame's headers are.
-struct Headers {
+pub(crate) struct Headers {
     /// The network header's start.
-    network: usize,
-    version: Option<Version>,
+    pub(crate) network: usize,
+    pub(crate) version: Option<Version>,
     /// The transport header's start; for other than IP packets, the same as `network`.
     transport: usize,
     /// `None` for fragments, and for other than IP packets.
@@ -352,7 +344,7 @@ struct Headers {
 
 impl Headers {
     /// `None` if a required header is cut short or inconsistent.
-    fn find(head: &[u8]) -> Option<Self> {
+    pub(crate) fn find(head: &[u8]) -> Option<Self> {
         let mut ethertype = Ethernet::parse(head)?.0.ethertype();
         let mut network = ETHERNET_HEADER;
         while matches!(ethertype, EtherType::VLAN | EtherType::SERVICE_VLAN) {

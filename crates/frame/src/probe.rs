@@ -5,7 +5,8 @@ use core::net::Ipv4Addr;
 use zerocopy::IntoBytes;
 
 use crate::ethernet::{EtherType, Ethernet, Tag};
-use crate::ip::{Ipv4, Protocol};
+use crate::ip::Ipv4;
+use crate::protocol::Protocol;
 use crate::transport::Udp;
 use crate::{Mac, VlanId};
 

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use crate::checksum::{checksum, update};
 use crate::ip::{Ipv4, Ipv6};
-use crate::offload::Offload;
+use crate::offload::{Headers, Offload, Version};
 use crate::transport::{Tcp, tcp_flags};
 
 /// How a frame is cut into segments. Made by [`Offload::segments`].
@@ -26,6 +26,16 @@ pub struct Segments {
     payload: usize,
     v6: bool,
     udp: bool,
+}
+
+impl Offload {
+    /// How to cut a frame of `len` bytes with this validated request; `None` if it needs no
+    /// segmentation.
+    #[must_use]
+    pub fn segments(&self, head: &[u8], len: usize) -> Option<Segments> {
+        let headers = Headers::find(head).filter(|_| self.is_segmented())?;
+        Segments::new(self, headers.network, headers.version? == Version::V6, len)
+    }
 }
 
 impl Segments {

@@ -22,9 +22,12 @@ use topology::Place;
 
 use super::bound::BoundFile;
 use super::interfaces::watched::Watched;
-use super::open::Users;
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
+
+/// Users that may use a socket beside the daemon's user: the port's owner, and the group that may
+/// open ports.
+pub type Users<'a> = (Option<u32>, Option<&'a str>);
 
 /// Pause between attempts to connect: the first, and the longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

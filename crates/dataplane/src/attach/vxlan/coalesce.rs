@@ -5,22 +5,11 @@ use frame::Run;
 use port::{MAX_SEGS, Scratch};
 use shmem::Bytes;
 
-use super::socket::Inbox;
+use super::socket::{Inbox, Part};
 
 /// Most segments in a frame: one less than a scratch with room takes, so that another frame fits
 /// after it.
 const MAX_PARTS: usize = MAX_SEGS - 1;
-
-/// A range of a message in an inbox.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
-    /// The message.
-    pub message: usize,
-    /// Where they begin in it.
-    pub at: usize,
-    /// How many they are.
-    pub len: usize,
-}
 
 /// A frame that may be extended.
 pub(super) struct Coalescer {

@@ -10,9 +10,9 @@ use shmem::{Bytes, Shared};
 use turn::attach::{Attended, Source};
 
 use super::answers::Answer;
-use super::coalesce::{Coalescer, Part};
+use super::coalesce::Coalescer;
 use super::peers::{Known, Peers};
-use super::socket::{Arrived, Inbox};
+use super::socket::{Arrived, Inbox, Part};
 use super::{MAX_FRAME, Tunnel};
 use crate::attach::buffered::{Dry, is_readable};
 

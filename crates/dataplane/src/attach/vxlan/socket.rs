@@ -12,8 +12,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use frame::Ecn;
 use rustix::io::Errno;
 
-use super::coalesce::Part;
-
 /// Most messages in one call.
 pub(super) const AT_ONCE: usize = 64;
 /// Bytes of a message's control part: `UDP_SEGMENT` or `UDP_GRO`, and a type of service.
@@ -179,6 +177,17 @@ pub(super) struct Arrived {
     pub ecn: Ecn,
     /// The message was truncated, because it did not fit the buffer.
     pub cut_off: bool,
+}
+
+/// A range of a message in an inbox.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// The message.
+    pub message: usize,
+    /// Where they begin in it.
+    pub at: usize,
+    /// How many they are.
+    pub len: usize,
 }
 
 /// Buffers for messages, with their headers, allocated once.

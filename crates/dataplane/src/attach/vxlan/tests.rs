@@ -11,10 +11,9 @@ use port::Nanos;
 use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 
-use super::coalesce::Part;
 use super::flood::{Floods, To};
 use super::peers::{Hosts, Paths, PeerCounters, Peers};
-use super::socket::{Address, Inbox, Post};
+use super::socket::{Address, Inbox, Part, Post};
 
 fn set(socket: &UdpSocket, level: i32, option: i32) {
     let one: libc::c_int = 1;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use self::null::Null;
 use self::ring::Ring;
+pub use super::front_ends::Users;
 use super::front_ends::{Rights, Waiting};
 use super::interfaces::watched::Returned;
 use super::tunnels::{Tunnel, Tunnels};
@@ -35,10 +36,6 @@ pub enum Written {
     /// Appended to: the port resumes, after a restart or a failure.
     Kept,
 }
-
-/// Users that may use a socket beside the daemon's user: the port's owner, and the group that may
-/// open ports.
-pub type Users<'a> = (Option<u32>, Option<&'a str>);
 
 /// A future that runs while other tasks are served.
 pub type Future<'a, T> =
