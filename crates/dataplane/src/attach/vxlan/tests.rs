@@ -158,7 +158,7 @@ fn peers_that_are_replaced_get_the_next_frames() {
     assert!(peers.replaced(&[ip(1); 10], &[], port).is_none(), "memory for nine");
     let flood = |peers: &Peers| {
         let (mut floods, mut paths) = (Floods::default(), Paths::new(peers.count()));
-        assert!(floods.push((0, Ecn::NotEct), 70, |bytes| bytes.fill(1)));
+        assert!(floods.push(0, Ecn::NotEct, 70, |bytes| bytes.fill(1)));
         let sockets = [from.as_fd()];
         let to = &mut To { peers, paths: &mut paths, sockets: &sockets, now: Nanos(1) };
         let (tried, done) = floods.go_on(to, 32);
