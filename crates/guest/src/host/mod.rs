@@ -156,9 +156,9 @@ impl Host {
             }
             Origin::Manager { control, mounts } => {
                 let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
-                let control = inmate.control.try_clone();
-                let done = inmate.run(guest);
-                if let (Err(error), Ok(control)) = (&done, control) {
+                let Inmate { control, mounts, waits, ports } = inmate;
+                let done = serve(control.as_fd(), (mounts, waits), ports, guest);
+                if let Err(error) = &done {
                     cell::send(control.as_fd(), &Report::Failed(chain(error)));
                 }
                 done
@@ -244,31 +244,35 @@ fn speak_to(output: &OwnedFd) -> Result<(), HostError> {
     rustix::stdio::dup2_stderr(output).map_err(HostError::Manager)
 }
 
-impl Inmate {
-    fn run(self, guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync) -> Result<(), HostError> {
-        let Self { control, mounts, waits, ports } = self;
-        let keep: Vec<RawFd> = ports.iter().flat_map(Passed::descriptors).collect();
-        let ports = ports.into_iter().map(Passed::open).collect::<Result<Vec<_>, _>>()?;
-        let sealed = Sealed { control: control.as_fd(), keep: &keep, mounts };
-        let walls = cell::seal(&sealed);
-        let finish = |control: BorrowedFd<'_>| -> Result<(), HostError> {
-            cell::finish(control, walls.clone()).map_err(HostError::Unsealed)?;
-            if waits {
-                wait_for_go(control)?;
-            }
-            cell::send(control, &Report::Up);
-            Ok(())
-        };
-        let mut ports = ports.into_iter();
-        match (ports.next(), ports.len()) {
-            (None, _) => Err(HostError::Malformed("it has no port")),
-            (Some((port, place)), 0) => {
-                let stack = stack(port, &place);
-                finish(control.as_fd())?;
-                told(guest(stack))
-            }
-            (Some(first), _) => run_threads(first, ports, || finish(control.as_fd()), guest),
+/// Confines the process and runs a guest on each port. The walls close every descriptor but the
+/// ports' and `control`.
+fn serve(
+    control: BorrowedFd<'_>,
+    (mounts, waits): (bool, bool),
+    ports: Vec<Passed>,
+    guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
+) -> Result<(), HostError> {
+    let keep: Vec<RawFd> = ports.iter().flat_map(Passed::descriptors).collect();
+    let ports = ports.into_iter().map(Passed::open).collect::<Result<Vec<_>, _>>()?;
+    let sealed = Sealed { control, keep: &keep, mounts };
+    let walls = cell::seal(&sealed);
+    let finish = |control: BorrowedFd<'_>| -> Result<(), HostError> {
+        cell::finish(control, walls.clone()).map_err(HostError::Unsealed)?;
+        if waits {
+            wait_for_go(control)?;
         }
+        cell::send(control, &Report::Up);
+        Ok(())
+    };
+    let mut ports = ports.into_iter();
+    match (ports.next(), ports.len()) {
+        (None, _) => Err(HostError::Malformed("it has no port")),
+        (Some((port, place)), 0) => {
+            let stack = stack(port, &place);
+            finish(control)?;
+            told(guest(stack))
+        }
+        (Some(first), _) => run_threads(first, ports, || finish(control), guest),
     }
 }
 
