@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One restriction of a confined process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Wall {
     /// No capability in any set, nor in the bounding set if that can be emptied.
@@ -96,6 +97,8 @@ impl fmt::Display for Wall {
 
 /// A wall that could not be raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(rename = "RefusedWall"))]
 pub struct Refused {
     /// Which.
     pub wall: Wall,
@@ -105,6 +108,7 @@ pub struct Refused {
 
 /// The walls that stand around a process, and those that were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Walls {
     /// The walls that stand.
     pub standing: Vec<Wall>,

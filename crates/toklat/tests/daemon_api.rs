@@ -46,6 +46,91 @@ fn every_route_is_served_and_described() {
     assert_eq!((status, &answer["error"]), (404, &json!("not_found")));
 }
 
+/// Whether a value is what a schema says; if not, where and why.
+fn is(value: &Value, schema: &Value, all: &Value, at: &str) -> Result<(), String> {
+    let wrong = |why: &str| Err(format!("{at}: {value} {why} {schema}"));
+    if let Some(name) = schema["$ref"].as_str() {
+        return is(value, &all[name.rsplit('/').next().unwrap()], all, at);
+    }
+    for key in ["oneOf", "anyOf"] {
+        let Some(kinds) = schema[key].as_array() else { continue };
+        let fitting = kinds.iter().filter(|kind| is(value, kind, all, at).is_ok()).count();
+        if fitting == 0 || (key == "oneOf" && fitting > 1) {
+            return wrong("fits none, or several, of");
+        }
+    }
+    if schema.get("const").is_some_and(|only| only != value) {
+        return wrong("is not");
+    }
+    if schema["enum"].as_array().is_some_and(|words| !words.contains(value)) {
+        return wrong("is none of");
+    }
+    let kinds = schema["type"].as_array().cloned().unwrap_or_else(|| vec![schema["type"].clone()]);
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !kinds.iter().any(|named| named.is_null() || named == kind) {
+        return wrong("is not of the type of");
+    }
+    if ["minimum", "maximum"].iter().zip([1, -1]).any(|(key, sign)| {
+        let end = schema[*key].as_f64().zip(value.as_f64());
+        end.is_some_and(|(end, number)| (number - end) * f64::from(sign) < 0.0)
+    }) {
+        return wrong("is beyond the ends of");
+    }
+    for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+        let of = schema.get("items").unwrap_or(&Value::Null);
+        is(item, of, all, &format!("{at}[{i}]"))?;
+    }
+    let required = schema["required"].as_array().into_iter().flatten();
+    if let Some(missing) = required.into_iter().find(|name| value.get(text(name)).is_none()) {
+        return wrong(&format!("has no {missing}, as in"));
+    }
+    for (name, field) in value.as_object().into_iter().flatten() {
+        let of = schema["properties"].get(name).or(schema.get("additionalProperties"));
+        match of.unwrap_or(&Value::Null) {
+            Value::Bool(false) => return wrong(&format!("has {name}, unlike")),
+            of => is(field, of, all, &format!("{at}.{name}"))?,
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn replies_are_what_the_description_says() {
+    let daemon = Daemon::start();
+    daemon.apply(NET);
+    daemon.apply("[quota]\nports = 3\n[quota.user.1000]\nports = '2KiB'\n[switch.vale0]\nsflow = '127.0.0.1'\n\
+        [switch.vale0.port.p1]\nvlan = { access = 7 }\n[switch.vale0.port.vm]\nkind = { vhost_user = {} }");
+    let _port = daemon.open("vale1:open").unwrap();
+    let entry = json!({"mac": "02:00:00:00:00:07", "vlan": 7, "port": "p1"});
+    assert_eq!(daemon.ask("POST", "/v1/switches/vale0/fdb", &entry).0, 204);
+    let document = daemon.get("/openapi.json");
+    let all = &document["components"]["schemas"];
+    let mut checked = 0;
+    for route in ROUTES.iter().filter(|route| route.method == "GET" && route.replies.is_some()) {
+        let path = route.path.replace("{switch}", "vale0").replace("{port}", "p1");
+        let reply = daemon.get(&path);
+        assert!(reply.to_string().len() > 2 || path == "/v1/pipes", "{path}: {reply}");
+        let described = &document["paths"][route.path]["get"]["responses"]["200"];
+        let schema = &described["content"]["application/json"]["schema"];
+        is(&reply, schema, all, &path).unwrap();
+        checked += 1;
+    }
+    assert!(checked > 10, "{checked}");
+    let (_, refusal) = daemon.ask("GET", "/v1/switches/none", &Value::Null);
+    is(&refusal, &all["Error"], all, "a refusal").unwrap();
+    let mut other = refusal;
+    other["status"] = json!(200);
+    assert!(is(&other, &all["Error"], all, "").is_err(), "nothing is checked");
+}
+
 #[test]
 fn switches_and_ports_come_and_go_one_by_one() {
     let daemon = Daemon::start();

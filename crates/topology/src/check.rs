@@ -11,6 +11,10 @@ use crate::{Evpn, Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology,
 pub const SWITCH_NAME: usize = 15;
 /// Longest port name in bytes: with its switch's name it fits netmap's 64.
 pub const PORT_NAME: usize = 31;
+/// What [`check_name`] takes for a switch, as a regular expression.
+pub const SWITCH_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$";
+/// What [`check_name`] takes for a port, as a regular expression.
+pub const PORT_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,30}$";
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
@@ -240,4 +244,18 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         return Err(Invalid::new(format!("{name} is mirrored to itself"), "name another port"));
     }
     spec.kind.settings().check(name, &spec.policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_as_long_as_names_may_be() {
+        for (pattern, max) in [(SWITCH_PATTERN, SWITCH_NAME), (PORT_PATTERN, PORT_NAME)] {
+            assert_eq!(pattern, format!("^[A-Za-z0-9][A-Za-z0-9._-]{{0,{}}}$", max - 1));
+            assert!(check_name(&"a".repeat(max), max).is_ok());
+            assert!(check_name(&"a".repeat(max + 1), max).is_err());
+        }
+    }
 }

@@ -32,8 +32,8 @@ mod vhost_user;
 mod vxlan;
 
 pub use self::check::{
-    MAX_WORKERS, PORT_NAME, SWITCH_NAME, check, check_claims, check_each, check_name, check_owner,
-    check_port, check_switch,
+    MAX_WORKERS, PORT_NAME, PORT_PATTERN, SWITCH_NAME, SWITCH_PATTERN, check, check_claims,
+    check_each, check_name, check_owner, check_port, check_switch,
 };
 pub use self::dgram::Dgram;
 pub use self::evpn::{Evpn, EvpnBfd, EvpnNeighbor};

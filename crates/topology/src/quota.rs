@@ -131,6 +131,7 @@ impl Quota {
 /// user have only the limits that are set under their own names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [{"user": {"1000": {"ports": 16}}}])))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
     /// For every user.

@@ -3,26 +3,32 @@
 use std::borrow::Cow;
 
 use nic::kind::KINDS;
+pub use schemars::generate::Contract;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use crate::{Limit, NicModel, PortKind, Topology};
+use crate::{Limit, NicModel, PortKind};
 
-/// The schemas of a topology and of all its parts, by name. They refer to each other at `place`, as
-/// in `#/components/schemas`.
+/// A generator of schemas that refer to each other at `place`, as in `#/components/schemas`.
+/// [`definitions`] takes them out.
 #[must_use]
-pub fn all(place: &str) -> Map<String, Value> {
-    let reference = format!("{place}/Trunk");
+pub fn generator(place: &str, contract: Contract) -> SchemaGenerator {
     let place = Cow::Owned(place.trim_start_matches('#').to_owned());
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = place;
         settings.meta_schema = None;
+        settings.contract = contract;
     });
-    let mut generator = settings.into_generator();
-    let _ = generator.subschema_for::<Topology>();
+    settings.into_generator()
+}
+
+/// The schemas that were generated, by name. No object has other fields than those that are named.
+#[must_use]
+pub fn definitions(mut generator: SchemaGenerator) -> Map<String, Value> {
+    let place = generator.settings().definitions_path.trim_matches('/').to_owned();
     let mut all = generator.take_definitions(true);
-    name_trunk(&mut all, &reference);
+    name_trunk(&mut all, &format!("#/{place}/Trunk"));
     for schema in all.values_mut() {
         let Some(object) = schema.as_object_mut() else { continue };
         // Flattened fields are inlined, so `additionalProperties` below replaces this property.
@@ -145,7 +151,9 @@ mod tests {
 
     #[test]
     fn every_setting_is_described_and_nothing_else_is_taken() {
-        let all = all("#/components/schemas");
+        let mut generator = generator("#/components/schemas", Contract::Deserialize);
+        let _ = generator.subschema_for::<crate::Topology>();
+        let all = definitions(generator);
         for (word, _) in kinds() {
             assert!(all["PortKind"].to_string().contains(word), "{word}");
         }

@@ -10,6 +10,9 @@ use crate::{Collector, Evpn, Policy, PortKind, Quotas, SwitchConfig, users};
 /// part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [
+    {"switch": {"vale7": {"port": {"db": {"vlan": {"access": 10}}}}}},
+])))]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
     /// Limits for users.
@@ -20,12 +23,14 @@ pub struct Topology {
     pub evpn: Option<Evpn>,
     /// Switches by name.
     #[serde(default)]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::SWITCH_PATTERN})))]
     pub switch: BTreeMap<String, SwitchSpec>,
 }
 
 /// A configured switch. Its settings stand at the same level as `owner` and `port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [{"batch": 32}])))]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
     /// Its settings.
@@ -55,12 +60,16 @@ pub struct SwitchSpec {
     pub sflow_polling_s: Option<u32>,
     /// Its ports by name.
     #[serde(default)]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
     pub port: BTreeMap<String, PortSpec>,
 }
 
 /// A configured port. Its policy stands at the same level as `kind`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [
+    {"tx_rate_limiter": {"bandwidth": {"size": 1_250_000, "refill_time": 100}}},
+])))]
 #[serde(deny_unknown_fields)]
 pub struct PortSpec {
     /// What it is attached to.

@@ -2,10 +2,11 @@
 
 use fabric::Origin;
 use frame::{Mac, VlanId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// An address of the forwarding table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
@@ -22,7 +23,8 @@ pub struct FdbEntry {
 }
 
 /// An address to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("examples" = [{"mac": "02:00:00:00:00:01", "port": "web"}]))]
 #[serde(deny_unknown_fields)]
 pub struct NewFdbEntry {
     /// The address.
@@ -35,7 +37,7 @@ pub struct NewFdbEntry {
 }
 
 /// Which learned addresses to forget: all, or those of a port or VLAN.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FdbFlush {
     /// Only those at this port.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use frame::Mac;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The network interface of a port, as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceInfo {
     /// How frames come and go: `packet` or `xdp`.
     pub engine: String,
@@ -23,7 +24,7 @@ pub struct InterfaceInfo {
 }
 
 /// A network interface, as the kernel describes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkInfo {
     /// It is enabled.
     pub up: bool,

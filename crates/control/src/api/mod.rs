@@ -23,6 +23,7 @@ mod drops;
 mod error;
 mod fdb;
 mod interface;
+mod query;
 mod quota;
 mod routes;
 mod sflow;
@@ -33,8 +34,9 @@ pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use interface::{InterfaceInfo, LinkInfo};
+pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, StatsQuery};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
-pub use routes::{Operation, ROUTES, Route};
+pub use routes::{Body, Draw, Operation, ROUTES, Route};
 pub use sflow::{Collector, SflowInfo};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
@@ -43,6 +45,7 @@ use std::net::IpAddr;
 use dataplane::config::{PortId, SwitchConfig};
 use dataplane::state::MappedMemory;
 use jail::Walls;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use topology::{PortKind, PortSpec, SwitchSpec, Topology};
 
@@ -50,9 +53,11 @@ pub use topology::{PortKind, PortSpec, SwitchSpec, Topology};
 pub const SOCKET: &str = "control.sock";
 
 /// A switch to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("examples" = [{"name": "vale7", "idle": "sleep", "workers": [{}, {}]}]))]
 pub struct NewSwitch {
     /// Its name: up to 15 letters, digits, `-`, `_` or `.`.
+    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
     pub name: String,
     /// What it is.
     #[serde(flatten)]
@@ -60,9 +65,14 @@ pub struct NewSwitch {
 }
 
 /// A port to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("examples" = [
+    {"name": "web", "lossless": true},
+    {"name": "vm1", "kind": {"vhost_user": {"queues": 2}}},
+]))]
 pub struct NewPort {
     /// Its name, without the switch's: up to 31 letters, digits, `-`, `_` or `.`.
+    #[schemars(regex(pattern = topology::PORT_PATTERN))]
     pub name: String,
     /// What it is.
     #[serde(flatten)]
@@ -70,7 +80,7 @@ pub struct NewPort {
 }
 
 /// The daemon itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Version of the program.
     pub version: String,
@@ -91,14 +101,14 @@ pub struct Status {
 }
 
 /// The steps that made the topology as applied, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
     /// Is empty if nothing had to change.
     pub changes: Vec<Change>,
 }
 
 /// The state of a switch's data process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchState {
     /// It runs.
@@ -110,9 +120,10 @@ pub enum SwitchState {
 }
 
 /// A switch as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchInfo {
     /// Its name.
+    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
     pub name: String,
     /// How its data process is.
     pub state: SwitchState,
@@ -141,7 +152,7 @@ pub struct SwitchInfo {
 }
 
 /// How a port is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// Attached to the device, file or peer that its kind names.
@@ -175,7 +186,7 @@ impl PortState {
 }
 
 /// Who opened a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Client {
     /// Process id of the client when it opened the port.
     pub pid: u32,
@@ -184,7 +195,7 @@ pub struct Client {
 }
 
 /// A port as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortInfo {
     /// Its name, without the switch's.
     pub name: String,
@@ -221,7 +232,7 @@ pub struct PortInfo {
 }
 
 /// A tunnel as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TunnelInfo {
     /// Largest IP packet that fits the paths to all peers, measured when the port was added; `None`
     /// if no peer had a route.
@@ -231,7 +242,7 @@ pub struct TunnelInfo {
 }
 
 /// Another host behind a tunnel, with its counters since the port was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerInfo {
     /// Its address.
     pub address: IpAddr,
@@ -254,7 +265,7 @@ pub struct PeerInfo {
 }
 
 /// A pipe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PipeInfo {
     /// The pipe's name, without the `{` or `}` of its ends: `vale0:p{1` is listed as `vale0:p` with
     /// id `1`.
@@ -268,7 +279,7 @@ pub struct PipeInfo {
 }
 
 /// Which data processes to replace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upgrade {
     /// Only this switch's.
@@ -276,14 +287,14 @@ pub struct Upgrade {
 }
 
 /// What an upgrade did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Upgraded {
     /// By switch.
     pub switches: Vec<UpgradedSwitch>,
 }
 
 /// A data process that was replaced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradedSwitch {
     /// The switch.
     pub name: String,
@@ -296,7 +307,7 @@ pub struct UpgradedSwitch {
 }
 
 /// How to stop.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stop {
     /// Leave the data processes running. The next daemon finds them.

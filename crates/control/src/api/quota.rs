@@ -1,10 +1,11 @@
 //! What users hold, and their quotas.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use topology::{Limit, NoLimit, Quota, Quotas};
 
 /// What a user holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Ports.
     pub ports: u64,
@@ -21,7 +22,7 @@ pub struct Usage {
 }
 
 /// A user's quotas; `None` stands for no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
     /// Ports.
     pub ports: Option<u64>,
@@ -38,7 +39,7 @@ pub struct Limits {
 }
 
 /// A user: what it holds, and its quotas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UserQuota {
     /// The user.
     pub uid: u32,
@@ -49,7 +50,7 @@ pub struct UserQuota {
 }
 
 /// Quotas as they are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaInfo {
     /// As configured.
     pub configured: Quotas,

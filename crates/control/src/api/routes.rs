@@ -1,5 +1,14 @@
 //! What can be asked.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::Value;
+
+use super::{
+    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, NewFdbEntry, NewPort,
+    NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
+    SwitchInfo, SwitchSpec, Topology, Upgraded,
+};
+
 /// A route of the API. The router chooses the handler by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -68,6 +77,18 @@ pub enum Operation {
     GetOpenApi,
 }
 
+/// Draws the schema of a type, by a generator that keeps the definitions.
+pub type Draw = fn(&mut SchemaGenerator) -> Schema;
+
+/// A request's body.
+#[derive(Clone, Copy, Debug)]
+pub struct Body {
+    /// Its schema.
+    pub draw: Draw,
+    /// It may be left out, and is as by default then.
+    pub optional: bool,
+}
+
 /// A row of the table of routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
@@ -77,64 +98,90 @@ pub struct Route {
     pub path: &'static str,
     /// What it does.
     pub operation: Operation,
-    /// Name of the request body's schema; empty if there is no body.
-    pub takes: &'static str,
-    /// Name of the reply body's schema; empty if there is no body.
-    pub replies: &'static str,
-    /// Whether the reply is a list of that type.
-    pub list: bool,
+    /// The request's query; `None` if there is none.
+    pub asks: Option<Draw>,
+    /// The request's body; `None` if there is none.
+    pub takes: Option<Body>,
+    /// The reply's body; `None` if there is none, or if it is not of the API's types.
+    pub replies: Option<Draw>,
     /// One line about it.
     pub summary: &'static str,
 }
 
+fn drawn<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+macro_rules! draw {
+    () => {
+        None
+    };
+    ($kind:ty) => {
+        Some(drawn::<$kind> as Draw)
+    };
+}
+
+macro_rules! body {
+    () => {
+        None
+    };
+    (optional $kind:ty) => {
+        Some(Body { draw: drawn::<$kind>, optional: true })
+    };
+    ($kind:ty) => {
+        Some(Body { draw: drawn::<$kind>, optional: false })
+    };
+}
+
 macro_rules! routes {
-    ($($method:ident $path:literal $op:ident ($takes:literal) -> $replies:literal $list:literal $summary:literal;)*) => {
+    ($($method:ident $path:literal $op:ident ($($asks:tt)*) ($($takes:tt)*) -> ($($replies:tt)*) $summary:literal;)*) => {
         /// Everything that can be asked.
         pub const ROUTES: &[Route] = &[$(Route {
             method: stringify!($method), path: $path, operation: Operation::$op,
-            takes: $takes, replies: $replies, list: $list, summary: $summary,
+            asks: draw!($($asks)*), takes: body!($($takes)*), replies: draw!($($replies)*),
+            summary: $summary,
         }),*];
     };
 }
 
 routes! {
-    GET "/v1/status" GetStatus ("") -> "Status" false "The daemon itself.";
-    GET "/v1/topology" GetTopology ("") -> "Topology" false "Everything as configured.";
-    PUT "/v1/topology" PutTopology ("Topology") -> "Applied" false
+    GET "/v1/status" GetStatus () () -> (Status) "The daemon itself.";
+    GET "/v1/topology" GetTopology () () -> (Topology) "Everything as configured.";
+    PUT "/v1/topology" PutTopology (ApplyQuery) (Topology) -> (Applied)
         "Adds and changes what is named, and, pruned, removes what the same file made and does not name.";
-    GET "/v1/switches" ListSwitches ("") -> "SwitchInfo" true "All switches.";
-    POST "/v1/switches" AddSwitch ("NewSwitch") -> "SwitchInfo" false "Adds a switch.";
-    GET "/v1/switches/{switch}" GetSwitch ("") -> "SwitchInfo" false "One switch.";
-    PATCH "/v1/switches/{switch}" PatchSwitch ("SwitchSpec") -> "SwitchInfo" false
+    GET "/v1/switches" ListSwitches () () -> (Vec<SwitchInfo>) "All switches.";
+    POST "/v1/switches" AddSwitch () (NewSwitch) -> (SwitchInfo) "Adds a switch.";
+    GET "/v1/switches/{switch}" GetSwitch () () -> (SwitchInfo) "One switch.";
+    PATCH "/v1/switches/{switch}" PatchSwitch () (SwitchSpec) -> (SwitchInfo)
         "Changes the settings that are named; ports have their own paths.";
-    DELETE "/v1/switches/{switch}" DeleteSwitch ("") -> "" false "Removes a switch and its ports.";
-    GET "/v1/switches/{switch}/ports" ListPorts ("") -> "PortInfo" true "All ports of a switch.";
-    POST "/v1/switches/{switch}/ports" AddPort ("NewPort") -> "PortInfo" false "Adds a port.";
-    GET "/v1/switches/{switch}/ports/{port}" GetPort ("") -> "PortInfo" false "One port.";
-    PATCH "/v1/switches/{switch}/ports/{port}" PatchPort ("PortSpec") -> "PortInfo" false
+    DELETE "/v1/switches/{switch}" DeleteSwitch () () -> () "Removes a switch and its ports.";
+    GET "/v1/switches/{switch}/ports" ListPorts () () -> (Vec<PortInfo>) "All ports of a switch.";
+    POST "/v1/switches/{switch}/ports" AddPort () (NewPort) -> (PortInfo) "Adds a port.";
+    GET "/v1/switches/{switch}/ports/{port}" GetPort () () -> (PortInfo) "One port.";
+    PATCH "/v1/switches/{switch}/ports/{port}" PatchPort () (PortSpec) -> (PortInfo)
         "Changes the settings that are named.";
-    DELETE "/v1/switches/{switch}/ports/{port}" DeletePort ("") -> "" false "Removes a port.";
-    GET "/v1/switches/{switch}/fdb" ListFdb ("") -> "FdbEntry" true "The forwarding table.";
-    POST "/v1/switches/{switch}/fdb" AddFdb ("NewFdbEntry") -> "" false
+    DELETE "/v1/switches/{switch}/ports/{port}" DeletePort () () -> () "Removes a port.";
+    GET "/v1/switches/{switch}/fdb" ListFdb () () -> (Vec<FdbEntry>) "The forwarding table.";
+    POST "/v1/switches/{switch}/fdb" AddFdb () (NewFdbEntry) -> ()
         "Adds an address that stays.";
-    POST "/v1/switches/{switch}/fdb/flush" FlushFdb ("FdbFlush") -> "" false
+    POST "/v1/switches/{switch}/fdb/flush" FlushFdb () (optional FdbFlush) -> ()
         "Forgets learned addresses.";
-    DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
-    GET "/v1/switches/{switch}/drops" ListDrops ("") -> "Dropped" false
+    DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb (FdbQuery) () -> () "Removes an address.";
+    GET "/v1/switches/{switch}/drops" ListDrops (DropsQuery) () -> (Dropped)
         "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
-    GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
-    GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
-    GET "/v1/evpn" GetEvpn ("") -> "EvpnInfo" false "EVPN: its daemon, neighbours and hosts.";
-    GET "/v1/evpn/macs" ListEvpnMacs ("") -> "MacInfo" true "The stations that EVPN knows.";
-    GET "/v1/evpn/routes" ListEvpnRoutes ("") -> "RouteInfo" true "The routes of other hosts.";
-    POST "/v1/evpn/macs/{mac}/release" ReleaseEvpnMac ("") -> "" false
+    GET "/v1/stats" GetStats (StatsQuery) () -> (Stats) "Counters of switches, ports and workers.";
+    GET "/v1/pipes" ListPipes () () -> (Vec<PipeInfo>) "All pipes.";
+    GET "/v1/evpn" GetEvpn () () -> (Value) "EVPN: its daemon, neighbours and hosts.";
+    GET "/v1/evpn/macs" ListEvpnMacs () () -> (Vec<Value>) "The stations that EVPN knows.";
+    GET "/v1/evpn/routes" ListEvpnRoutes () () -> (Vec<Value>) "The routes of other hosts.";
+    POST "/v1/evpn/macs/{mac}/release" ReleaseEvpnMac (EvpnQuery) () -> ()
         "Lets a station of a segment (`?vni=`) move again that moved too often.";
-    GET "/v1/quotas" GetQuotas ("") -> "QuotaInfo" false "What users hold, and may hold.";
-    PATCH "/v1/quotas" PatchQuotas ("Quotas") -> "QuotaInfo" false
+    GET "/v1/quotas" GetQuotas () () -> (QuotaInfo) "What users hold, and may hold.";
+    PATCH "/v1/quotas" PatchQuotas () (Quotas) -> (QuotaInfo)
         "Changes the limits that are named; null is as by default.";
-    POST "/v1/upgrade" Upgrade ("Upgrade") -> "Upgraded" false
+    POST "/v1/upgrade" Upgrade () (optional super::Upgrade) -> (Upgraded)
         "Replaces data processes by the binary that is installed now.";
-    POST "/v1/stop" Stop ("Stop") -> "" false "Stops the daemon.";
-    GET "/metrics" GetMetrics ("") -> "" false "Prometheus metrics, as text.";
-    GET "/openapi.json" GetOpenApi ("") -> "" false "This description.";
+    POST "/v1/stop" Stop () (optional super::Stop) -> () "Stops the daemon.";
+    GET "/metrics" GetMetrics () () -> () "Prometheus metrics, as text.";
+    GET "/openapi.json" GetOpenApi () () -> () "This description.";
 }

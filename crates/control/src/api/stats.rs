@@ -2,12 +2,13 @@
 
 use dataplane::config::PortId;
 pub use dataplane::state::WorkerStats;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::PortState;
 
 /// Counters, all read at about the same time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     /// Time of the reading, in nanoseconds of the monotonic clock: for rates.
     pub at_ns: u64,
@@ -16,7 +17,7 @@ pub struct Stats {
 }
 
 /// Counters of a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchStats {
     /// Its name.
     pub name: String,
@@ -31,7 +32,7 @@ pub struct SwitchStats {
 }
 
 /// Counters of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortStats {
     /// Its name.
     pub name: String,

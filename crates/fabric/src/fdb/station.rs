@@ -15,6 +15,7 @@ const PLACE: u32 = !(ORIGIN << ORIGIN_AT);
 
 /// How an address came into the table. The numbers are those in the entry's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Origin {

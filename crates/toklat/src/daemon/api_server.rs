@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection, RawPathParamsRejection};
+use axum::extract::rejection::{BytesRejection, RawPathParamsRejection};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Query, RawPathParams, Request, State};
 use axum::http::header::{
     ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, WWW_AUTHENTICATE,
 };
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
@@ -26,9 +26,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use super::apply::How;
+use super::problem::{PROBLEM, Problem};
 use super::supervisor::Supervisor;
 use super::{metrics, openapi, shape};
-use crate::api::{ApiError, ErrorCode, FdbEntry, Operation, ROUTES};
+use crate::api::{
+    ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, Operation, ROUTES, StatsQuery,
+};
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
 const MAX_BODY: usize = 16 << 20;
@@ -122,16 +125,18 @@ fn router(to: Arc<Supervisor>) -> Router {
         let operation = route.operation;
         let handler = move |State(to): State<Arc<Supervisor>>,
                             path: Result<RawPathParams, RawPathParamsRejection>,
-                            params: Result<Query<Params>, QueryRejection>,
+                            uri: Uri,
                             headers: HeaderMap,
                             body: Result<Bytes, BytesRejection>| async move {
             let done = async {
-                let params = params_of(path, params, &headers)?;
+                let params = params_of(path, &headers)?;
                 let body = body.map_err(|e| unread(&e))?;
                 // The handler runs in a task of its own: a client that disconnects must not stop a
                 // change halfway.
                 let done =
-                    tokio::spawn(async move { answer(operation, &to, &params, &body).await });
+                    tokio::spawn(
+                        async move { answer(operation, &to, (&uri, &params), &body).await },
+                    );
                 let failed =
                     |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
                 done.await.unwrap_or_else(failed)
@@ -157,15 +162,13 @@ fn other_method(request: &Request) -> Response {
     (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused).into_response()
 }
 
-/// A request's path parameters, query and precondition.
+/// A request's path parameters and precondition.
 fn params_of(
     path: Result<RawPathParams, RawPathParamsRejection>,
-    params: Result<Query<Params>, QueryRejection>,
     headers: &HeaderMap,
 ) -> Result<Params, ApiError> {
     let path = path.map_err(|e| bad(format!("The path: {e}")))?;
-    let Query(mut params) = params.map_err(|e| bad(format!("The query: {e}")))?;
-    params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
+    let mut params: Params = path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     let expected = headers.get(IF_MATCH).and_then(|tag| tag.to_str().ok());
     params.extend(expected.map(|tag| (IF_MATCH.to_string(), tag.to_owned())));
     Ok(params)
@@ -205,7 +208,7 @@ fn filter(method: &str) -> MethodFilter {
 async fn answer(
     operation: Operation,
     to: &Arc<Supervisor>,
-    params: &Params,
+    (uri, params): (&Uri, &Params),
     body: &[u8],
 ) -> Result<Response, ApiError> {
     let param = |name: &str| params.get(name).map_or("", String::as_str);
@@ -216,49 +219,42 @@ async fn answer(
             let (topology, tag) = to.get_topology().await;
             Ok(([(ETAG, tag)], axum::Json(topology)).into_response())
         }
-        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(params)?).await?),
-        Operation::ListSwitches => {
-            let mut list = Vec::new();
-            for handle in to.handles() {
-                list.push(handle.lock().await.info());
-            }
-            reply(&list)
-        }
+        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, params)).await?),
+        Operation::ListSwitches => reply(&to.switch_infos().await),
         Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
-        Operation::GetSwitch => reply(&to.switch(switch)?.lock().await.info()),
+        Operation::GetSwitch => reply(&to.switch_info(switch).await?),
         Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?).await?),
         Operation::DeleteSwitch => done(to.delete_switch(switch).await),
-        Operation::ListPorts => {
-            let handle = to.switch(switch)?;
-            let switch = handle.lock().await;
-            reply(&switch.ports().map(|port| switch.port_info(port)).collect::<Vec<_>>())
-        }
+        Operation::ListPorts => reply(&to.overview(switch).await?.ports),
         Operation::AddPort => created(&to.add_port(switch, parse(body)?).await?),
         Operation::GetPort => reply(&to.port_info(switch, port).await?),
         Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?).await?),
         Operation::DeletePort => done(to.delete_port(switch, port).await),
-        Operation::ListFdb => list_fdb(to, switch).await,
+        Operation::ListFdb => reply(&to.overview(switch).await?.fdb()),
         Operation::AddFdb => done(to.switch(switch)?.lock().await.add_fdb(&parse(body)?).await),
         Operation::FlushFdb => {
             done(to.switch(switch)?.lock().await.flush_fdb(&parse_or_default(body)?).await)
         }
         Operation::DeleteFdb => {
             let mac = word(param("mac"))?;
-            let vlan = params.get("vlan").map(|vlan| number(vlan)).transpose()?;
+            let FdbQuery { vlan } = query(uri)?;
             done(to.switch(switch)?.lock().await.delete_fdb(mac, vlan).await)
         }
         Operation::ListDrops => {
-            let since = params.get("since").map(|since| number(since)).transpose()?;
-            reply(&to.switch(switch)?.lock().await.dropped(since))
+            let DropsQuery { since } = query(uri)?;
+            reply(&to.overview(switch).await?.dropped(since))
         }
-        Operation::GetStats => reply(&to.stats(params.get("switch").map(String::as_str)).await?),
+        Operation::GetStats => {
+            let StatsQuery { switch } = query(uri)?;
+            reply(&to.stats(switch.as_deref()).await?)
+        }
         Operation::ListPipes => reply(&to.list_pipes()),
         Operation::GetEvpn => reply(&to.evpn_summary().await?),
         Operation::ListEvpnMacs => reply(&to.evpn_macs().await?),
         Operation::ListEvpnRoutes => reply(&to.evpn_routes().await?),
         Operation::ReleaseEvpnMac => {
-            let (vni, mac) = (number(param("vni"))?, word(param("mac"))?);
-            done(to.release_duplicate(vni, mac).await)
+            let EvpnQuery { vni } = query(uri)?;
+            done(to.release_duplicate(vni, word(param("mac"))?).await)
         }
         Operation::GetQuotas => reply(&to.quotas()),
         Operation::PatchQuotas => reply(&to.patch_quotas(&parse(body)?).await?),
@@ -275,27 +271,6 @@ async fn answer(
     }
 }
 
-async fn list_fdb(to: &Supervisor, switch: &str) -> Result<Response, ApiError> {
-    let handle = to.switch(switch)?;
-    let switch = handle.lock().await;
-    let now = port::Nanos(super::supervisor::monotonic_ns());
-    let mut list: Vec<_> = switch
-        .view()
-        .fdb(now)
-        .into_iter()
-        .map(|e| FdbEntry {
-            mac: e.mac,
-            vlan: e.vlan,
-            port: switch.name_of(e.port),
-            fixed: e.origin == fabric::Origin::Static,
-            origin: e.origin,
-            age_s: e.age_s,
-        })
-        .collect();
-    list.sort_by_key(|e| (e.vlan, e.mac.octets()));
-    reply(&list)
-}
-
 fn bad(reason: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for what it takes")
 }
@@ -308,34 +283,29 @@ fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
     Ok(understood)
 }
 
-/// The parameters of applying a topology: `?file=NAME&prune=true&dry_run=true`, and `If-Match`.
-fn how(params: &Params) -> Result<How, ApiError> {
-    let yes = |name: &str| match params.get(name).map(String::as_str) {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(other) => Err(bad(format!("{name} is {other:?}, and true or false is meant"))),
-    };
-    Ok(How {
-        file: params.get("file").cloned().unwrap_or_else(|| "api".into()),
-        prune: yes("prune")?,
-        dry_run: yes("dry_run")?,
+/// How a topology is applied: as its query says, and `If-Match`.
+fn how(query: ApplyQuery, params: &Params) -> How {
+    How {
+        file: query.file.unwrap_or_else(|| "api".into()),
+        prune: query.prune,
+        dry_run: query.dry_run,
         expected: params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
-    })
+    }
+}
+
+/// A request's query.
+fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let Query(query) = Query::try_from_uri(uri).map_err(|e| bad(format!("The query: {e}")))?;
+    Ok(query)
 }
 
 fn parse_or_default<T: DeserializeOwned + Serialize + Default>(body: &[u8]) -> Result<T, ApiError> {
     if body.is_empty() { Ok(T::default()) } else { parse(body) }
 }
 
-/// A query parameter that is a string in JSON too.
+/// A path parameter that is a string in JSON too.
 fn word<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     serde_json::from_value(text.into()).map_err(|e| bad(e.to_string()))
-}
-
-/// A parameter that is a number in JSON.
-fn number<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
-    let number: u64 = text.parse().map_err(|_| bad(format!("{text:?} is not a number")))?;
-    serde_json::from_value(number.into()).map_err(|e| bad(e.to_string()))
 }
 
 fn reply(value: &impl Serialize) -> Result<Response, ApiError> {
@@ -358,32 +328,8 @@ fn refusal(error: &ApiError) -> Response {
 
 /// A refusal in the format of RFC 9457, with members of our own: `error`, `reason`, `remedy`.
 fn problem(status: StatusCode, error: &ApiError) -> Response {
-    let kind = HeaderValue::from_static(openapi::PROBLEM);
+    let kind = HeaderValue::from_static(PROBLEM);
     (status, [(CONTENT_TYPE, kind)], axum::Json(Problem::of(status, error))).into_response()
-}
-
-/// What [`problem`] sends.
-#[derive(Serialize)]
-pub(super) struct Problem<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    title: &'static str,
-    status: u16,
-    detail: String,
-    #[serde(flatten)]
-    error: &'a ApiError,
-}
-
-impl<'a> Problem<'a> {
-    pub(super) fn of(status: StatusCode, error: &'a ApiError) -> Self {
-        Self {
-            kind: "about:blank",
-            title: status.canonical_reason().unwrap_or_default(),
-            status: status.as_u16(),
-            detail: error.to_string(),
-            error,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -24,12 +24,6 @@ use crate::api::{
 };
 
 impl Supervisor {
-    /// The configuration and its entity tag, which differs after each change.
-    pub async fn get_topology(&self) -> (Topology, String) {
-        let now = self.topology.lock().await;
-        (Topology::clone(&now), now.tag())
-    }
-
     /// What users hold, and their quotas.
     #[must_use]
     pub fn quotas(&self) -> QuotaInfo {
@@ -307,16 +301,6 @@ impl Supervisor {
         }
         self.drop_if_unused(&mut running).await;
         Ok(())
-    }
-
-    /// Describes a port for the API.
-    ///
-    /// # Errors
-    /// There is none.
-    pub async fn port_info(&self, switch: &str, port: &str) -> Result<PortInfo, ApiError> {
-        let handle = self.switch(switch)?;
-        let switch = handle.lock().await;
-        Ok(switch.port_info(switch.port(port)?))
     }
 }
 

@@ -6,6 +6,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use dataplane::state::{MappedMemory, PortStats as Counters};
 
+use super::read;
 use super::supervisor::Supervisor;
 use evpn::report::Summary;
 
@@ -18,21 +19,18 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The page, with its content type.
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
-    let stats = of.stats(None).await;
-    let mut text = stats.map(|stats| render(&stats)).unwrap_or_default();
+    let overviews = of.overviews().await;
+    let mut text = render(&read::stats(&overviews));
+    let now = port::Nanos(super::supervisor::monotonic_ns());
     let (mut switches, mut unconnected, mut tunnels) = (Vec::new(), Vec::new(), Vec::new());
-    for handle in of.handles() {
-        let switch = handle.lock().await;
-        let now = port::Nanos(super::supervisor::monotonic_ns());
-        unconnected.extend(switch.ports().filter_map(|port| {
-            let (_, time) = port.unconnected()?;
-            Some((switch.name.clone(), port.name.clone(), time.as_secs()))
+    for switch in &overviews {
+        let name = &switch.info.name;
+        unconnected.extend(switch.unconnected.iter().map(|(port, time)| (name, port, time)));
+        tunnels.extend(switch.ports.iter().filter_map(|port| {
+            let of = format!("switch=\"{name}\",port=\"{}\"", port.name);
+            Some((of, port.tunnel.clone()?))
         }));
-        tunnels.extend(switch.ports().filter_map(|port| {
-            let of = format!("switch=\"{}\",port=\"{}\"", switch.name, port.name);
-            Some((of, port.tunnel_info()?))
-        }));
-        switches.push((switch.info(), switch.view().fdb(now).len()));
+        switches.push((switch.info.clone(), switch.view.fdb(now).len()));
     }
     daemon(&mut text, &of.status().await, &of.quotas());
     tables_and_walls(&mut text, &switches);

@@ -36,8 +36,10 @@ mod openapi;
 mod options;
 mod overview;
 mod pipes;
+mod problem;
 mod process;
 mod quota;
+mod read;
 mod routes;
 mod seqpacket;
 pub mod sflow;
@@ -222,6 +224,7 @@ async fn supervise(
         require_walls: options.require_walls,
         tunnels: Arc::default(),
         agents: Arc::default(),
+        overviews: overview::Overviews::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

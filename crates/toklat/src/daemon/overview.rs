@@ -1,41 +1,114 @@
-//! What readers of counters need to know of a switch, without its lock.
+//! What readers need to know of a switch, without its lock.
 //!
-//! A switch is locked during requests to its data process, which may take long. Counters lie in
-//! state memory, which needs no lock; only names and states of ports are the switch's. While a
-//! switch is locked, readers use the last copy from when it was free.
+//! A switch is locked during requests to its data process, which may take long if that is stuck. A
+//! request that takes longer than [`BRIEF`] leaves a copy here, and readers use the copy until the
+//! switch is free. Counters and addresses lie in state memory, which needs no lock: they are read
+//! as they are.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dataplane::config::PortId;
 use dataplane::state::State;
+use fabric::{Fate, Observer, Origin, Recorded};
 
-use crate::api::{PortState, PortStats, SwitchStats};
+use super::supervisor::monotonic_ns;
+use crate::api::{Dropped, DroppedFrame, FdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
 
-/// A copy of a switch's state from when it was last free.
+/// How long readers wait for a switch that is locked, before they use its copy.
+pub const BRIEF: Duration = Duration::from_millis(20);
+
+/// Seconds for which drops are recorded after a request.
+const RECORDED_S: u32 = 5;
+
+/// Copies of switches that wait for their data processes, or did, by name.
+pub type Overviews = Mutex<BTreeMap<String, Arc<Overview>>>;
+
+/// A copy of a switch's state.
 #[derive(Clone, Debug)]
 pub struct Overview {
-    /// Its name.
-    pub name: String,
-    /// Its counters, as they are.
+    /// The switch.
+    pub info: SwitchInfo,
+    /// Its counters and its table, as they are.
     pub view: State,
-    /// Its ports.
-    pub ports: Vec<(String, PortId, PortState)>,
-    /// How many workers it has.
-    pub workers: usize,
+    /// Its ports, by number.
+    pub ports: Vec<PortInfo>,
+    /// Seconds for which ports have not been connected to their peers, by name.
+    pub unconnected: Vec<(String, u64)>,
 }
 
 impl Overview {
     /// What is counted.
+    #[must_use]
     pub fn stats(&self) -> SwitchStats {
-        let ports = self.ports.iter().map(|(name, id, state)| PortStats {
-            name: name.clone(),
-            id: *id,
-            state: *state,
-            counters: self.view.port(*id).map(|port| port.snapshot()).unwrap_or_default(),
+        let ports = self.ports.iter().map(|port| PortStats {
+            name: port.name.clone(),
+            id: port.id,
+            state: port.state,
+            counters: self.view.port(port.id).map(|port| port.snapshot()).unwrap_or_default(),
         });
         SwitchStats {
-            name: self.name.clone(),
+            name: self.info.name.clone(),
             totals: self.view.switch().snapshot(),
             ports: ports.collect(),
-            workers: self.view.workers(self.workers),
+            workers: self.view.workers(self.info.config.workers.len()),
         }
+    }
+
+    /// The forwarding table, by VLAN and address.
+    #[must_use]
+    pub fn fdb(&self) -> Vec<FdbEntry> {
+        let entries = self.view.fdb(port::Nanos(monotonic_ns())).into_iter();
+        let mut list: Vec<_> = entries
+            .map(|e| FdbEntry {
+                mac: e.mac,
+                vlan: e.vlan,
+                port: self.name_of(e.port),
+                fixed: e.origin == Origin::Static,
+                origin: e.origin,
+                age_s: e.age_s,
+            })
+            .collect();
+        list.sort_by_key(|e| (e.vlan, e.mac.octets()));
+        list
+    }
+
+    /// The name of port `id`.
+    #[must_use]
+    pub fn name_of(&self, id: PortId) -> String {
+        let found = self.ports.binary_search_by_key(&id, |port| port.id);
+        found.map_or_else(|_| format!("#{id}"), |at| self.ports[at].name.clone())
+    }
+
+    /// The frames dropped since a position, or from this call on. Extends the recording of drops by
+    /// some seconds.
+    #[must_use]
+    pub fn dropped(&self, since: Option<u64>) -> Dropped {
+        let (recorder, now) = (self.view.recorder(), port::Nanos(monotonic_ns()));
+        recorder.record_drops(now, RECORDED_S);
+        let mut observer = match since {
+            Some(place) => Observer::resume(recorder.clone(), Recorded::Drops, place),
+            None => Observer::new(recorder.clone(), Recorded::Drops),
+        };
+        let mut frames = Vec::new();
+        observer.read(|record| {
+            let Fate::Dropped(reason, by) = record.fate else { return };
+            let head = record.head().iter().fold(String::new(), |mut head, byte| {
+                // Writing to a string does not fail.
+                let _ = write!(head, "{byte:02x}");
+                head
+            });
+            frames.push(DroppedFrame {
+                at_ns: record.at.0,
+                from: self.name_of(record.from),
+                by: by.map(|port| self.name_of(port)),
+                reason: reason.name().into(),
+                len: record.len,
+                head,
+            });
+        });
+        Dropped { next: observer.place(), missed: observer.missed, now_ns: now.0, frames }
     }
 }

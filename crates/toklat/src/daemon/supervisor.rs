@@ -19,14 +19,13 @@ use super::interfaces::watched::Returned;
 use super::mistake;
 use super::netmap::{self, Netmap};
 use super::open::Written;
-use super::overview::Overview;
 use super::pipes::Pipes;
 use super::sflow;
 use super::store::{Configured, Store};
 use super::switch::{Access, Environment, Switch};
 use super::{DaemonOptions, locked, system};
 use crate::api::{
-    ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Upgraded, UpgradedSwitch,
+    ApiError, ErrorCode, PipeInfo, PortKind, Stop, Topology, Upgraded, UpgradedSwitch,
 };
 
 /// A switch that several tasks share.
@@ -36,13 +35,14 @@ pub type Handle = Arc<AsyncMutex<Switch>>;
 #[derive(Debug)]
 pub struct Supervisor {
     pub(super) options: DaemonOptions,
-    started: Instant,
+    pub(super) started: Instant,
     pub(super) descriptor_limit: u64,
     pub(super) environment: Arc<Environment>,
     pub(super) topology: AsyncMutex<Configured>,
+    /// The topology and its entity tag as of the last change, for readers during the next one.
+    pub(super) last: Mutex<Arc<(Topology, String)>>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
-    pub(super) overviews: Mutex<BTreeMap<String, Overview>>,
     pub(super) pipes: Pipes,
     pub(super) netmap: Netmap,
     pub(super) evpn: Speaking,
@@ -61,8 +61,8 @@ impl Supervisor {
             descriptor_limit,
             environment: Arc::new(environment),
             topology: AsyncMutex::default(),
+            last: Mutex::default(),
             switches: Mutex::default(),
-            overviews: Mutex::default(),
             pipes,
             netmap: Netmap::default(),
             evpn: Speaking::default(),
@@ -88,10 +88,16 @@ impl Supervisor {
     /// The kernel's error; the change is in force nevertheless.
     pub(super) fn save(&self, topology: &mut Configured) -> Result<(), ApiError> {
         topology.tidy();
+        self.changed(topology);
         self.store.save(topology).map_err(|e| {
             let what = format!("Done, but not saved in {}", self.store.path().display());
             system(&what, e)
         })
+    }
+
+    /// Notes the configuration for readers.
+    fn changed(&self, topology: &Configured) {
+        *locked(&self.last) = Arc::new((Topology::clone(topology), topology.tag()));
     }
 
     /// All switches, by name.
@@ -115,7 +121,7 @@ impl Supervisor {
     }
 
     /// All switches, with their names.
-    fn named_handles(&self) -> Vec<(String, Handle)> {
+    pub(super) fn named_handles(&self) -> Vec<(String, Handle)> {
         let switches = locked(&self.switches);
         switches.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect()
     }
@@ -291,7 +297,6 @@ impl Supervisor {
     pub(super) async fn drop_switch(&self, switch: &mut Switch) {
         switch.remove().await;
         locked(&self.switches).remove(&switch.name);
-        locked(&self.overviews).remove(&switch.name);
     }
 
     async fn data_process_gone(&self, name: &str, watch: WatchId) {
@@ -329,58 +334,6 @@ impl Supervisor {
             switches.push(UpgradedSwitch { name, old_pid, new_pid, gap_ms });
         }
         Ok(Upgraded { switches })
-    }
-
-    /// Counters of all switches, or of one.
-    ///
-    /// # Errors
-    /// There is no such switch.
-    pub async fn stats(&self, only: Option<&str>) -> Result<Stats, ApiError> {
-        let handles = match only {
-            Some(name) => vec![(name.to_owned(), self.switch(name)?)],
-            None => self.named_handles(),
-        };
-        let mut switches = Vec::new();
-        for (name, handle) in handles {
-            switches.push(self.overview(&name, &handle).await.stats());
-        }
-        Ok(Stats { at_ns: monotonic_ns(), switches })
-    }
-
-    /// Describes the daemon for the API.
-    pub async fn status(&self) -> Status {
-        let mut ports = 0;
-        let handles = self.named_handles();
-        for (name, handle) in &handles {
-            ports += self.overview(name, handle).await.ports.len();
-        }
-        Status {
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
-            runtime_dir: self.options.dir.display().to_string(),
-            switches: handles.len(),
-            ports,
-            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
-            descriptor_limit: self.descriptor_limit,
-        }
-    }
-
-    /// A switch as readers of counters see it. Waits for its lock only if no copy exists yet.
-    pub(super) async fn overview(&self, name: &str, handle: &Handle) -> Overview {
-        let known = || locked(&self.overviews).get(name).cloned();
-        let overview = match handle.try_lock() {
-            Ok(switch) => switch.overview(),
-            Err(_) => match known() {
-                Some(known) => return known,
-                None => handle.lock().await.overview(),
-            },
-        };
-        // A switch that was removed meanwhile is not kept.
-        if self.handle(name).is_some() {
-            locked(&self.overviews).insert(name.into(), overview.clone());
-        }
-        overview
     }
 
     /// Sends samples forever; sleeps while no switch is sampled.
@@ -431,6 +384,7 @@ impl Supervisor {
         let mut topology = self.topology.lock().await;
         self.environment.ledger.configure(wanted.quota.clone());
         *topology = wanted;
+        self.changed(&topology);
         for (name, spec) in &topology.switch {
             let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;
             let handle = match made {

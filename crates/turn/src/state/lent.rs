@@ -18,6 +18,7 @@ pub(super) struct LentMemory {
 
 /// The limit that a mapping would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LimitOf {
     /// One port's.
@@ -30,6 +31,7 @@ pub enum LimitOf {
 
 /// The memory of its owner that is mapped for a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct MappedMemory {
     /// Bytes of address space that it takes in the data process.
     pub bytes: u64,

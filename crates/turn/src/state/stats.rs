@@ -18,6 +18,8 @@ fn drops(of: &[Counter]) -> Drops {
 
 /// A port's numbers, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(rename = "Counters"))]
 pub struct PortStats {
     /// Frames its owner handed in.
     pub in_frames: u64,
@@ -126,6 +128,7 @@ impl PortStats {
 
 /// The numbers of removed ports and of the switch itself, so that sums can be checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SwitchStats {
     /// The counters of removed ports.
     pub gone: PortStats,
@@ -166,6 +169,7 @@ impl SwitchState {
 
 /// A worker's numbers, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct WorkerStats {
     /// Passes over its hot ports.
     pub passes: u64,

@@ -27,6 +27,7 @@ impl Default for Turns {
 
 /// The turns of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TurnTime {
     /// The turns took less than this many nanoseconds, and at least the bound of the previous

@@ -119,7 +119,7 @@ impl Switch {
         }
         if let Some(process) = &self.process {
             for commands in commands.chunks(MAX_PENDING) {
-                for answer in process.ask_all(commands).await {
+                for answer in self.patient(process.ask_all(commands)).await {
                     if let Err(error) = answer {
                         tracing::error!(switch = self.name, %error, "a guest's session is not whole");
                     }

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,13 +34,14 @@ use tokio::task::JoinHandle;
 
 pub use self::access::Access;
 pub use self::clients::Attach;
-pub use self::port::Port;
+pub use self::port::{Port, no_port};
 use self::quarantine::{Offender, Quarantine};
 pub use self::tunnel::Segment;
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::interfaces::watched::Returned;
+use super::overview::{BRIEF, Overviews};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
 use super::sflow::{Agents, Export};
@@ -75,6 +77,8 @@ pub struct Environment {
     pub tunnels: Arc<Tunnels>,
     /// The switches that are sampled.
     pub agents: Arc<Agents>,
+    /// Copies of switches that wait for their data processes.
+    pub overviews: Overviews,
 }
 
 /// A switch.
@@ -232,7 +236,8 @@ impl Switch {
         let Environment { dir, exe, require_walls, .. } = &*self.environment;
         let exe = (&**exe, *require_walls);
         let (config, memory) = (&self.config, &self.memory);
-        let process = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept).await?;
+        let starting = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept);
+        let process = self.patient(starting).await?;
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;
         self.renew_sampling();
@@ -403,12 +408,12 @@ impl Switch {
             self.environment.hangups.unwatch(watch, process);
         }
         let stall_timeout = Duration::from_millis(self.config.stall_timeout_ms.into());
-        let stopped = process.stop(stall_timeout).await;
+        let stopped = self.patient(process.stop(stall_timeout)).await;
         if let Err(error) = stopped {
             tracing::warn!(switch = self.name, %error, "data process did not stop in order");
             process.kill();
         }
-        if let Err(error) = process.ended().await {
+        if let Err(error) = self.patient(process.ended()).await {
             tracing::warn!(switch = self.name, %error, "cannot wait for the data process");
         }
         self.last_words = self.process.take().map(DataProcess::into_reader);
@@ -437,7 +442,21 @@ impl Switch {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<Answer>, ApiError> {
         let Some(process) = &self.process else { return Ok(None) };
-        self.interpret(process.ask(command, fds).await)
+        self.interpret(self.patient(process.ask(command, fds)).await)
+    }
+
+    /// Waits for the data process. A copy of the switch is there for readers meanwhile, if that
+    /// takes long.
+    async fn patient<T>(&self, waiting: impl Future<Output = T>) -> T {
+        let mut waiting = pin!(waiting);
+        if let Ok(done) = tokio::time::timeout(BRIEF, waiting.as_mut()).await {
+            return done;
+        }
+        let copy = Arc::new(self.overview());
+        locked(&self.environment.overviews).insert(self.name.clone(), copy);
+        let done = waiting.await;
+        locked(&self.environment.overviews).remove(&self.name);
+        done
     }
 
     /// Interprets the answer to a command, as `command` does.

@@ -110,6 +110,12 @@ impl Port {
     }
 }
 
+/// The refusal of a port that is not there.
+pub fn no_port(switch: &str, port: &str) -> ApiError {
+    let reason = format!("There is no port {switch}:{port}");
+    ApiError::new(ErrorCode::NotFound, reason, "see `toklat port show`")
+}
+
 impl Switch {
     /// Records a port of a data process that outlived its supervisor.
     pub(super) fn take_over(&mut self, found: FoundPort) -> io::Result<()> {
@@ -160,7 +166,7 @@ impl Switch {
             };
             let commands: Vec<_> = ids.iter().map(ask).collect();
             let Some(process) = &self.process else { return };
-            let answers = process.ask_all(&commands).await;
+            let answers = self.patient(process.ask_all(&commands)).await;
             drop(commands);
             for (id, answer) in ids.iter().zip(answers) {
                 match self.interpret(answer) {
@@ -227,16 +233,14 @@ impl Switch {
     /// # Errors
     /// There is none.
     pub fn port(&self, name: &str) -> Result<&Port, ApiError> {
-        self.names.get(name).and_then(|id| self.ports.get(id)).ok_or_else(|| self.no_port(name))
-    }
-
-    fn no_port(&self, name: &str) -> ApiError {
-        let reason = format!("There is no port {}:{name}", self.name);
-        ApiError::new(ErrorCode::NotFound, reason, "see `toklat port show`")
+        self.names
+            .get(name)
+            .and_then(|id| self.ports.get(id))
+            .ok_or_else(|| no_port(&self.name, name))
     }
 
     fn port_mut(&mut self, name: &str) -> Result<&mut Port, ApiError> {
-        let missing = self.no_port(name);
+        let missing = no_port(&self.name, name);
         self.names.get(name).and_then(|id| self.ports.get_mut(id)).ok_or(missing)
     }
 
@@ -417,7 +421,7 @@ impl Switch {
             let remove = |id: &PortId| (Command::RemovePort { id: *id }, Vec::new());
             let commands: Vec<_> = ids.iter().map(remove).collect();
             let answers = match &self.process {
-                Some(process) => process.ask_all(&commands).await,
+                Some(process) => self.patient(process.ask_all(&commands)).await,
                 None => Vec::new(),
             };
             let answers = answers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));

@@ -154,15 +154,19 @@ impl Switch {
         }
     }
 
-    /// A copy of what readers of its counters need.
+    /// A copy of what readers need.
     #[must_use]
     pub fn overview(&self) -> Overview {
-        let ports = self.ports.values();
+        let ports = || self.ports.values();
+        let unconnected = ports().filter_map(|port| {
+            let (_, time) = port.unconnected()?;
+            Some((port.name.clone(), time.as_secs()))
+        });
         Overview {
-            name: self.name.clone(),
+            info: self.info(),
             view: self.view.clone(),
-            ports: ports.map(|port| (port.name.clone(), port.id, self.state_of(port))).collect(),
-            workers: self.config.workers.len(),
+            ports: ports().map(|port| self.port_info(port)).collect(),
+            unconnected: unconnected.collect(),
         }
     }
 }

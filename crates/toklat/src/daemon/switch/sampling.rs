@@ -1,17 +1,10 @@
-//! A switch's samples for an sFlow collector, and its records of drops.
+//! A switch's samples for an sFlow collector.
 
-use std::fmt::Write;
 use std::time::Instant;
 
-use fabric::{Fate, Observer, Recorded};
-
 use super::super::sflow::{Export, Interface, Settings};
-use super::super::supervisor::monotonic_ns;
 use super::Switch;
-use crate::api::{ApiError, Dropped, DroppedFrame, ErrorCode, PortState};
-
-/// Seconds for which drops are recorded after a request.
-const RECORDED_S: u32 = 5;
+use crate::api::{ApiError, ErrorCode, PortState};
 
 impl Switch {
     /// Starts sampling with these settings.
@@ -52,35 +45,5 @@ impl Switch {
         });
         self.sampling = Some(sampling);
         true
-    }
-
-    /// The frames dropped since a position, or from this call on. Extends the recording of drops by
-    /// some seconds.
-    #[must_use]
-    pub fn dropped(&self, since: Option<u64>) -> Dropped {
-        let (recorder, now) = (self.view.recorder(), port::Nanos(monotonic_ns()));
-        recorder.record_drops(now, RECORDED_S);
-        let mut observer = match since {
-            Some(place) => Observer::resume(recorder.clone(), Recorded::Drops, place),
-            None => Observer::new(recorder.clone(), Recorded::Drops),
-        };
-        let mut frames = Vec::new();
-        observer.read(|record| {
-            let Fate::Dropped(reason, by) = record.fate else { return };
-            let head = record.head().iter().fold(String::new(), |mut head, byte| {
-                // Writing to a string does not fail.
-                let _ = write!(head, "{byte:02x}");
-                head
-            });
-            frames.push(DroppedFrame {
-                at_ns: record.at.0,
-                from: self.name_of(record.from),
-                by: by.map(|port| self.name_of(port)),
-                reason: reason.name().into(),
-                len: record.len,
-                head,
-            });
-        });
-        Dropped { next: observer.place(), missed: observer.missed, now_ns: now.0, frames }
     }
 }

@@ -1,0 +1,50 @@
+//! What stands behind the question mark of a request.
+
+use frame::{VlanId, Vni};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// How a topology is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApplyQuery {
+    /// Name of the file, which objects remember; `api` if it is left out.
+    pub file: Option<String>,
+    /// Removes what the same file made and does not name any more.
+    pub prune: bool,
+    /// Changes nothing.
+    pub dry_run: bool,
+}
+
+/// Which address of the forwarding table is meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FdbQuery {
+    /// The address's VLAN, if it is in one.
+    pub vlan: Option<VlanId>,
+}
+
+/// Which drops are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DropsQuery {
+    /// Those from here on: `next` of an earlier reply. Those after this request if it is left out.
+    pub since: Option<u64>,
+}
+
+/// Which counters are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Those of this switch only.
+    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
+    pub switch: Option<String>,
+}
+
+/// Which segment's station is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EvpnQuery {
+    /// The segment.
+    pub vni: Vni,
+}

@@ -1,0 +1,146 @@
+//! What is read of switches and of the topology, however busy those are.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::locked;
+use super::overview::{BRIEF, Overview};
+use super::supervisor::{Handle, Supervisor, monotonic_ns};
+use super::switch::{Switch, no_port};
+use crate::api::{ApiError, PortInfo, Stats, Status, SwitchInfo, Topology};
+
+impl Supervisor {
+    /// Reads a switch: as it is, or its copy if it waits for its data process beyond `until`.
+    async fn read<T>(
+        &self,
+        (name, handle): (&str, &Handle),
+        mut until: Instant,
+        live: impl FnOnce(&Switch) -> T,
+        copy: impl FnOnce(&Arc<Overview>) -> T,
+    ) -> T {
+        loop {
+            if let Ok(switch) = timeout_at(until, handle.lock()).await {
+                return live(&switch);
+            }
+            let known = locked(&self.environment.overviews).get(name).cloned();
+            if let Some(known) = known {
+                return copy(&known);
+            }
+            // It will be free or leave a copy soon.
+            until = Instant::now() + BRIEF;
+        }
+    }
+
+    /// Describes a switch.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub async fn switch_info(&self, name: &str) -> Result<SwitchInfo, ApiError> {
+        let handle = self.switch(name)?;
+        Ok(self.info(name, &handle, Instant::now() + BRIEF).await)
+    }
+
+    async fn info(&self, name: &str, handle: &Handle, until: Instant) -> SwitchInfo {
+        self.read((name, handle), until, Switch::info, |copy| copy.info.clone()).await
+    }
+
+    /// Describes all switches.
+    pub async fn switch_infos(&self) -> Vec<SwitchInfo> {
+        let until = Instant::now() + BRIEF;
+        let mut infos = Vec::new();
+        for (name, handle) in self.named_handles() {
+            infos.push(self.info(&name, &handle, until).await);
+        }
+        infos
+    }
+
+    /// Describes a port.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn port_info(&self, switch: &str, port: &str) -> Result<PortInfo, ApiError> {
+        let handle = self.switch(switch)?;
+        let live = |of: &Switch| Ok(of.port_info(of.port(port)?));
+        let copy = |of: &Arc<Overview>| {
+            let found = of.ports.iter().find(|info| info.name == port);
+            found.cloned().ok_or_else(|| no_port(switch, port))
+        };
+        self.read((switch, &handle), Instant::now() + BRIEF, live, copy).await
+    }
+
+    /// A switch as readers of all its ports see it.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub async fn overview(&self, name: &str) -> Result<Arc<Overview>, ApiError> {
+        let handle = self.switch(name)?;
+        Ok(self.overview_of(name, &handle, Instant::now() + BRIEF).await)
+    }
+
+    async fn overview_of(&self, name: &str, handle: &Handle, until: Instant) -> Arc<Overview> {
+        let live = |of: &Switch| Arc::new(of.overview());
+        self.read((name, handle), until, live, Arc::clone).await
+    }
+
+    /// All switches as readers of all ports see them.
+    pub async fn overviews(&self) -> Vec<Arc<Overview>> {
+        let until = Instant::now() + BRIEF;
+        let mut all = Vec::new();
+        for (name, handle) in self.named_handles() {
+            all.push(self.overview_of(&name, &handle, until).await);
+        }
+        all
+    }
+
+    /// Counters of all switches, or of one.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub async fn stats(&self, only: Option<&str>) -> Result<Stats, ApiError> {
+        let overviews = match only {
+            Some(name) => vec![self.overview(name).await?],
+            None => self.overviews().await,
+        };
+        Ok(stats(&overviews))
+    }
+
+    /// Describes the daemon for the API.
+    pub async fn status(&self) -> Status {
+        let until = Instant::now() + BRIEF;
+        let handles = self.named_handles();
+        let mut ports = 0;
+        for (name, handle) in &handles {
+            let live = |of: &Switch| of.ports().len();
+            ports += self.read((name, handle), until, live, |copy| copy.ports.len()).await;
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            runtime_dir: self.options.dir.display().to_string(),
+            switches: handles.len(),
+            ports,
+            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            descriptor_limit: self.descriptor_limit,
+        }
+    }
+
+    /// The configuration and its entity tag, which differs after each change. During a change that
+    /// takes long, it is that from before the change.
+    pub async fn get_topology(&self) -> (Topology, String) {
+        match timeout(BRIEF, self.topology.lock()).await {
+            Ok(now) => (Topology::clone(&now), now.tag()),
+            Err(_) => {
+                let last = Arc::clone(&locked(&self.last));
+                (*last).clone()
+            }
+        }
+    }
+}
+
+/// Counters of these switches.
+pub(super) fn stats(overviews: &[Arc<Overview>]) -> Stats {
+    let switches = overviews.iter().map(|overview| overview.stats()).collect();
+    Stats { at_ns: monotonic_ns(), switches }
+}
