@@ -93,7 +93,7 @@ fn is(value: &Value, schema: &Value, all: &Value, at: &str) -> Result<(), String
         return wrong(&format!("has no {missing}, as in"));
     }
     for (name, field) in value.as_object().into_iter().flatten() {
-        let of = schema["properties"].get(name).or(schema.get("additionalProperties"));
+        let of = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
         match of.unwrap_or(&Value::Null) {
             Value::Bool(false) => return wrong(&format!("has {name}, unlike")),
             of => is(field, of, all, &format!("{at}.{name}"))?,
