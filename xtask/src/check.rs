@@ -50,6 +50,11 @@ pub fn run() -> Result<()> {
     } else {
         skipped.push("dependencies (cargo install cargo-deny)");
     }
+    if tool::succeeds(&mut cargo(&["info", "--quiet", "serde"])) {
+        must("packages", packages());
+    } else {
+        skipped.push("packages (crates.io cannot be reached)");
+    }
     if tool::installed("valgrind") {
         must("budgets", perf::run());
     } else {
@@ -88,6 +93,13 @@ fn dependencies(skipped: &mut Vec<&'static str>) -> Result<()> {
         skipped.push("advisories (their database cannot be fetched)");
     }
     tool::run(&mut cargo(&deny))
+}
+
+/// Each crate could be published as it is. Whether it compiles outside of the workspace is left to
+/// `cargo publish --dry-run --workspace`, which takes as long as a first build.
+fn packages() -> Result<()> {
+    let dry = ["publish", "--dry-run", "--workspace", "--no-verify", "--allow-dirty", "--quiet"];
+    tool::run(&mut cargo(&dry))
 }
 
 /// A crate beside the workspace compiles, with the versions that are written down.

@@ -108,6 +108,7 @@ pub fn check() -> Result<()> {
             format!("{page}:{line}: a cell of a table has more than {CELL} characters")
         }));
     }
+    broken.extend(metadata()?);
     broken.extend(subjects()?);
     broken.extend(wide_comments()?);
     broken.extend(modules_beside_folders()?);
@@ -136,6 +137,33 @@ fn arrows() -> Result<Vec<String>> {
                 ));
             }
         }
+    }
+    Ok(broken)
+}
+
+/// Crates whose manifests do not say all that a registry shows of them.
+fn metadata() -> Result<Vec<String>> {
+    const SAID: [&str; 8] = [
+        "description = ",
+        "version.",
+        "license.",
+        "repository.",
+        "authors.",
+        "readme.",
+        "keywords = [\"",
+        "categories = [\"",
+    ];
+    let mut broken = Vec::new();
+    for entry in fs::read_dir(tool::root().join("crates"))? {
+        let manifest = entry?.path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest)?;
+        let package = text.lines().take_while(|line| !line.starts_with("[lints]"));
+        let package: Vec<_> = package.collect();
+        let says = |what: &&str| package.iter().any(|line| line.starts_with(what));
+        broken.extend(SAID.iter().filter(|what| !says(what)).map(|what| {
+            let what = what.trim_end_matches(['.', ' ', '=', '[', '"']);
+            format!("{}: no {what}", manifest.display())
+        }));
     }
     Ok(broken)
 }

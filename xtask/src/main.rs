@@ -121,8 +121,8 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["rpm", rest @ ..] => deb::Options::read(rest).and_then(|options| deb::rpm(&options)),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
-        ["schemathesis"] => schemathesis::run(None),
-        ["schemathesis", seconds] => schemathesis::run(Some(seconds)),
+        ["schemathesis"] => schemathesis::run("300"),
+        ["schemathesis", seconds] if seconds.parse::<u64>().is_ok() => schemathesis::run(seconds),
         ["fuzz"] => fuzz::run(30),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
             fuzz::run(seconds.parse().unwrap_or(30))

@@ -35,6 +35,12 @@ const PACKAGES: &[Package] = &[
         what_for: "the package's AppArmor profile",
         tests: true,
     },
+    Package {
+        name: "buildah",
+        program: "buildah",
+        what_for: "tests of the container image",
+        tests: true,
+    },
     Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
     Package {
@@ -55,12 +61,6 @@ const PACKAGES: &[Package] = &[
         name: "ipxe",
         program: "/boot/ipxe.lkrn",
         what_for: "tests of a boot loader on all cards",
-        tests: true,
-    },
-    Package {
-        name: "python3-venv",
-        program: "/usr/share/doc/python3-venv",
-        what_for: "cargo xtask schemathesis",
         tests: true,
     },
     Package {
@@ -119,7 +119,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "python3-venv",
         program: "/usr/share/doc/python3-venv",
-        what_for: "tests of programs in Python",
+        what_for: "tests of programs in Python and of the API's description",
         tests: true,
     },
     Package {
@@ -152,7 +152,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "mmdebstrap",
         program: "mmdebstrap",
-        what_for: "tests that install the Debian package",
+        what_for: "tests of the Debian package and of the container image",
         tests: true,
     },
     Package { name: "rpm", program: "rpm", what_for: "tests of the RPM package", tests: true },

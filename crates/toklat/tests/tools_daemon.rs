@@ -80,6 +80,46 @@ fn everything_sent_to_a_lossless_port_arrives() {
     assert_eq!(result_of(&sink.wait_with_output().unwrap(), &args)["frames"], 0);
 }
 
+/// A process that only spins; it ends with the test.
+struct Spinner(Child);
+
+impl Spinner {
+    fn start() -> Self {
+        Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Objective: a lossless port with the default stall time loses nothing, though generator, worker
+/// and sink share every CPU with a process that spins.
+#[test]
+fn the_tour_loses_nothing_while_a_process_spins_on_every_cpu() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    daemon.done(&["port", "add", "vale0:b", "--lossless"]);
+    let args = ["sink", "vale0:b", "--check", "--json", "--quiet"];
+    let sink = start_announced(&daemon, "b", &args);
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let spinners: Vec<_> = (0..cpus).map(|_| Spinner::start()).collect();
+    let sent = daemon.json(&["gen", "vale0:a", "--size", "64", "--duration", "10s", "--quiet"]);
+    wait_until("all is delivered", || {
+        let (_, got) = counters(&daemon, "b").unwrap();
+        Some(got) >= sent["frames"].as_u64()
+    });
+    drop(spinners);
+    interrupt(&sink);
+    let got = result_of(&sink.wait_with_output().unwrap(), &args);
+    assert!(sent["frames"].as_u64() > Some(1000), "{sent}");
+    assert_eq!((&got["frames"], &got["findings"]["lost"]), (&sent["frames"], &0.into()), "{got}");
+    assert_eq!(daemon.counters("b")["stalls"], 0);
+}
+
 #[test]
 fn round_trips_are_measured_in_one_process_and_between_two() {
     let daemon = patient_daemon();

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ pub mod guests;
 pub mod namespace;
 pub mod passt;
 pub mod programs;
+pub mod pypi;
 pub mod raw;
 pub mod routers;
 pub mod stack;
@@ -56,6 +58,21 @@ impl Daemon {
     /// Starts one from another copy of the program.
     pub fn start_from(program: &Path) -> Self {
         Self::start_program(program.into(), &[], Vec::new())
+    }
+
+    /// Starts a copy of the program that another user may run, as that user.
+    pub fn start_as(uid: u32, options: &[&str]) -> Self {
+        let options = options.iter().map(|&option| option.into()).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("toklat");
+        std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
+        let at = dir.path().to_owned();
+        let mut daemon = Self { program, dir, options, environment: Vec::new(), child: None };
+        daemon.start_again_with(|command| {
+            command.uid(uid).gid(uid).current_dir(&at).env("HOME", &at);
+        });
+        daemon
     }
 
     fn start_program(

@@ -1,5 +1,6 @@
 //! Parsers for the values of a port's options.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use control::units::Rate;
@@ -82,7 +83,12 @@ impl FromStr for BadLink {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut link = Impairment::default();
+        let mut said = BTreeSet::new();
         for word in text.split(',') {
+            let name = word.split('=').next().unwrap_or_default();
+            if !said.insert(name) {
+                return Err(format!("say {name}= once"));
+            }
             let whole = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a number"));
             match word.split_once('=') {
                 Some(("loss", part)) => link.loss_ppm = share(part)?,

@@ -177,7 +177,11 @@ impl BootArgs {
             return Ok(guest::boot_with(&dir, address, self.append.as_deref(), run)?);
         }
         let there = |path: &Path| -> Result<PathBuf> {
-            ensure!(path.is_file(), "{} is not a file", path.display());
+            ensure!(
+                path.is_file(),
+                "There is no file {}; name the one to boot from",
+                path.display()
+            );
             Ok(path.to_owned())
         };
         if let Some(image) = &self.image {
