@@ -46,5 +46,6 @@ pub struct StatsQuery {
 #[serde(deny_unknown_fields)]
 pub struct EvpnQuery {
     /// The segment.
-    pub vni: Vni,
+    #[schemars(with = "Vni")]
+    pub vni: u32,
 }

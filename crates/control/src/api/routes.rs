@@ -4,8 +4,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
 use super::{
-    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, NewFdbEntry, NewPort,
-    NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
+    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, NewFdbEntry,
+    NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
     SwitchInfo, SwitchSpec, Topology, Upgraded,
 };
 
