@@ -239,7 +239,7 @@ impl Machine {
     fn ask(&mut self, cookie: u64, ask: &Ask, lent: Option<File>) -> Result<Answer, Errno> {
         let (answer, fds) = match ask.kind {
             kind::IDENTIFY => self.broker.identify(cookie, ask),
-            _ => run(self.broker.control((cookie, 1), ask, lent)),
+            _ => run(self.broker.control(cookie, 1, ask, lent)),
         };
         assert!((0..134).contains(&answer.status), "status {}", answer.status);
         assert!(answer.bound.port == 0 || !fds.is_empty(), "bound without a memory file");
