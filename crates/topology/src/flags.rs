@@ -3,7 +3,7 @@
 //! The flag that names a kind has the kind's word as its id. Its help comes from the struct and its
 //! field. A flag that several kinds share is one flag, parsed as the chosen kind requires.
 
-use clap::builder::{StyledStr, ValueParser};
+use clap::builder::{Resettable, StyledStr, ValueParser};
 use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
@@ -139,7 +139,9 @@ impl Args for KindOptions {
         let all = flags(&rows).into_iter().map(|flag| {
             let help = help(&rows, &flag);
             let takes_values = flag.arg.get_action().takes_values();
-            let mut arg = flag.arg.required(false).help(help).help_heading(HEADING);
+            // What a kind requires, its own command asks for once the kind is known.
+            let arg = flag.arg.required(false).required_unless_present(Resettable::Reset);
+            let mut arg = arg.help(help).help_heading(HEADING);
             if flag.of.len() > 1 && takes_values {
                 arg = arg.value_parser(ValueParser::string()).default_values([""; 0]);
             }
