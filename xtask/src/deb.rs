@@ -94,6 +94,9 @@ pub fn rpm(options: &Options) -> Result<()> {
     ))?;
     let mut rpm = cargo(&["generate-rpm", "--package", "crates/toklat"]);
     rpm.args(["--profile", options.profile()]);
+    if options.dev {
+        rpm.args(["--payload-compress", "none"]);
+    }
     if let Some(out) = &options.out {
         rpm.arg("--output").arg(out);
     }
