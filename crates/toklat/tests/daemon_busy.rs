@@ -27,9 +27,9 @@ const READ: &[(&str, &str)] = &[
 
 /// Objective: readers wait for no data process, nor for commands that do.
 ///
-/// Steps: the data process is stopped; changes of a port and of the table wait for it; meanwhile all
-/// that can be read is read for a second at least, and the changes are still waiting; the data
-/// process goes on, and so do the changes.
+/// Steps: the data process is stopped; changes of a port and of the table wait for it. All that can
+/// be read is read for a second at least, and the changes still wait. The data process goes on, and
+/// so do the changes.
 #[test]
 fn all_is_read_while_a_data_process_is_stuck_and_commands_wait_for_it() {
     let daemon = Daemon::start();

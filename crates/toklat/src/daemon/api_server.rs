@@ -20,6 +20,7 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use port::Nanos;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, UnixListener};
@@ -27,7 +28,7 @@ use tokio::sync::Semaphore;
 
 use super::apply::How;
 use super::problem::{PROBLEM, Problem};
-use super::supervisor::Supervisor;
+use super::supervisor::{Supervisor, monotonic_ns};
 use super::{metrics, openapi, shape};
 use crate::api::{
     ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, Operation, ROUTES, StatsQuery,
@@ -230,7 +231,7 @@ async fn answer(
         Operation::GetPort => reply(&to.port_info(switch, port).await?),
         Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?).await?),
         Operation::DeletePort => done(to.delete_port(switch, port).await),
-        Operation::ListFdb => reply(&to.overview(switch).await?.fdb()),
+        Operation::ListFdb => reply(&to.overview(switch).await?.fdb(now())),
         Operation::AddFdb => done(to.switch(switch)?.lock().await.add_fdb(&parse(body)?).await),
         Operation::FlushFdb => {
             done(to.switch(switch)?.lock().await.flush_fdb(&parse_or_default(body)?).await)
@@ -242,7 +243,7 @@ async fn answer(
         }
         Operation::ListDrops => {
             let DropsQuery { since } = query(uri)?;
-            reply(&to.overview(switch).await?.dropped(since))
+            reply(&to.overview(switch).await?.dropped(since, now()))
         }
         Operation::GetStats => {
             let StatsQuery { switch } = query(uri)?;
@@ -269,6 +270,11 @@ async fn answer(
         Operation::GetMetrics => Ok(metrics::page(to).await.into_response()),
         Operation::GetOpenApi => reply(&openapi::document()),
     }
+}
+
+/// Time of the monotonic clock.
+fn now() -> Nanos {
+    Nanos(monotonic_ns())
 }
 
 fn bad(reason: impl Into<String>) -> ApiError {

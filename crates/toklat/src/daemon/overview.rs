@@ -13,8 +13,8 @@ use std::time::Duration;
 use dataplane::config::PortId;
 use dataplane::state::State;
 use fabric::{Fate, Observer, Origin, Recorded};
+use port::Nanos;
 
-use super::supervisor::monotonic_ns;
 use crate::api::{Dropped, DroppedFrame, FdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
 
 /// How long readers wait for a switch that is locked, before they use its copy.
@@ -59,8 +59,8 @@ impl Overview {
 
     /// The forwarding table, by VLAN and address.
     #[must_use]
-    pub fn fdb(&self) -> Vec<FdbEntry> {
-        let entries = self.view.fdb(port::Nanos(monotonic_ns())).into_iter();
+    pub fn fdb(&self, now: Nanos) -> Vec<FdbEntry> {
+        let entries = self.view.fdb(now).into_iter();
         let mut list: Vec<_> = entries
             .map(|e| FdbEntry {
                 mac: e.mac,
@@ -85,8 +85,8 @@ impl Overview {
     /// The frames dropped since a position, or from this call on. Extends the recording of drops by
     /// some seconds.
     #[must_use]
-    pub fn dropped(&self, since: Option<u64>) -> Dropped {
-        let (recorder, now) = (self.view.recorder(), port::Nanos(monotonic_ns()));
+    pub fn dropped(&self, since: Option<u64>, now: Nanos) -> Dropped {
+        let recorder = self.view.recorder();
         recorder.record_drops(now, RECORDED_S);
         let mut observer = match since {
             Some(place) => Observer::resume(recorder.clone(), Recorded::Drops, place),

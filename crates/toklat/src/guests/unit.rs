@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn pauses_grow_while_a_guest_fails_and_are_short_again_once_it_has_served() {
         let (mut unit, mut now) = (unit(), Instant::now());
-        let mut fail = |unit: &mut Unit, now| unit.ended(End::failed("x"), Restart::OnFailure, now);
+        let fail = |unit: &mut Unit, now| unit.ended(End::failed("x"), Restart::OnFailure, now);
         let pauses: Vec<_> = (0..10).map(|_| fail(&mut unit, now).unwrap().as_millis()).collect();
         assert_eq!(pauses[..4], [100, 200, 400, 800]);
         assert_eq!(pauses[9], 30_000);
