@@ -19,6 +19,7 @@ pub mod client;
     missing_docs,
     clippy::all,
     clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     reason = "generated: the names and fields of GoBGP's API"
 )]
 pub mod gobgp;

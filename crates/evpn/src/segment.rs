@@ -223,7 +223,8 @@ impl Segment {
             return self.place(mac, routes, true);
         }
         let known = self.local.get(&mac).map(|local| local.sequence);
-        let sequence = known.or(best.map(|best| best.sequence.saturating_add(1))).unwrap_or(0);
+        let sequence =
+            known.or_else(|| best.map(|best| best.sequence.saturating_add(1))).unwrap_or(0);
         let local = Local { sticky, sequence };
         let earlier = self.local.insert(mac, local);
         self.table.remove(&mac);
