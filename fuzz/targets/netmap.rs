@@ -344,7 +344,7 @@ impl Machine {
     /// Blocks of the program's own with cursors.
     fn blocks(&self, cookie: u64, (program, core): (u64, u64)) -> Result<(), Errno> {
         let bound = self.bound.get(&cookie).ok_or(Errno::NXIO)?;
-        let (program, core) = (program & !63, BASE + core % BYTES as u64 & !63);
+        let (program, core) = (program & !63, (BASE + core % BYTES as u64) & !63);
         bound.use_blocks((program, core), &*self.memory, |fd| fd)
     }
 

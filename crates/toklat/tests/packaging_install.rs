@@ -93,7 +93,7 @@ fn the_debian_package_installs_serves_and_goes() {
     drop(daemon);
     assert_eq!(running(&chroot), "");
     // systemctl's own note.
-    assert_eq!(left(&chroot, &bare, &["run/systemd"]), [PathBuf::new(); 0]);
+    assert!(left(&chroot, &bare, &["run/systemd"]).is_empty());
 }
 
 /// Objective: the RPM installs, is as it was packed, and goes.
@@ -196,7 +196,7 @@ fn assert_serves(chroot: &Chroot) {
     let (admin, member) = ("--groups=toklat-admin", "--groups=toklat");
     let (allowed, said) = user(member, "switch add lan0");
     assert!(!allowed && said.contains("control.sock"), "{said}");
-    assert_eq!(user(admin, "switch add lan0").0, true);
+    assert!(user(admin, "switch add lan0").0);
     let (shown, said) = user(admin, "switch show lan0 --json");
     assert!(
         shown && said.contains(r#""state": "running""#) && said.contains("system_calls"),

@@ -5,6 +5,7 @@
     missing_docs,
     clippy::all,
     clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     reason = "generated: the names and fields of GoBGP's API"
 )]
 mod gobgp;

@@ -108,7 +108,7 @@ impl Tunnels {
         for target in kind.import_rt.iter().chain(&kind.export_rt) {
             target.parse::<RouteTarget>().map_err(|e| bad(e.to_string(), "correct it"))?;
         }
-        let local = kind.local.or(evpn.as_ref().map(|evpn| evpn.vtep));
+        let local = kind.local.or_else(|| evpn.as_ref().map(|evpn| evpn.vtep));
         let local = local.ok_or_else(|| {
             bad(format!("VNI {}: the tunnel has no local address", kind.vni), "name it: local")
         })?;
