@@ -223,7 +223,7 @@ mod tests {
                 let before = there(number % 1000 + 1, Origin::Remote);
                 journal.note(u64::from(number), Some(before), Some(here(number)));
                 // Now and then the reader can follow.
-                if number % 1000 == 0 {
+                if number.is_multiple_of(1000) {
                     std::thread::yield_now();
                 }
             }
