@@ -139,7 +139,7 @@ fn mistakes_are_found_before_anything_is_changed() {
     for (net, what) in [
         ("[switch.new]\n[switch.mine.port.b]\nmacs = ['02:00:00:00:00:01']", "used twice"),
         ("[switch.new]\nworkers = [{ cpu = 60000 }]", "CPU 60000"),
-        ("[switch.new.port.p]\nmirror_ingress = 'gone'", "not there"),
+        ("[switch.new.port.p]\nmirror_ingress = 'gone'", "does not exist"),
         ("[switch.new.port.p]\nmtuu = 3", "mtuu"),
     ] {
         let net = file(&daemon, "net.toml", net);

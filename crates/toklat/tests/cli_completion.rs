@@ -58,7 +58,7 @@ zpty -w shell 'compadd() {
     local -a hits; builtin compadd -A hits "$@"; offered+=($hits) }'
 zpty -w shell 'send() { offered=(); zle complete-word; print
     print -l -- "<"${^offered}">" "[end]"; zle kill-buffer }'
-zpty -w shell 'zle -N tell; bindkey "^T" tell; print "[ready]"'
+zpty -w shell 'zle -N send; bindkey "^T" send; print "[ready]"'
 zpty -r -m shell said '*\[ready\]*'
 zpty -w -n shell "$1"$'\x14'
 zpty -r -m shell said '*\[end\]*'

@@ -30,6 +30,18 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-fdb-rm", "  toklat fdb rm vale0 02:00:00:00:00:01"),
     ("toklat-fdb-flush", "  toklat fdb flush vale0"),
     ("toklat-evpn", "  toklat evpn show\n  toklat evpn show neighbors"),
+    ("toklat-guest", "  toklat guest run -d httpd vale0:web 10.0.0.2/24\n  toklat guest list"),
+    (
+        "toklat-guest-run",
+        "  toklat guest run httpd vale0:web 10.0.0.2/24\n\
+         In the background, and never started again when it ends:\n  \
+         toklat guest run -d httpd vale0:web 10.0.0.2/24 --restart never",
+    ),
+    ("toklat-guest-list", "  toklat guest list"),
+    ("toklat-guest-show", "  toklat guest show web"),
+    ("toklat-guest-logs", "  toklat guest logs web --follow"),
+    ("toklat-guest-stop", "  toklat guest stop web\n  toklat guest stop --all"),
+    ("toklat-guest-programs", "  toklat guest programs"),
     ("toklat-pipes", "  toklat pipes"),
     ("toklat-quota", "  toklat quota show\n  toklat quota set ports=100"),
     ("toklat-quota-show", "  toklat quota show"),
