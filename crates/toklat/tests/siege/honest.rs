@@ -11,7 +11,7 @@ use super::{directory, until};
 /// Frames sent in a row.
 const BATCH: u64 = 16;
 /// How long the receiver waits for what was sent before it is lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result that the pair prints at its end.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ fn say(port: &mut Port, first: u64, rate: u64, end: Instant, sent: &AtomicU64) {
 /// Receives; how many of the frames came. None comes twice or out of order.
 fn count_received(port: &mut Port, first: u64, ends: &AtomicBool, sent: &AtomicU64) -> u64 {
     let (mut seen, mut received, mut heard) = (first, 0, Instant::now());
-    let mut spoke = Instant::now();
+    let (started, mut spoke) = (Instant::now(), Instant::now());
     while !ends.load(Ordering::Acquire) || seen < sent.load(Ordering::Acquire) {
         let numbers = receive(port);
         // As every host does: an address that is not heard of ages, and frames for it are floods.
@@ -105,6 +105,10 @@ fn count_received(port: &mut Port, first: u64, ends: &AtomicBool, sent: &AtomicU
         }
         for number in numbers.into_iter().filter(|number| *number > first) {
             assert!(number > seen, "{number} after {seen}");
+            if number > seen + 1 {
+                let (missing, at) = (number - seen - 1, started.elapsed());
+                eprintln!("honest: {missing} frames are missing before {number}, after {at:?}");
+            }
             (seen, received, heard) = (number, received + 1, Instant::now());
         }
         if ends.load(Ordering::Acquire) && heard.elapsed() > PATIENCE {
