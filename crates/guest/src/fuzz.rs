@@ -219,9 +219,12 @@ mod tests {
 
     #[test]
     fn a_script_of_rpc_reaches_replies() {
-        // Open, take the answer, call, deliver, take the reply.
-        let script = [0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20, 0, 0, 0, 0, 0, 0, 7, 10, 0, 0];
+        // Open, take the answer, call, deliver, take the reply; then one whose reply takes many
+        // frames, and as many deliveries as those and their acknowledgements need.
+        let mut script = vec![0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20];
+        script.extend([0; 2 * 100]);
         assert_eq!(rpc(&script), 2);
+        assert_eq!(rpc(&script[..script.len() - 2 * 90]), 1, "ten deliveries are too few");
         assert!(rpc(&script.repeat(20)) > 20);
         let noise: Vec<u8> =
             (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
