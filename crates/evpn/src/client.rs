@@ -20,7 +20,7 @@ use crate::gobgp::{
     watch_event_request,
 };
 use crate::report::NeighborInfo;
-use crate::route::OwnRoute;
+use crate::route::{Mobility, OwnRoute};
 
 /// Time limit of a call.
 const CALL: Duration = Duration::from_secs(5);
@@ -30,6 +30,8 @@ const EACH: Duration = Duration::from_millis(1);
 const MAX_MESSAGE: usize = 16 << 20;
 /// Most paths in a message.
 const BATCH: usize = 500;
+/// How often refused routes are searched for, for one refusal; then all of a part are resent.
+const SEARCHES: u32 = 64;
 /// The global table (`api.TableType`).
 const GLOBAL: i32 = 1;
 /// Best paths (`api.WatchEventRequest.Table.Filter.Type`).
@@ -104,6 +106,11 @@ impl ClientError {
             Code::Unimplemented => Self::OtherApi,
             _ => Self::Refused { what, reason: status.message().to_owned() },
         }
+    }
+
+    /// True if a station has moved more often than a route says (GoBGP's `fixupApiPath`).
+    fn is_late_move(&self) -> bool {
+        matches!(self, Self::Refused { reason, .. } if reason.contains("mobility sequence"))
     }
 }
 
@@ -186,11 +193,41 @@ impl Client {
         }
     }
 
-    /// Adds own routes.
+    /// Adds own routes. It refuses a route that has moved less often than the same station of
+    /// another host, and with it all routes of the message. Such a route is sent without its number
+    /// of moves: the daemon then counts, and the watch tells.
     ///
     /// # Errors
-    /// It refuses one, or does not answer.
+    /// It refuses one for another reason, or does not answer.
     pub async fn advertise(&mut self, routes: &[OwnRoute]) -> Result<(), ClientError> {
+        match self.add(routes).await {
+            Err(error) if error.is_late_move() => {}
+            other => return other,
+        }
+        let mut rest: Vec<&[OwnRoute]> = routes.chunks(BATCH).collect();
+        let mut searches = SEARCHES;
+        while let Some(part) = rest.pop() {
+            let (left, right) = part.split_at(part.len() / 2);
+            match self.add(part).await {
+                Err(error) if !error.is_late_move() => return Err(error),
+                Err(_) if left.is_empty() || searches == 0 => {
+                    let uncounted = |route: &OwnRoute| OwnRoute {
+                        mobility: Mobility::default(),
+                        ..route.clone()
+                    };
+                    self.add(&part.iter().map(uncounted).collect::<Vec<_>>()).await?;
+                }
+                Err(_) => {
+                    searches -= 1;
+                    rest.extend([left, right]);
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn add(&mut self, routes: &[OwnRoute]) -> Result<(), ClientError> {
         let path = |route: &OwnRoute| Path {
             nlri_binary: route.nlri(),
             pattrs_binary: route.attributes(),

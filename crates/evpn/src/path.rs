@@ -39,8 +39,8 @@ pub enum Event {
     Update(Update),
     /// It is gone.
     Withdraw(Key),
-    /// A route of this host is in the daemon's table.
-    Own(Key),
+    /// A route of this host is in the daemon's table, with what the daemon counted.
+    Own(Key, Mobility),
 }
 
 /// Why a path was not taken.
@@ -70,11 +70,13 @@ pub fn read(path: &Path) -> Result<Event, Unusable> {
     let is_own = matches!(path.neighbor_ip.as_str(), "" | "<nil>");
     match (is_own, path.is_withdraw) {
         (true, true) => return Err(Unusable::OtherType),
-        (true, false) => return Ok(Event::Own(key)),
         (false, true) => return Ok(Event::Withdraw(key)),
-        (false, false) => {}
+        (_, false) => {}
     }
     let attributes = Attributes::of(&path.pattrs);
+    if is_own {
+        return Ok(Event::Own(key, attributes.mobility));
+    }
     if attributes.encapsulation.is_some_and(|kind| kind != u32::from(VXLAN)) {
         return Err(Unusable::OtherTunnel);
     }

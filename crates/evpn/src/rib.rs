@@ -107,7 +107,7 @@ impl Rib {
         let Some(segment) = self.segments.remove(&vni) else { return };
         let vtep = self.told.vtep;
         for (mac, local) in &segment.local {
-            let routes = segment.own(*mac, *local, vtep, false);
+            let routes = segment.own(*mac, *local, vtep);
             routes.into_iter().for_each(|route| self.told.withdraw(route));
         }
         self.told.withdraw(segment.own_flood(vtep));
@@ -151,7 +151,7 @@ impl Rib {
         match event {
             Ok(Event::Update(update)) => self.update(update, now),
             Ok(Event::Withdraw(key)) => self.withdraw(&key, now),
-            Ok(Event::Own(key)) => self.compare(key),
+            Ok(Event::Own(key, mobility)) => self.compare(key, mobility, now),
             Err(Unusable::Malformed) => self.told.counters.malformed += 1,
             Err(Unusable::OtherTunnel) => self.told.counters.other_tunnel += 1,
             Err(Unusable::OtherType) => {}
@@ -237,22 +237,26 @@ impl Rib {
         }
     }
 
-    /// Withdraws a route of this host in the daemon's table that is none any more: it is from an
-    /// earlier run.
-    fn compare(&mut self, key: Key) {
+    /// Compares a route of this host in the daemon's table with what is so. One that is none any
+    /// more is withdrawn: it is from an earlier run.
+    fn compare(&mut self, key: Key, mobility: Mobility, now: u64) {
         let [_, _, a, b, c, d, ..] = key.rd();
         if Ipv4Addr::new(a, b, c, d) != self.router || key.rd()[1] != 1 {
             return;
         }
-        let segment = self.segments.values().find(|segment| segment.rd == key.rd());
-        let is_own = segment.is_some_and(|segment| match key {
+        let mut segment = self.segments.values_mut().find(|segment| segment.rd == key.rd());
+        let is_own = segment.as_ref().is_some_and(|segment| match key {
             Key::Mac { mac, ip, .. } => {
                 let has = ip.is_none_or(|ip| segment.addresses.has(mac, ip));
                 has && segment.local.contains_key(&mac)
             }
             Key::Multicast { ip, .. } => ip == self.told.vtep,
         });
-        if !is_own {
+        if is_own {
+            if let (Some(mac), Some(segment)) = (mac_of(&key), &mut segment) {
+                segment.counted(mac, mobility.sequence, now, (&self.routes, &mut self.told));
+            }
+        } else {
             let (vni, vtep) = (segment.map_or(0, |segment| segment.config.vni), self.told.vtep);
             let (targets, mobility) = (Vec::new(), Mobility::default());
             self.told.withdraw(OwnRoute { key, vni, vtep, targets, mobility });
@@ -265,7 +269,7 @@ impl Rib {
         let vtep = self.told.vtep;
         let of = |segment: &Segment| {
             let stations = segment.local.iter();
-            let routes = stations.flat_map(|(mac, local)| segment.own(*mac, *local, vtep, true));
+            let routes = stations.flat_map(|(mac, local)| segment.own(*mac, *local, vtep));
             routes.chain([segment.own_flood(vtep)]).collect::<Vec<_>>()
         };
         self.segments.values().flat_map(of).collect()

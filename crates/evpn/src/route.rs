@@ -261,7 +261,7 @@ pub struct OwnRoute {
     pub vtep: IpAddr,
     /// Whom it is for.
     pub targets: Vec<RouteTarget>,
-    /// Sent only if it is not the default. GoBGP counts moves by itself.
+    /// Sent only if it is not the default.
     pub mobility: Mobility,
 }
 

@@ -68,7 +68,7 @@ pub enum TableChange {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub sticky: bool,
-    /// What GoBGP made of it, as far as one can tell.
+    /// The number of its moves, as its routes say.
     pub sequence: u32,
 }
 
@@ -167,25 +167,16 @@ impl Segment {
         claims.map(|stored| &stored.update).max_by_key(rank)
     }
 
-    /// The own routes of a station: one without, and one for each of its IP addresses. `fresh`: for
-    /// a daemon that knows no route yet.
-    pub fn own(&self, mac: Mac, local: Local, vtep: IpAddr, fresh: bool) -> Vec<OwnRoute> {
+    /// The own routes of a station: one without, and one for each of its IP addresses.
+    pub fn own(&self, mac: Mac, local: Local, vtep: IpAddr) -> Vec<OwnRoute> {
         let addresses = self.addresses.of(mac).map(Some);
         let ips = std::iter::once(None).chain(addresses);
-        ips.map(|ip| self.own_with(mac, ip, local, vtep, fresh)).collect()
+        ips.map(|ip| self.own_with(mac, ip, local, vtep)).collect()
     }
 
     /// The own route of a station with one of its addresses, or none.
-    fn own_with(
-        &self,
-        mac: Mac,
-        ip: Option<IpAddr>,
-        local: Local,
-        vtep: IpAddr,
-        fresh: bool,
-    ) -> OwnRoute {
+    fn own_with(&self, mac: Mac, ip: Option<IpAddr>, local: Local, vtep: IpAddr) -> OwnRoute {
         let Local { sticky, sequence } = local;
-        let sequence = if fresh || sticky { sequence } else { 0 };
         let key = Key::Mac { rd: self.rd, tag: 0, mac, ip };
         let (vni, targets) = (self.config.vni, self.config.export.clone());
         OwnRoute { key, vni, vtep, targets, mobility: Mobility { sticky, sequence } }
@@ -196,7 +187,7 @@ impl Segment {
         let earlier = self.addresses.claim(mac, ip);
         let route = |segment: &Self, mac: Mac| {
             let local = segment.local.get(&mac)?;
-            Some(segment.own_with(mac, Some(ip), *local, told.vtep, false))
+            Some(segment.own_with(mac, Some(ip), *local, told.vtep))
         };
         let (gone, new) = (earlier.and_then(|earlier| route(self, earlier)), route(self, mac));
         gone.into_iter().for_each(|route| told.withdraw(route));
@@ -231,15 +222,28 @@ impl Segment {
         self.unconfirmed.remove(&mac);
         self.pending.remove(&mac);
         if earlier.is_none_or(|earlier| earlier.sticky != sticky) {
-            let routes = self.own(mac, local, told.vtep, false);
+            let routes = self.own(mac, local, told.vtep);
             routes.into_iter().for_each(|route| told.advertise(route));
         }
+    }
+
+    /// The daemon advertises a station here with this sequence: it counted a move of which this
+    /// host had not heard yet. Other hosts count from there, and so must this one.
+    pub fn counted(&mut self, mac: Mac, sequence: u32, now: u64, about: (&Routes, &mut Told)) {
+        let Some(local) = self.local.get_mut(&mac).filter(|local| local.sequence < sequence) else {
+            return;
+        };
+        local.sequence = sequence;
+        let local = *local;
+        let routes = self.own(mac, local, about.1.vtep);
+        routes.into_iter().for_each(|route| about.1.advertise(route));
+        self.decide(mac, now, about);
     }
 
     /// A station is at no local port any more.
     pub fn went(&mut self, mac: Mac, (routes, told): (&Routes, &mut Told)) {
         if let Some(local) = self.local.remove(&mac) {
-            let own = self.own(mac, local, told.vtep, false);
+            let own = self.own(mac, local, told.vtep);
             own.into_iter().for_each(|route| told.withdraw(route));
             self.place(mac, routes, false);
         }
@@ -262,7 +266,7 @@ impl Segment {
             sequence > local.sequence || sequence == local.sequence && best.vtep < told.vtep;
         if sticky || later {
             self.local.remove(&mac);
-            let own = self.own(mac, local, told.vtep, false);
+            let own = self.own(mac, local, told.vtep);
             own.into_iter().for_each(|route| told.withdraw(route));
             self.note_move(mac, now, told);
             self.place(mac, routes, true);

@@ -137,18 +137,43 @@ fn a_station_that_moves_here_is_advertised_and_one_that_moves_away_is_withdrawn(
     assert_eq!(table.at(7), Some(host(1).into()));
     let _ = own(&mut rib);
     rib.came(VNI, mac(7), false, 0);
-    assert_eq!(own(&mut rib), [(mac(7), false, Mobility::default())], "GoBGP counts");
+    let fifth = Mobility { sticky: false, sequence: 5 };
+    assert_eq!(own(&mut rib), [(mac(7), false, fifth)], "one move more");
     // The old host's route is there for a moment longer, and says nothing new.
     take(&mut rib, route(1, 7, 4, false));
     assert!(own(&mut rib).is_empty());
     // A new daemon does not know that it was elsewhere.
     let fresh = rib.own_routes().into_iter().find(|route| route.key == key(5, 7)).unwrap();
-    assert_eq!(fresh.mobility.sequence, 5);
+    assert_eq!(fresh.mobility, fifth);
     take(&mut rib, route(2, 7, 6, false));
-    assert_eq!(own(&mut rib), [(mac(7), true, Mobility::default())]);
+    assert_eq!(own(&mut rib), [(mac(7), true, fifth)]);
     table.follow(&mut rib);
     assert_eq!(table.at(7), Some(host(2).into()));
     assert!(table.stations[&mac(7)].moved, "the entry of the local port gives way");
+}
+
+/// Objective: this host, the daemon and other hosts agree on how often a station has moved.
+///
+/// Steps: a station comes here; the daemon, which knows another host's route by then, counts a move
+/// more; the other host, which knows that, claims the station again, or claims it no better.
+#[test]
+fn regression_moves_that_the_daemon_counted_hold_here() {
+    for (theirs, stays) in [(3, false), (1, true)] {
+        let (mut rib, mut table) = (rib(), Table::default());
+        rib.claims(VNI, mac(7), [192, 168, 7, 7].into());
+        rib.came(VNI, mac(7), false, 0);
+        let _ = own(&mut rib);
+        let counted = Mobility { sticky: false, sequence: 2 };
+        rib.take(Ok(Event::Own(key(5, 7), counted)), 0);
+        let told = (mac(7), false, counted);
+        assert_eq!(own(&mut rib), [told, told], "also the route with its address");
+        rib.take(Ok(Event::Own(key(5, 7), counted)), 0);
+        rib.take(Ok(Event::Own(key(5, 7), Mobility::default())), 0);
+        assert!(own(&mut rib).is_empty(), "nothing new");
+        take(&mut rib, route(9, 7, theirs, false));
+        table.follow(&mut rib);
+        assert_eq!(table.at(7).is_none(), stays, "against sequence {theirs}");
+    }
 }
 
 #[test]
@@ -286,11 +311,12 @@ fn own_routes_of_an_earlier_run_are_withdrawn() {
     let mut rib = rib();
     rib.came(VNI, mac(1), false, 0);
     let _ = rib.take_changed();
-    rib.take(Ok(Event::Own(key(5, 1))), 0);
+    let compare = |rib: &mut Rib, key| rib.take(Ok(Event::Own(key, Mobility::default())), 0);
+    compare(&mut rib, key(5, 1));
     assert!(own(&mut rib).is_empty());
-    rib.take(Ok(Event::Own(key(5, 2))), 0);
+    compare(&mut rib, key(5, 2));
     assert_eq!(own(&mut rib), [(mac(2), true, Mobility::default())]);
-    rib.take(Ok(Event::Own(key(6, 2))), 0);
+    compare(&mut rib, key(6, 2));
     assert!(own(&mut rib).is_empty(), "another program's");
 }
 

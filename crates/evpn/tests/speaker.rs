@@ -115,8 +115,12 @@ fn nlri(own: u8, station: u32) -> Vec<u8> {
 
 /// A path of host 1, as GoBGP tells it.
 fn path(station: u32, sequence: u32) -> api::Path {
+    path_of("10.99.0.1", station, sequence)
+}
+
+fn path_of(host: &str, station: u32, sequence: u32) -> api::Path {
     use api::{attribute::Attr, extended_community::Extcom, nlri::Nlri, route_distinguisher::Rd};
-    let rd = api::RouteDistinguisherIpAddress { admin: "10.99.0.1".into(), assigned: 100 };
+    let rd = api::RouteDistinguisherIpAddress { admin: host.into(), assigned: 100 };
     let route = api::EvpnMacIpAdvertisementRoute {
         rd: Some(api::RouteDistinguisher { rd: Some(Rd::IpAddress(rd)) }),
         mac_address: Mac::local(station).to_string(),
@@ -134,7 +138,7 @@ fn path(station: u32, sequence: u32) -> api::Path {
     let communities =
         communities.map(|extcom| api::ExtendedCommunity { extcom: Some(extcom) }).to_vec();
     let attributes = [
-        Attr::MpReach(api::MpReachNlriAttribute { next_hops: vec!["10.99.0.1".into()] }),
+        Attr::MpReach(api::MpReachNlriAttribute { next_hops: vec![host.into()] }),
         Attr::ExtendedCommunities(api::ExtendedCommunitiesAttribute { communities }),
     ];
     api::Path {
@@ -237,4 +241,34 @@ async fn a_watch_that_ends_begins_again_and_nonsense_in_it_is_counted() {
     wait("connection", async || host.summary().await.connected).await;
     daemon.tell(vec![path(9, 0)]);
     host.until("station", |host| host.at(9).is_some()).await;
+}
+
+/// Objective: a route that is refused because the daemon knows a later move costs no other route,
+/// and not the session; the daemon's count becomes this host's.
+///
+/// Steps: many stations come from another host at once, and the daemon has a later route of one.
+#[tokio::test]
+async fn regression_a_route_that_is_late_is_counted_by_the_daemon_and_costs_no_other() {
+    let late = 150;
+    let mut host = Host::start().await;
+    let initial = (100..200).map(|station| path(station, 3)).collect();
+    let counted = HashMap::from([(nlri(5, late), 9)]);
+    let state = State { initial, counted, ..State::default() };
+    let daemon = Fake::start(&host.socket, state);
+    host.until("stations", |host| host.stations.len() == 100).await;
+    let moved = (100..200).map(|station| (Mac::local(station), Some(false))).collect();
+    host.order(Order::Local(VNI, moved)).await;
+    wait("own routes", async || daemon.state().routes.len() == 102).await;
+    let moves = |station| daemon.state().moves.get(&nlri(5, station)).copied();
+    assert!((100..200).all(|station| moves(station) == (station != late).then_some(4)));
+    // It tells what it made of it.
+    let own = api::Path { neighbor_ip: String::new(), ..path_of("10.99.0.5", late, 9) };
+    daemon.tell(vec![own]);
+    wait("the same count", async || moves(late) == Some(9)).await;
+    assert_eq!(host.summary().await.restarts, 0);
+    daemon.tell(vec![path(late, 9)]);
+    wait("withdrawal", async || !daemon.state().routes.contains(&nlri(5, late))).await;
+    daemon.tell(vec![path(late - 1, 3), path(300, 0)]);
+    host.until("both", |host| host.at(300).is_some()).await;
+    assert!(daemon.state().routes.contains(&nlri(5, late - 1)), "no later move");
 }

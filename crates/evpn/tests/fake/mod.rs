@@ -10,6 +10,7 @@
 )]
 mod gobgp;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,10 @@ pub struct State {
     pub calls: Vec<String>,
     /// Routes by their bytes.
     pub routes: Vec<Vec<u8>>,
+    /// The moves of each, as far as it said them.
+    pub moves: HashMap<Vec<u8>, u32>,
+    /// Messages with a route that says fewer moves than these are refused, as GoBGP does it.
+    pub counted: HashMap<Vec<u8>, u32>,
     pub peers: Vec<api::Peer>,
     /// Neighbours are shown as established.
     pub up: bool,
@@ -84,6 +89,13 @@ impl Drop for Fake {
         self.state().watchers.clear();
         self.task.abort();
     }
+}
+
+/// The moves that a path says (RFC 7432, 7.7).
+fn moves_of(path: &api::Path) -> Option<u32> {
+    let communities = path.pattrs_binary.iter().find(|bytes| bytes[1] == 16)?;
+    let moves = communities[3..].as_chunks::<8>().0.iter().find(|all| all[..2] == [6, 0])?;
+    Some(u32::from_be_bytes([moves[4], moves[5], moves[6], moves[7]]))
 }
 
 struct Service(Arc<Mutex<State>>);
@@ -211,8 +223,19 @@ impl GoBgpService for Service {
         while let Some(message) = stream.message().await? {
             assert_eq!(message.table_type, 1);
             let mut state = self.state();
+            let is_late = |path: &api::Path| {
+                let counted = state.counted.get(&path.nlri_binary);
+                moves_of(path).zip(counted).is_some_and(|(says, counted)| says < *counted)
+            };
+            if message.paths.iter().any(is_late) {
+                return Err(Status::unknown("invalid MAC mobility sequence number"));
+            }
             for path in message.paths {
                 state.routes.retain(|route| *route != path.nlri_binary);
+                match moves_of(&path) {
+                    Some(moves) => state.moves.insert(path.nlri_binary.clone(), moves),
+                    None => state.moves.remove(&path.nlri_binary),
+                };
                 state.routes.push(path.nlri_binary);
             }
         }
