@@ -143,6 +143,22 @@ impl Daemon {
         }
     }
 
+    /// Starts a process that stops the daemon, and what it has left behind, if this test's process
+    /// ends without doing so: a routing daemon outlives its supervisor.
+    pub fn end_with_this_process(&self) {
+        let script = r#"read end
+            timeout 20 "$0" stop
+            for process in /proc/[0-9]*; do
+                ls -l "$process/fd" 2>/dev/null | grep -qF "> $TOKLAT_DIR/" && kill -9 "${process#/proc/}"
+            done"#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&self.program).env("TOKLAT_DIR", self.dir());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A signal of the terminal ends the test, and not this.
+        let child = jail::parent_death::in_its_own_session(&mut command).spawn().unwrap();
+        std::mem::forget(child.stdin);
+    }
+
     /// Kills the supervisor, and nothing else.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
@@ -245,7 +261,8 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
-        processes_with("TOKLAT_DIR", self.dir.path()).into_iter().for_each(|pid| {
+        let holders = processes_that_hold(self.dir.path());
+        processes_with("TOKLAT_DIR", self.dir.path()).into_iter().chain(holders).for_each(|pid| {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         });
     }
@@ -262,6 +279,21 @@ pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
     })
     .filter_map(Pid::from_raw)
     .collect()
+}
+
+/// The processes that have something in this directory open: a routing daemon has no environment.
+fn processes_that_hold(dir: &Path) -> Vec<Pid> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_inside = |entry: io::Result<std::fs::DirEntry>| {
+        std::fs::read_link(entry?.path()).map(|target| target.starts_with(dir))
+    };
+    let holds = |pid: &i32| {
+        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
+        descriptors.into_iter().flatten().any(|entry| is_inside(entry).unwrap_or(false))
+    };
+    let own = std::process::id() as i32;
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != own && holds(pid)).filter_map(Pid::from_raw).collect()
 }
 
 /// Waits until the daemon ends, at most for `time`.

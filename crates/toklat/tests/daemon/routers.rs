@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use jail::parent_death;
+use rustix::process::Signal;
+
 use super::PATIENCE;
 use super::namespace::Namespace;
 use super::underlay::{ip, try_ip};
@@ -77,6 +80,7 @@ pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router
     let program = program.display().to_string();
     let args = [&program, "-f", &config.display().to_string(), "--api-hosts", &api];
     let mut command = host.command(&[&args[..], &["--pprof-disable"]].concat());
+    parent_death::signal(&mut command, Signal::KILL);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     Ok(Router { child: child.unwrap(), _dir: dir })
 }
@@ -147,7 +151,7 @@ impl Linux {
             let args = [&*program, "--vty_socket", &vty, "-z", &zserv, "-i", &pid, "-f", &conf];
             let mut command = host.command(&[&args[..], more].concat());
             let log = std::fs::File::create(at(&format!("{name}.log"))).unwrap();
-            command
+            parent_death::signal(&mut command, Signal::KILL)
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
                 .stderr(log)
