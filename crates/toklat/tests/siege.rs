@@ -259,8 +259,10 @@ fn steal() -> f64 {
 fn tail(daemon: &Daemon) -> String {
     let log = daemon.log();
     let honest = [HONEST.to_string(), "vale0:a".into(), "vale0:b".into()];
-    let (told, lines): (Vec<_>, Vec<_>) =
-        log.lines().partition(|line| honest.iter().any(|about| line.contains(about)));
+    let matters = |line: &&str| {
+        line.contains("data process") || honest.iter().any(|about| line.contains(about))
+    };
+    let (told, lines): (Vec<_>, Vec<_>) = log.lines().partition(matters);
     [&told[..], &lines[lines.len().saturating_sub(30)..]].concat().join("\n")
 }
 
