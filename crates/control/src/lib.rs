@@ -28,6 +28,11 @@ pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 #[error("{0}")]
 pub struct UsageError(pub &'static str);
 
+/// A value on the command line that cannot be, in words that have it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongValue(pub String);
+
 /// Pins the thread to one CPU.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();

@@ -88,6 +88,12 @@ pub fn count(n: u64) -> String {
     scaled(n as f64)
 }
 
+/// A number and its noun: `1 switch`, `2 switches`.
+#[must_use]
+pub fn counted(n: u64, what: &str, plural: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
+
 /// A frequency or count with three significant digits and k, M, G, T.
 #[must_use]
 pub fn scaled(value: f64) -> String {
@@ -199,6 +205,8 @@ mod tests {
         assert_eq!(pps(14_880_952.0), "14.9 Mpps");
         assert_eq!(bps(12.0), "12 b/s");
         assert_eq!(count(u64::MAX), "18.4E");
+        assert_eq!(counted(1, "switch", "es"), "1 switch");
+        assert_eq!(counted(0, "switch", "es"), "0 switches");
         assert_eq!(bytes(4_096_000), "4.10 MB");
     }
 

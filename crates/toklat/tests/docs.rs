@@ -3,9 +3,10 @@
 mod daemon;
 
 use std::fmt::Write as _;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use daemon::{Daemon, skip};
+use serde_json::Value;
 
 fn document(name: &str) -> String {
     std::fs::read_to_string(format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -97,5 +98,98 @@ fn every_field_of_the_topology_file_is_in_its_manual_page() {
     }
     for kind in api["components"]["schemas"]["NicModel"]["enum"].as_array().unwrap() {
         assert!(page.contains(daemon::text(kind)), "{kind}");
+    }
+}
+
+/// The commands of a document's indented blocks, without their comments.
+fn commands(text: &str) -> Vec<&str> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    toklat "));
+    lines.map(|line| line.split(" #").next().unwrap().trim()).collect()
+}
+
+/// Objective: the README is short, and its commands do what it says, as they stand and in their
+/// order, in the root of the repository.
+///
+/// Those that go on until they are interrupted are waited for until they do their work. Machines
+/// and ways out are only planned (`vm_run` and `vm_uplink` run them); benchmarks are only known.
+#[test]
+fn the_readme_is_short_and_its_commands_run() {
+    let root = format!("{}/../..", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    assert!(text.lines().count() <= 120, "{}", text.lines().count());
+    let (mut daemon, place) = (Daemon::start(), tempfile::tempdir().unwrap());
+    let mut going: Vec<Child> = Vec::new();
+    let mut ran = 0;
+    for line in commands(&text) {
+        let words: Vec<&str> = line.split(" | ").next().unwrap().split(' ').collect();
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let output = place.path().join(ran.to_string());
+        let start = |daemon: &Daemon| {
+            let output = std::fs::File::create(&output).unwrap();
+            let mut tool = daemon.tool(&words);
+            tool.current_dir(&root).stdout(output.try_clone().unwrap()).stderr(output);
+            tool.spawn().unwrap()
+        };
+        match words[0] {
+            "daemon" => {}
+            "vm" => {
+                let image = place.path().join("debian.qcow2");
+                std::fs::write(&image, "").unwrap();
+                let plan = words.iter().map(|word| match *word {
+                    "debian.qcow2" => image.to_str().unwrap(),
+                    word => word,
+                });
+                let plan: Vec<&str> = plan.chain(["--print"]).collect();
+                assert!(daemon.done(&plan).contains("vhost-user"), "{line}");
+            }
+            "bench" | "uplink" | "card" => {
+                let (code, help, _) = daemon.run(&[&words[..], &["--help"]].concat());
+                assert!(code == Some(0) && help.contains("Usage: "), "{line}: {help}");
+            }
+            "sink" | "gen" => {
+                going.push(start(&daemon));
+                let counted = format!(
+                    "/v1/switches/vale0/ports/{}",
+                    if words[0] == "gen" { "a" } else { "b" }
+                );
+                daemon.wait_for(line, |daemon| daemon.ask("GET", &counted, &Value::Null).0 == 200);
+            }
+            "stats" | "ping" | "cap" => {
+                going.push(start(&daemon));
+                daemon.wait_for(line, |_| std::fs::metadata(&output).unwrap().len() > 0);
+            }
+            "top" => {
+                let mut terminal = daemon.in_terminal(&words, 100, 30);
+                terminal.wait_for("vale0:web");
+                terminal.press(b"q");
+                assert_eq!(terminal.end(), Some(0));
+            }
+            _ => {
+                if words[0] == "apply" && words.len() == 2 {
+                    // As the README says, its ports must be closed.
+                    daemon.wait_for("the sink to count", |daemon| {
+                        daemon.counters("b")["out_frames"].as_u64() > Some(0)
+                    });
+                    interrupt(&mut going);
+                }
+                let mut tool = daemon.tool(&words);
+                let output = tool.current_dir(&root).output().unwrap();
+                assert!(output.status.success(), "{line}: {output:?}");
+            }
+        }
+        ran += 1;
+    }
+    assert!(ran >= 18, "{ran}");
+    assert!(going.is_empty());
+}
+
+/// Interrupts programs as a terminal does, and waits until they have ended well.
+fn interrupt(going: &mut Vec<Child>) {
+    for mut tool in going.drain(..) {
+        let pid = rustix::process::Pid::from_child(&tool);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let status = daemon::wait(&mut tool, daemon::PATIENCE).expect("it ends");
+        // A sink that checks fails if it misses frames, as it may: its port is not lossless.
+        assert!(matches!(status.code(), Some(0 | 1) | None), "{status}");
     }
 }

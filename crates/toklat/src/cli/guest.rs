@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use control::table::Table;
-use control::{Global, Result, UsageError, print_json};
+use control::{Global, Result, UsageError, WrongValue, print_json};
 use topology::GuestSpec;
 
 use crate::guests::manager::{Manager, Options, manifest};
@@ -105,6 +105,11 @@ impl GuestCommand {
 }
 
 fn run(args: &RunArgs, global: &Global) -> Result {
+    if let Some(spec) = &args.spec {
+        spec.check().map_err(|invalid| WrongValue(invalid.to_string()))?;
+    }
+    // Without a daemon nothing is started.
+    netring::ports(&global.dir())?;
     if args.detach {
         return detach(global);
     }
@@ -170,7 +175,10 @@ fn detach(global: &Global) -> Result {
                 bail!("{}: {end}", info.name);
             }
         }
-        return global.print_list(&mine, || table(&mine), "ended");
+        // Without any, the manager has ended.
+        if !mine.is_empty() || child.wait()?.success() {
+            return global.print_list(&mine, || table(&mine), "ended");
+        }
     }
     let mut words = String::new();
     if let Some(error) = child.stderr.take() {

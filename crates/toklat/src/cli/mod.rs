@@ -19,12 +19,15 @@ mod stats;
 mod switch;
 mod top;
 mod topology;
+mod usage;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use control::{ClientError, Global, Result, UsageError};
+use control::{ClientError, Global, Result, UsageError, WrongValue};
 
 use crate::{integration, tools};
 
@@ -210,9 +213,11 @@ pub fn main() -> ExitCode {
         return integration::cni::main();
     }
     completion::answer();
-    let cli = match tools::cap::extcap::command_line() {
-        Some(line) => Cli::parse_from(line),
-        None => Cli::parse(),
+    let line = tools::cap::extcap::command_line();
+    let line = line.unwrap_or_else(|| std::env::args_os().collect());
+    let cli = match Cli::try_parse_from(&line) {
+        Ok(cli) => cli,
+        Err(error) => return not_parsed(&error, &line),
     };
     match cli.command.run(&cli.global) {
         Ok(()) => ExitCode::SUCCESS,
@@ -224,13 +229,27 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Says what is wrong with a command line, or prints the help that it asks for.
+fn not_parsed(error: &clap::Error, line: &[OsString]) -> ExitCode {
+    let help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if help || !error.use_stderr() {
+        error.exit();
+    }
+    let words: Vec<_> = line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    eprintln!("{}", usage::answer(error, &words));
+    ExitCode::from(2)
+}
+
 /// 2 for wrong usage, 3 if the daemon does not run, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let not_running = |e: &(dyn std::error::Error + 'static)| {
         matches!(e.downcast_ref(), Some(ClientError::NotRunning { .. }))
             || matches!(e.downcast_ref(), Some(netring::OpenError::NoDaemon { .. }))
     };
-    if error.is::<UsageError>() || error.is::<tools::traffic::TrafficError>() {
+    if error.is::<UsageError>()
+        || error.is::<WrongValue>()
+        || error.is::<tools::traffic::TrafficError>()
+    {
         ExitCode::from(2)
     } else if error.chain().any(not_running) {
         ExitCode::from(3)

@@ -15,6 +15,7 @@ use serde_json::json;
 use topology::VfioUser;
 
 use super::port_options::{KindOptions, PolicyOptions};
+use super::ranges;
 use crate::api::{InterfaceInfo, PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use crate::users;
 use control::name::{Name, PortName, SwitchName};
@@ -288,7 +289,7 @@ fn kind(info: &PortInfo) -> String {
 fn vlan(mode: &VlanMode) -> String {
     let list = |vlans: &[VlanId]| match vlans {
         [] => "all".to_owned(),
-        vlans => vlans.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        vlans => ranges::text(&vlans.iter().map(|vlan| vlan.get()).collect::<Vec<_>>()),
     };
     match mode {
         VlanMode::Unaware => "-".into(),

@@ -19,6 +19,17 @@ pub fn numbers(text: &str) -> Result<Vec<u16>, String> {
     Ok(all)
 }
 
+/// Prints a list as people write it: `10-20,30`.
+#[must_use]
+pub fn text(numbers: &[u16]) -> String {
+    let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let parts = runs.filter_map(|run| match (run.first()?, run.last()?) {
+        (first, last) if first == last => Some(first.to_string()),
+        (first, last) => Some(format!("{first}-{last}")),
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +38,7 @@ mod tests {
     fn numbers_and_ranges_make_a_list() {
         assert_eq!(numbers("2,3"), Ok(vec![2, 3]));
         assert_eq!(numbers("0-2, 7"), Ok(vec![0, 1, 2, 7]));
+        assert_eq!(text(&[0, 1, 2, 7, 9, 10]), "0-2,7,9-10");
         for (text, why) in [
             ("", "not a number"),
             ("1-", "not a number"),

@@ -8,7 +8,7 @@ use hyper::Method;
 use crate::api::{Client as Opener, PipeInfo, Status, Stop, Upgrade, Upgraded};
 use control::Client;
 use control::name::SwitchName;
-use control::table::{Table, duration};
+use control::table::{Table, counted, duration};
 use control::{Global, Result};
 
 /// Options of `toklat upgrade`.
@@ -33,13 +33,13 @@ pub struct StopArgs {
 pub fn status(global: &Global) -> Result {
     let status: Status = Client::connect(global)?.get("/v1/status")?;
     let text = format!(
-        "toklat {} runs as process {} in {}, for {}\n{} switches, {} ports; {} of {} descriptors",
+        "toklat {} runs as process {} in {}, for {}\n{}, {}; {} of {} descriptors",
         status.version,
         status.pid,
         status.runtime_dir,
         duration(status.uptime_s),
-        status.switches,
-        status.ports,
+        counted(status.switches as u64, "switch", "es"),
+        counted(status.ports as u64, "port", "s"),
         status.descriptors,
         status.descriptor_limit,
     );

@@ -9,11 +9,11 @@ use port::DropReason;
 
 use super::port::state_name;
 use super::rates::{PortRates, Rates};
-use crate::api::{ApiError, ErrorCode, PortStats, Stats};
+use crate::api::{ApiError, ErrorCode, PortStats, Stats, SwitchInfo};
 use control::Client;
 use control::name::Name;
 use control::table::{Table, bps, bytes, count, pps, scaled};
-use control::{Global, Result};
+use control::{Global, Result, UsageError};
 
 /// Options of `toklat stats`.
 #[derive(Debug, Args)]
@@ -66,6 +66,12 @@ pub fn read(client: &mut Client, name: Option<&Name>) -> Result<Stats> {
 /// If the daemon does not run or goes away, or there is no such switch or port.
 pub fn run(args: &StatsArgs, global: &Global) -> Result {
     let mut client = Client::connect(global)?;
+    if let (Some(Name::Switch(name)), Some(_)) = (&args.name, args.watch)
+        && name.as_str().parse::<f64>().is_ok()
+        && !client.get::<Vec<SwitchInfo>>("/v1/switches")?.iter().any(|s| s.name == name.as_str())
+    {
+        return Err(UsageError("seconds are written with =, as in --watch=1").into());
+    }
     let stats = read(&mut client, args.name.as_ref())?;
     if let Some(interval) = args.watch {
         return watch(args, global, &mut client, stats, interval);
@@ -79,6 +85,10 @@ pub fn run(args: &StatsArgs, global: &Global) -> Result {
     }
 }
 
+/// The columns' widths for names and numbers of usual lengths, so that they keep their places from
+/// the first table on.
+const WIDTHS: [usize; 9] = [9, 9, 9, 9, 9, 5, 5, 8, 9];
+
 /// With `--json` prints one object of counters a line, otherwise a table of rates each time.
 fn watch(
     args: &StatsArgs,
@@ -87,7 +97,7 @@ fn watch(
     mut old: Stats,
     interval: Duration,
 ) -> Result {
-    let mut widths = Vec::new();
+    let mut widths = WIDTHS.to_vec();
     loop {
         if global.json {
             let mut line = serde_json::to_vec(&old)?;
@@ -281,7 +291,7 @@ mod tests {
         let (mut old, new) = (stats(1, &["p1", "p2"], 0), stats(2, &["p1", "p2"], 64_000));
         old.switches[0].ports[1] = new.switches[0].ports[1].clone();
         let rates = Rates::between(&old, &new);
-        let mut widths = Vec::new();
+        let mut widths = WIDTHS.to_vec();
         let text = rates_text(&rates, true, &mut widths);
         let words: Vec<&str> = text.lines().flat_map(str::split_whitespace).collect();
         let header = "PORT IN OUT BATCH KICKS WAKE-UPS DROPPED REASONS";
@@ -292,8 +302,10 @@ mod tests {
         assert_eq!(rates_text(&rates, false, &mut widths).lines().count(), 4);
         // The columns keep their places when the content gets shorter.
         let quiet = rates_text(&Rates::default(), true, &mut widths);
+        let first = rates_text(&Rates::default(), true, &mut WIDTHS.to_vec());
         let place = |text: &str| text.find("REASONS");
         assert_eq!(place(&quiet), place(&text), "{quiet}{text}");
+        assert_eq!(place(&first), place(&text), "{first}{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::users::{self, UserId};
 use control::Client;
 use control::name::SwitchName;
 use control::table::Table;
-use control::{Global, Result};
+use control::{Global, Result, UsageError};
 
 /// What can be done with switches.
 #[derive(Debug, Subcommand)]
@@ -188,23 +188,29 @@ impl SwitchCommand {
     /// Does it.
     ///
     /// # Errors
-    /// If the daemon does not run or refuses.
+    /// If the daemon does not run or refuses, or if nothing is to be changed.
     pub fn run(self, global: &Global) -> Result {
-        let mut client = Client::connect(global)?;
         match self {
             Self::Add { name, settings, fixed } => {
                 let mut body = settings.patch();
                 body.extend(fixed.patch());
                 body.insert("name".into(), name.as_str().into());
-                let info: SwitchInfo = client.send(Method::POST, "/v1/switches", &body)?;
+                let info: SwitchInfo =
+                    Client::connect(global)?.send(Method::POST, "/v1/switches", &body)?;
                 global.print_done(&info, &format!("added {name}"))
             }
             Self::Set { name, settings } => {
+                let patch = settings.patch();
+                if patch.is_empty() {
+                    let nothing = "nothing to change; see toklat switch set --help";
+                    return Err(UsageError(nothing).into());
+                }
                 let info: SwitchInfo =
-                    client.send(Method::PATCH, &name.path(), &settings.patch())?;
+                    Client::connect(global)?.send(Method::PATCH, &name.path(), &patch)?;
                 global.print_done(&info, &format!("changed {name}"))
             }
             Self::Rm { names } => {
+                let mut client = Client::connect(global)?;
                 for name in names {
                     client.delete(&name.path())?;
                     global.print_removed(&name)?;
@@ -212,6 +218,7 @@ impl SwitchCommand {
                 Ok(())
             }
             Self::Show { name } => {
+                let mut client = Client::connect(global)?;
                 let switches: Vec<SwitchInfo> = match name {
                     Some(name) => vec![client.get(&name.path())?],
                     None => client.get("/v1/switches")?,

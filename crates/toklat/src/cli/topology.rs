@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use hyper::Method;
 
@@ -12,7 +12,7 @@ use crate::daemon::apply::name_of;
 use crate::daemon::file::parse;
 use control::Client;
 use control::print_json;
-use control::table::Table;
+use control::table::{Table, counted};
 use control::{Global, Result};
 
 /// Options of `toklat apply`.
@@ -44,8 +44,8 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
     if args.check {
         let ports: usize = topology.switch.values().map(|switch| switch.port.len()).sum();
         let switches = topology.switch.len();
-        let done =
-            format!("good: {}, {}", count(switches, "switch", "es"), count(ports, "port", "s"));
+        let switches = counted(switches as u64, "switch", "es");
+        let done = format!("good: {switches}, {}", counted(ports as u64, "port", "s"));
         return global.print_done(&topology, &done);
     }
     let mut client = Client::connect(global)?;
@@ -60,10 +60,6 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
     }
     let applied = put(args.prune, args.dry_run)?;
     global.print_list(&applied, || table(&applied), "nothing to change")
-}
-
-fn count(n: usize, what: &str, plural: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { plural })
 }
 
 /// Asks the user to confirm changes that take away ports in use.
@@ -111,10 +107,14 @@ pub fn read(file: &Path) -> Result<Topology> {
     if file == Path::new("-") {
         std::io::stdin().read_to_string(&mut text).context("Cannot read standard input")?;
     } else {
-        text = std::fs::read_to_string(file)
-            .with_context(|| format!("Cannot read {}", file.display()))?;
+        text = std::fs::read_to_string(file).map_err(|error| {
+            let remedy = "name a topology file, or - for standard input";
+            anyhow!("Cannot read {}: {error}; {remedy}", file.display())
+        })?;
     }
-    parse(&text).with_context(|| format!("In {}", file.display()))
+    let name =
+        if file == Path::new("-") { "standard input".into() } else { file.to_string_lossy() };
+    parse(&text).with_context(|| format!("In {name}"))
 }
 
 /// Prints the topology as a file for `toklat apply`.

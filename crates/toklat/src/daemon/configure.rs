@@ -13,6 +13,7 @@ use topology::{
 };
 
 use super::change::check_cpus;
+use super::mistake;
 use super::open::Written;
 use super::sflow;
 use super::shape;
@@ -311,24 +312,32 @@ fn configured_switch<'t>(
     name: &str,
     runs: bool,
 ) -> Result<&'t SwitchSpec, ApiError> {
-    topology.switch.get(name).ok_or_else(|| not_configured(name, runs))
+    topology.switch.get(name).ok_or_else(|| not_configured(topology, name, runs))
 }
 
 pub(super) fn spec_of<'t>(
     topology: &'t mut Topology,
     name: &str,
 ) -> Result<&'t mut SwitchSpec, ApiError> {
-    topology.switch.get_mut(name).ok_or_else(|| not_configured(name, false))
+    if !topology.switch.contains_key(name) {
+        return Err(not_configured(topology, name, false));
+    }
+    topology.switch.get_mut(name).ok_or_else(|| not_configured(&Topology::default(), name, false))
 }
 
-fn not_configured(name: &str, runs: bool) -> ApiError {
+fn not_configured(topology: &Topology, name: &str, runs: bool) -> ApiError {
     if runs {
         let reason = format!("{name} is there only as long as programs have ports of it open");
         let remedy = format!("keep it: toklat switch add {name}; then repeat the command");
         return ApiError::new(ErrorCode::NotFound, reason, remedy);
     }
     let reason = format!("No switch {name} is configured");
-    ApiError::new(ErrorCode::NotFound, reason, format!("add it: toklat switch add {name}"))
+    let add = format!("toklat switch add {name}");
+    let remedy = match mistake::nearest(name, topology.switch.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean {near}? Otherwise add it: {add}"),
+        None => format!("add it: {add}"),
+    };
+    ApiError::new(ErrorCode::NotFound, reason, remedy)
 }
 
 /// Checks that no other port claims the same resource as this one.

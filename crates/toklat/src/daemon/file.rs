@@ -30,8 +30,10 @@ pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
 /// # Errors
 /// Says what is wrong, and where.
 pub fn parse(text: &str) -> Result<Topology, ApiError> {
-    let wrong =
-        |error: toml::de::Error| bad(error.to_string().trim_end(), "correct the topology file");
+    let wrong = |error: toml::de::Error| {
+        let words = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        bad(format!("{}{words}", line(text, error.span())), "correct the topology file")
+    };
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;
     if table.is_empty() {
         // A truncated file, or a pipe from a command that failed.
@@ -47,6 +49,12 @@ pub fn parse(text: &str) -> Result<Topology, ApiError> {
     super::shape::check(&given, &read)?;
     topology::check(&read)?;
     Ok(read)
+}
+
+/// `line 3: `: where a mistake begins, if that is known.
+fn line(text: &str, place: Option<std::ops::Range<usize>>) -> String {
+    let before = place.and_then(|place| text.get(..place.start));
+    before.map_or_else(String::new, |before| format!("line {}: ", before.matches('\n').count() + 1))
 }
 
 #[cfg(test)]

@@ -12,6 +12,12 @@ use crate::api::{PortSpec, SwitchSpec};
 /// type: ...`.
 #[must_use]
 pub fn find(table: &toml::Table) -> Option<String> {
+    if let Some(key) = table.keys().find(|key| !TABLES.contains(&key.as_str())) {
+        let near = nearest(key, TABLES.into_iter());
+        let meant = near.map_or_else(String::new, |near| format!(" Did you mean {near}?"));
+        let known = TABLES.join(", ");
+        return Some(format!("{key}: there is no such table.{meant} There are: {known}"));
+    }
     let switches = table.get("switch")?.as_table()?;
     switches.iter().find_map(|(name, spec)| {
         let spec = spec.as_table()?;
@@ -27,6 +33,9 @@ pub fn find(table: &toml::Table) -> Option<String> {
         in_settings::<SwitchSpec>(&format!("switch.{name}"), &own).or(in_ports)
     })
 }
+
+/// What a topology file consists of.
+const TABLES: [&str; 3] = ["switch", "quota", "evpn"];
 
 /// Settings that are left out of the output while they have the default.
 const OMITTED: [&str; 5] =
@@ -75,7 +84,11 @@ pub fn distance(a: &str, b: &str) -> usize {
 /// The known word closest to what was written, if one is close.
 #[must_use]
 pub fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let most = if written.len() > 4 { 2 } else { 1 };
+    let most = match written.len() {
+        0..=1 => 0,
+        2..=4 => 1,
+        _ => 2,
+    };
     known
         .map(|word| (distance(word, written), word))
         .filter(|(n, _)| *n <= most)
@@ -90,6 +103,7 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_its_setting_and_what_there_is() {
         for (text, said) in [
+            ("[swich.v]", "swich: there is no such table. Did you mean switch?"),
             ("[switch.v]\nbatch = 'x'", "switch.v.batch: invalid type: string \"x\""),
             ("[switch.v]\nidle = 'never'", "switch.v.idle: unknown variant `never`"),
             ("[switch.v.port.p]\nlosslesss = true", "Did you mean lossless?"),
@@ -118,5 +132,6 @@ mod tests {
         assert_eq!(nearest("vael0", ["vale0", "lab"].into_iter()), Some("vale0"));
         assert_eq!(nearest("vm1", ["vale0", "vm"].into_iter()), Some("vm"));
         assert_eq!(nearest("other", ["vale0"].into_iter()), None);
+        assert_eq!(nearest("1", ["w"].into_iter()), None);
     }
 }

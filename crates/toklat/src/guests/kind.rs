@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use frame::OffloadSet;
 use guest::{OTHER_DESCRIPTORS, Order, Passed, Place};
 use jail::cell::{Cell, Program};
@@ -54,8 +54,10 @@ impl Kind {
             kept.filter_map(|name| Some((name, std::env::var(name).ok()?))).collect();
         let environment: Vec<(&str, &str)> =
             kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let program = Program::new(&path, &args, &environment)
-            .with_context(|| format!("{name}: cannot open the program {}", path.display()))?;
+        let program = Program::new(&path, &args, &environment).map_err(|error| {
+            let remedy = "name a file, or one that is built in: toklat guest programs";
+            anyhow!("{name}: cannot open the program {}: {error}; {remedy}", path.display())
+        })?;
         let copies = spec.count > spec.threads;
         let cell = Cell {
             memory: Some(spec.memory),

@@ -153,11 +153,22 @@ pub struct End {
     /// In words.
     pub how: String,
     pub success: bool,
+    /// The daemon refused its port.
+    pub refused: bool,
 }
 
 impl End {
     pub fn failed(how: impl Into<String>) -> Self {
-        Self { how: how.into(), success: false }
+        Self { how: how.into(), success: false, refused: false }
+    }
+
+    /// It could not be started.
+    pub fn not_started(error: &anyhow::Error) -> Self {
+        let refused = |cause: &(dyn std::error::Error + 'static)| {
+            matches!(cause.downcast_ref(), Some(netring::OpenError::Refused { .. }))
+        };
+        let refused = error.chain().any(refused);
+        Self { how: format!("{error:#}"), success: false, refused }
     }
 }
 
@@ -173,7 +184,9 @@ pub fn collect(pidfd: BorrowedFd<'_>, said: &Said) -> Option<End> {
         (Some(0), _) if !said.up => {
             End::failed(own.unwrap_or_else(|| "ended before it served".to_owned()))
         }
-        (Some(0), _) => End { how: own.unwrap_or_else(|| "ended".into()), success: true },
+        (Some(0), _) => {
+            End { how: own.unwrap_or_else(|| "ended".into()), success: true, refused: false }
+        }
         (Some(code), _) => End::failed(own.unwrap_or_else(|| format!("ended with status {code}"))),
         (_, Some(signal)) => {
             End::failed(own.unwrap_or_else(|| format!("killed by signal {signal}")))

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,8 +45,12 @@ impl Listener {
         let path = home.join(format!("{}.sock", std::process::id()));
         // Of a process that had this number before.
         let _ = std::fs::remove_file(&path);
-        let socket = UnixListener::bind(&path)
-            .with_context(|| format!("Cannot listen at {}", path.display()))?;
+        let bound = UnixListener::bind(&path).or_else(|error| {
+            // A manager that ended just now removed the empty directory.
+            std::fs::DirBuilder::new().mode(0o700).create(home).map_err(|_| error)?;
+            UnixListener::bind(&path)
+        });
+        let socket = bound.with_context(|| format!("Cannot listen at {}", path.display()))?;
         socket.set_nonblocking(true)?;
         Ok(Self { socket, path })
     }
@@ -70,6 +75,8 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        // It stays if it holds logs, or the sockets of others.
+        self.path.parent().map(std::fs::remove_dir);
     }
 }
 

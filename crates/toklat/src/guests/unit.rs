@@ -140,11 +140,13 @@ impl Unit {
     pub fn ended(&mut self, end: End, restart: Restart, now: Instant) -> Option<Duration> {
         let served = self.state == State::Running && now.duration_since(self.since) >= HEALTHY;
         self.failures = if served { 0 } else { self.failures };
+        // What the command asks for cannot be; later refusals may pass, as a switch may come back.
+        let mistaken = end.refused && self.restarts == 0 && self.start_us.is_none();
         self.process = None;
         self.last_end = Some(if self.stopped { "stopped".to_owned() } else { end.how });
         self.turn += 1;
         let again = match restart {
-            _ if self.stopped => false,
+            _ if self.stopped || mistaken => false,
             Restart::Never => false,
             Restart::OnFailure => !end.success,
             Restart::Always => true,
@@ -209,12 +211,17 @@ mod tests {
     #[test]
     fn a_guest_is_started_again_only_when_its_policy_says_so() {
         let now = Instant::now();
-        let good = || End { how: "ended".into(), success: true };
+        let good = || End { how: "ended".into(), success: true, refused: false };
         let again = |end: End, restart| unit().ended(end, restart, now).is_some();
         assert!(!again(End::failed("x"), Restart::Never));
         assert!(!again(good(), Restart::OnFailure));
         assert!(again(End::failed("x"), Restart::OnFailure));
         assert!(again(good(), Restart::Always));
+        let refused = || End { refused: true, ..End::failed("no such switch") };
+        assert!(!again(refused(), Restart::Always));
+        let mut served = unit();
+        served.is_up(now);
+        assert!(served.ended(refused(), Restart::OnFailure, now).is_some());
         let mut stopped = unit();
         stopped.stopped = true;
         assert_eq!(stopped.ended(End::failed("x"), Restart::Always, now), None);

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netring::{Open, Pages, Port};
@@ -272,13 +274,38 @@ impl Drop for Daemon {
 pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
     let wanted = format!("{variable}={}", dir.display());
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-    })
-    .filter_map(Pid::from_raw)
-    .collect()
+    let pids: Vec<i32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let rest = Arc::new(Mutex::new(pids.into_iter()));
+    let mut found = Vec::new();
+    loop {
+        let (sender, environments) = channel();
+        let pids = Arc::clone(&rest);
+        std::thread::spawn(move || {
+            let next = || pids.lock().unwrap().next();
+            while let Some(pid) = next() {
+                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                if sender.send((pid, environment)).is_err() {
+                    break;
+                }
+            }
+        });
+        // The kernel lets readers wait for a process that waits for a file system of another test:
+        // that one is passed over, by another thread.
+        let ended = loop {
+            match environments.recv_timeout(Duration::from_secs(2)) {
+                Ok((pid, environment)) => {
+                    let mut variables = environment.split(|byte| *byte == 0);
+                    if variables.any(|variable| variable == wanted.as_bytes()) {
+                        found.extend(Pid::from_raw(pid));
+                    }
+                }
+                Err(error) => break error == RecvTimeoutError::Disconnected,
+            }
+        };
+        if ended {
+            return found;
+        }
+    }
 }
 
 /// The processes that have something in this directory open: a routing daemon has no environment.

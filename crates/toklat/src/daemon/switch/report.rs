@@ -4,6 +4,7 @@ use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
 use dataplane::state::State;
 use dataplane::user::Standing;
+use fabric::VlanMode;
 use frame::{Mac, VlanId};
 
 use super::super::open;
@@ -12,6 +13,37 @@ use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
 use crate::api::{ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo};
+
+/// The VLAN of an address that is added at a port of this mode: the given one or the port's own.
+///
+/// # Errors
+/// No frame to the port is in this VLAN, or the port has several.
+fn vlan_of(port: &str, mode: &VlanMode, given: Option<VlanId>) -> Result<Option<VlanId>, ApiError> {
+    let bad =
+        |reason: String, remedy: &str| Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
+    match (mode, given) {
+        (VlanMode::Unaware, None) => Ok(None),
+        (VlanMode::Unaware, Some(vlan)) => bad(
+            format!("{port} is in no VLAN, so that no frame to it is in VLAN {vlan}"),
+            "leave --vlan out, or make the port a member: toklat port set --vlan-access",
+        ),
+        (VlanMode::Access(own), None) => Ok(Some(*own)),
+        (VlanMode::Access(own), Some(vlan)) if *own != vlan => {
+            bad(format!("{port} is in VLAN {own}, not in {vlan}"), "leave --vlan out")
+        }
+        (VlanMode::Trunk { allowed, .. }, Some(vlan))
+            if !allowed.is_empty() && !allowed.contains(&vlan) =>
+        {
+            let remedy = "see toklat port show, and toklat port set --vlan-trunk";
+            bad(format!("{port} is not in VLAN {vlan}"), remedy)
+        }
+        (VlanMode::Trunk { native: None, .. }, None) => {
+            bad(format!("{port} is in several VLANs"), "say which the address is in: --vlan")
+        }
+        (VlanMode::Trunk { native, .. }, None) => Ok(*native),
+        (_, given) => Ok(given),
+    }
+}
 
 impl Switch {
     /// Forgets learned addresses.
@@ -26,10 +58,13 @@ impl Switch {
     /// Adds a permanent address.
     ///
     /// # Errors
-    /// There is no such port, no room, or no data process runs.
+    /// There is no such port, it is not in this VLAN, there is no room, or no data process runs.
     pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
-        let port = self.port(&entry.port)?.id;
-        self.command_unrecorded(&Command::AddFdb { mac: entry.mac, vlan: entry.vlan, port }).await
+        let port = self.port(&entry.port)?;
+        let name = format!("{}:{}", self.name, entry.port);
+        let vlan = vlan_of(&name, &port.spec.policy.vlan, entry.vlan)?;
+        let port = port.id;
+        self.command_unrecorded(&Command::AddFdb { mac: entry.mac, vlan, port }).await
     }
 
     /// Removes an address.
@@ -40,10 +75,19 @@ impl Switch {
         let done = self.command_unrecorded(&Command::DeleteFdb { mac, vlan }).await;
         let now = port::Nanos(monotonic_ns());
         done.map_err(|error| {
-            let knows =
-                self.view.fdb(now).iter().any(|entry| (entry.mac, entry.vlan) == (mac, vlan));
-            let code = if knows { error.code } else { ErrorCode::NotFound };
-            ApiError { code, ..error }
+            let entries = self.view.fdb(now);
+            let mut of_mac = entries.iter().filter(|entry| entry.mac == mac);
+            let code = match of_mac.clone().any(|entry| entry.vlan == vlan) {
+                true => error.code,
+                false => ErrorCode::NotFound,
+            };
+            match of_mac.find_map(|entry| entry.vlan.filter(|other| Some(*other) != vlan)) {
+                Some(other) if code == ErrorCode::NotFound => {
+                    let reason = format!("{mac} is in the table in VLAN {other} only");
+                    ApiError::new(code, reason, format!("name it: --vlan {other}"))
+                }
+                _ => ApiError { code, ..error },
+            }
         })
     }
 

@@ -42,7 +42,7 @@ impl Manager {
                     kind.copying.push_back(next);
                     self.watch(next);
                 }
-                Err(error) => self.ended(next, End::failed(format!("{error:#}"))),
+                Err(error) => self.ended(next, End::not_started(&error)),
             }
         }
     }

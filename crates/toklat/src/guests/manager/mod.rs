@@ -286,7 +286,7 @@ impl Manager {
                 unit.process = Some(process);
                 self.watch(index);
             }
-            Err(error) => self.ended(index, End::failed(format!("{error:#}"))),
+            Err(error) => self.ended(index, End::not_started(&error)),
         }
     }
 
