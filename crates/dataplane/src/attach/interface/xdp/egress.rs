@@ -1,13 +1,14 @@
 //! Frames from the switch to an interface: copied into UMEM, and sent by one call for a batch.
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
     Offload, OffloadSet, Software,
 };
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shmem::{Mapping, Shared};
@@ -23,19 +24,68 @@ const CHECKSUM: u64 = 1 << 1;
 /// Most calls for a batch: the kernel sends up to 32 frames with each.
 const CALLS: usize = 8;
 
+/// What the kernel has left in a transmit ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing that needs a call.
+    Nothing,
+    /// Frames that another call sends.
+    More,
+    /// Frames of an interface that is down or gone. Calls are vain until it is up.
+    Refused,
+}
+
+/// The [`Left`] of a queue, which wakes the home worker when it begins to matter.
+#[derive(Debug)]
+pub(super) struct Behind {
+    /// # Protocol: `Behind.left`
+    /// - Writer: holder of the egress lock
+    /// - Reader: home worker
+    /// - Ordering: relaxed: the home worker takes the lock before it looks at the ring, and a write
+    ///   to the eventfd follows the store
+    /// - Without it: frames wait for the next batch
+    /// - Shown by: `toklat` tests `interface`
+    left: AtomicU8,
+    /// Readable after the first frame that was left.
+    bell: OwnedFd,
+}
+
+impl Behind {
+    /// Nothing is left.
+    pub fn new() -> rustix::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { left: AtomicU8::new(Left::Nothing as u8), bell })
+    }
+
+    fn note(&self, left: Left) {
+        let before = self.left();
+        self.left.store(left as u8, Ordering::Relaxed);
+        if before == Left::Nothing && left != Left::Nothing {
+            turn::signal(self.bell.as_fd());
+        }
+    }
+
+    /// What was noted last.
+    pub fn left(&self) -> Left {
+        match self.left.load(Ordering::Relaxed) {
+            0 => Left::Nothing,
+            1 => Left::More,
+            _ => Left::Refused,
+        }
+    }
+
+    /// The descriptor that becomes readable.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
 /// A queue of an interface, as the switch calls it.
 pub(super) struct XdpEgress {
     pub socket: Arc<OwnedFd>,
     pub takes: OffloadSet,
-    /// The kernel has not taken all frames of the transmit ring.
-    ///
-    /// # Protocol: `XdpEgress.behind`
-    /// - Writer: holder of the egress lock
-    /// - Reader: home worker
-    /// - Ordering: relaxed: the home worker takes the lock before it looks at the ring
-    /// - Without it: frames wait for the next batch
-    /// - Shown by: `toklat` tests `interface`
-    pub behind: Arc<AtomicBool>,
+    /// Which frames of the transmit ring the kernel has not taken.
+    pub behind: Arc<Behind>,
     pub sending: Mutex<Sending>,
 }
 
@@ -119,19 +169,20 @@ impl Sending {
         WITH_METADATA
     }
 
-    /// Has the kernel send what waits. Returns true if some of it still waits for a call.
-    fn send(&mut self, socket: &OwnedFd) -> bool {
+    /// Has the kernel send what waits. Returns what still waits for a call.
+    fn send(&mut self, socket: &OwnedFd) -> Left {
         for _ in 0..CALLS {
             if self.transmit.waiting() == 0 || !self.transmit.needs_wakeup() {
-                return false;
+                return Left::Nothing;
             }
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => self.reclaim(),
-                // The interface is down or has no room. Frames stay where they are.
+                Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => return Left::Refused,
+                // The interface has no room. Frames stay where they are.
                 Err(_) => break,
             }
         }
-        self.transmit.waiting() > 0
+        if self.transmit.waiting() > 0 { Left::More } else { Left::Nothing }
     }
 }
 
@@ -140,7 +191,7 @@ impl XdpEgress {
     pub fn catch_up(&self) {
         let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         sending.reclaim();
-        self.behind.store(sending.send(&self.socket), Ordering::Relaxed);
+        self.behind.note(sending.send(&self.socket));
     }
 }
 
@@ -160,8 +211,7 @@ impl Egress for XdpEgress {
             }
         }
         sending.transmit.written();
-        let behind = sending.send(&self.socket);
-        self.behind.store(behind, Ordering::Relaxed);
+        self.behind.note(sending.send(&self.socket));
         Delivered { finished }
     }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use rustix::net::RecvFlags;
@@ -11,11 +10,13 @@ use shmem::{Mapping, Shared};
 use turn::attach::{Attended, Source};
 
 use super::super::Umem;
-use super::egress::XdpEgress;
+use super::egress::{Left, XdpEgress};
 use super::ring::Ring;
 
 /// For how long frames that the kernel did not take wait for the next attempt.
 const LATER_NS: u64 = 100_000;
+/// The same while the interface is down.
+const REFUSED_NS: u64 = 100 * Nanos::MILLI;
 
 /// A queue of an interface.
 pub(super) struct XdpIngress {
@@ -121,13 +122,13 @@ pub(super) struct XdpSource {
 }
 
 impl XdpSource {
-    fn is_behind(&self) -> bool {
-        self.queues.iter().any(|(_, egress)| egress.behind.load(Ordering::Relaxed))
+    fn has_left(&self, left: Left) -> bool {
+        self.queues.iter().any(|(_, egress)| egress.behind.left() == left)
     }
 
     fn catch_up(&self) {
         for (_, egress) in &self.queues {
-            if egress.behind.load(Ordering::Relaxed) {
+            if egress.behind.left() != Left::Nothing {
                 egress.catch_up();
             }
         }
@@ -144,7 +145,8 @@ impl Source for XdpSource {
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.queues.iter().map(|(queue, _)| queue.socket.as_fd()).collect()
+        let queues = self.queues.iter();
+        queues.flat_map(|(queue, egress)| [queue.socket.as_fd(), egress.behind.bell()]).collect()
     }
 
     fn attends(&self) -> bool {
@@ -160,6 +162,11 @@ impl Source for XdpSource {
         for (queue, _) in &mut self.queues {
             let _ = queue.settle(now);
         }
-        self.is_behind() || self.queues.iter().any(|(queue, _)| queue.receive.ready() > 0)
+        self.has_left(Left::More) || self.queues.iter().any(|(queue, _)| queue.receive.ready() > 0)
+    }
+
+    fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        // No descriptor says that an interface is up again.
+        self.has_left(Left::Refused).then_some(now + REFUSED_NS)
     }
 }

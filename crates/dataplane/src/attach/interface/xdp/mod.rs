@@ -17,7 +17,6 @@ mod ingress;
 mod ring;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use port::OffloadSet;
@@ -25,7 +24,7 @@ use shmem::{Mapping, Memfd};
 use turn::attach::{AttachError, Attached, Bells, Exit};
 use turn::state::PortState;
 
-use self::egress::{Sending, XdpEgress};
+use self::egress::{Behind, Sending, XdpEgress};
 use self::ingress::{XdpIngress, XdpSource};
 use self::ring::{Entry, Ring};
 use super::Umem;
@@ -71,7 +70,10 @@ pub(super) fn attach(
         if memory.len() < 2 * half {
             return Err(wrong());
         }
-        let (socket, behind) = (Arc::new(socket), Arc::new(AtomicBool::new(false)));
+        let behind = Behind::new().map_err(|_| AttachError::Descriptors {
+            expected: "a descriptor to spare for an eventfd",
+        })?;
+        let (socket, behind) = (Arc::new(socket), Arc::new(behind));
         let sending =
             Mutex::new(Sending::new(egress, umem, Arc::clone(&memory), transmit, completion));
         let takes = OffloadSet { checksum: umem.checksum, ..OffloadSet::NONE };
