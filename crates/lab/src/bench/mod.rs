@@ -6,6 +6,7 @@
 
 mod broadcast;
 mod calls;
+mod cards;
 mod figure;
 mod guests;
 mod inline;
@@ -42,7 +43,8 @@ pub enum BenchCommand {
     Switch(RowsArgs),
     /// Measure virtual machines: vhost-user ports, Linux guests
     Vm(RowsArgs),
-    /// Measure unmodified netmap and libpcap programs under `toklat run`
+    /// Measure unmodified netmap and libpcap programs under `toklat run`, Python, and interfaces as
+    /// ports
     Netmap(RowsArgs),
     /// Measure emulated network cards: models, drivers, Linux guests
     Nic(RowsArgs),
@@ -79,7 +81,7 @@ impl BenchCommand {
     pub fn run(&self, global: &Global) -> Result {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
-            Self::Netmap(args) => args.run(&[netmap::ROWS], global),
+            Self::Netmap(args) => args.run(&[netmap::ROWS, cards::ROWS], global),
             Self::Guest(args) => args.run(&[stacks_rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {

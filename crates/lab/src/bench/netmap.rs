@@ -11,6 +11,7 @@ use super::lab::Lab;
 use super::peer::Peer;
 use super::pipe;
 use super::rows::{Row, less, more};
+use super::traffic;
 
 const PORTS: &str = "core 0: one thread of one netmap program with both ports, which writes headers, and looks by \
     poll() with no time after each batch; core 1: the switch's worker, polling";
@@ -25,11 +26,21 @@ const CALL: &str = "core 0: the fastest of many runs of 65,536 calls, under the 
 const PCAP: &str = "core 0: one thread of one process that sends by pcap_inject and receives by pcap_dispatch with a \
     filter; core 1: the switch's worker, polling. Peer: the same program on a pair of veth with the system's libpcap";
 
+const PYTHON: &str = "core 0: one Python thread with both ports, batches of 256 as NumPy arrays; it writes headers and \
+    sums a byte of each frame; core 1: the switch's worker, polling. Peer: a Rust client that does the same";
+const MISMATCH: &str = "core 0: receiver, core 1: sender, two threads of one netmap program at a pipe, asleep in poll() \
+    when they have nothing to do; one spends 50 ns a frame and the other 250 (`.sender`: the sender is the faster \
+    one); after a wake-up each looks again after 0, 20 or 100 us at the soonest";
+
 /// The Rust client in the same case.
 const CLIENT: Peer = Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 64, false));
 
 const fn ports_row(id: &'static str, bar: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
     more(id, bar, PORTS, ours, Peer::None)
+}
+
+const fn mismatch_row(id: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
+    more(id, "reported", MISMATCH, ours, Peer::None)
 }
 
 const fn call_row(
@@ -66,15 +77,28 @@ pub const ROWS: &[Row] = &[
     ports_row("netmap.rings.256", "reported", |lab| ports(lab, 64, 64, 256)),
     ports_row("netmap.rings.1024", "reported", |lab| ports(lab, 64, 64, 1024)),
     ports_row("netmap.rings.4096", "reported", |lab| ports(lab, 64, 64, 4096)),
+    mismatch_row("netmap.mismatch.sender.0", |lab| mismatch(lab, FAST_SENDER, 0)),
+    mismatch_row("netmap.mismatch.sender.20", |lab| mismatch(lab, FAST_SENDER, 20)),
+    mismatch_row("netmap.mismatch.sender.100", |lab| mismatch(lab, FAST_SENDER, 100)),
+    mismatch_row("netmap.mismatch.receiver.0", |lab| mismatch(lab, FAST_RECEIVER, 0)),
+    mismatch_row("netmap.mismatch.receiver.20", |lab| mismatch(lab, FAST_RECEIVER, 20)),
+    mismatch_row("netmap.mismatch.receiver.100", |lab| mismatch(lab, FAST_RECEIVER, 100)),
     less("netmap.rtt.sleep", "us", "<= 1.5x UDP", SLEEP, sleeping, Peer::Runner("udp", "rtt")),
     call_row("netmap.interpose.poll", |lab| under(lab, "poll"), |lab| plain(lab, "poll")),
     call_row("netmap.interpose.read", |lab| under(lab, "read"), |lab| plain(lab, "read")),
     call_row("netmap.interpose.close", |lab| under(lab, "close"), |lab| plain(lab, "close")),
+    more(
+        "python.batch.64",
+        "ratio >= 0.5",
+        PYTHON,
+        python,
+        Peer::Toklat("Rust client", client_column),
+    ),
     more("netmap.pcap.64", ">= 10x veth", PCAP, pcap, Peer::Toklat("veth, libpcap", pcap_on_veth)),
 ];
 
 /// A program of `programs/`, compiled at its first use.
-fn program(lab: &Lab, name: &str, option: &str) -> Result<PathBuf> {
+pub(super) fn program(lab: &Lab, name: &str, option: &str) -> Result<PathBuf> {
     let program = lab.dir().join(name);
     if !program.exists() {
         let source = program.with_extension("c");
@@ -88,7 +112,7 @@ fn program(lab: &Lab, name: &str, option: &str) -> Result<PathBuf> {
 }
 
 /// Returns the number that a program prints.
-fn figure(command: &mut Command) -> Result<f64> {
+pub(super) fn figure(command: &mut Command) -> Result<f64> {
     let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
@@ -115,6 +139,17 @@ fn ports(lab: &Lab, len: u32, batch: u32, slots: u32) -> Result<f64> {
 
 fn netmap_pipe(lab: &Lab) -> Result<f64> {
     netmap(lab, POLLED, "pipe", &["p{1", "p}1"])
+}
+
+/// Nanoseconds that a sender and a receiver spend on a frame.
+type Pace = (u32, u32);
+const FAST_SENDER: Pace = (50, 250);
+const FAST_RECEIVER: Pace = (250, 50);
+
+/// Mpps of a pipe whose ends have different speeds, and look at it once in `interval` us.
+fn mismatch(lab: &Lab, pace: Pace, interval: u32) -> Result<f64> {
+    let [send, receive, interval] = [pace.0, pace.1, interval].map(|number| number.to_string());
+    netmap(lab, POLLED, "mismatch", &["p{1", "p}1", &send, &receive, &interval])
 }
 
 fn bridge(lab: &Lab) -> Result<f64> {
@@ -152,5 +187,46 @@ fn pcap_on_veth(lab: &Lab) -> Result<f64> {
         let mut run = Command::new("unshare");
         run.args(["--net", "sh", "-ec", script, "sh"]).arg(program(lab, "pcap", "-lpcap")?);
         figure(run.args(["s", "r", &lab.seconds().to_string()]))
+    })
+}
+
+/// Mpps of Python with NumPy. `TOKLAT_PYTHON` names the interpreter.
+fn python(lab: &Lab) -> Result<f64> {
+    lab.once_missing("python", || {
+        let interpreter = std::env::var_os("TOKLAT_PYTHON").unwrap_or_else(|| "python3".into());
+        let mut imports = Command::new(&interpreter);
+        let imports = imports.args(["-c", "import numpy, toklat"]).output();
+        let there = imports.is_ok_and(|done| done.status.success());
+        ensure!(there, "toklat for Python is missing: pip install ./python numpy");
+        let daemon = lab.daemon(POLLED)?;
+        let mut run = Command::new(interpreter);
+        run.env("TOKLAT_DIR", daemon.dir()).arg(lab.dir().join("batch.py"));
+        figure(run.args(["vale0:gen", "vale0:sink", &lab.seconds().to_string()]))
+    })
+}
+
+/// Mpps of a client that sends batches of 256 and sums a byte of each frame that it receives.
+fn client_column(lab: &Lab) -> Result<f64> {
+    const BATCH: usize = 256;
+    let daemon = lab.daemon(POLLED)?;
+    let (mut generator, mut sink) = isolated::ports(&daemon)?;
+    let header = traffic::header(traffic::SINK, traffic::SOURCE);
+    let (last, time) = (u64::from(header[11]), lab.duration());
+    traffic::on_core(0, move || {
+        traffic::rate(time, || {
+            generator.send(BATCH).fill(BATCH, |window| {
+                window.copy_in(&header);
+                64
+            });
+            generator.flush()?;
+            let (mut frames, mut sum) = (0, 0);
+            for frame in sink.receive(BATCH) {
+                frames += 1;
+                sum += frame.window().read(11).map_or(0, |byte: u8| u64::from(byte));
+            }
+            sink.flush()?;
+            ensure!(sum == frames * last, "a frame arrived that was not sent so");
+            Ok(frames)
+        })
     })
 }

@@ -42,6 +42,8 @@ const FILES: &[(&str, &str)] = &[
     ("pcap.c", include_str!("programs/pcap.c")),
     ("rtt.c", include_str!("programs/rtt.c")),
     ("udp.c", include_str!("programs/udp.c")),
+    ("batch.py", include_str!("programs/batch.py")),
+    ("xdp.c", include_str!("programs/xdp.c")),
 ];
 
 impl Peer {

@@ -11,13 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::lab::Lab;
 
 /// Two namespaces with an interface each, and one with the bridge between them; removed on drop.
-struct Hosts {
+pub(super) struct Hosts {
     name: String,
     algorithm: String,
 }
 
 /// A program that ends with the measurement.
-struct Running(Child);
+pub(super) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -26,7 +26,8 @@ impl Drop for Running {
     }
 }
 
-fn done(command: &mut Command) -> Result<Output> {
+/// Runs a command to its end.
+pub(super) fn done(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{name} is missing"))?;
@@ -41,7 +42,7 @@ fn ip(words: &str) -> Result<Output> {
 
 impl Hosts {
     /// Hosts 10.9.0.1 and 10.9.0.2, with offloads or without. They use cubic, as the guests do.
-    fn new(offloads: bool) -> Result<Self> {
+    pub(super) fn new(offloads: bool) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "network namespaces are root's to make");
         let name = format!("toklat-peer-{}", std::process::id());
         let mut hosts = Self { name: name.clone(), algorithm: String::new() };
@@ -70,15 +71,24 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// Removes the bridge. Interfaces a0 and b0 of the returned namespace are left, each of which
+    /// leads to a host.
+    pub(super) fn without_bridge(&self) -> Result<String> {
+        let between = format!("{}-br", self.name);
+        ip(&format!("-n {between} link del br0"))?;
+        Ok(between)
+    }
+
     /// A command in a namespace.
-    fn run(&self, end: &str, words: &str) -> Command {
+    pub(super) fn run(&self, end: &str, words: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &format!("{}-{end}", self.name)]);
         command.args(words.split(' ')).stdin(Stdio::null());
         command
     }
 
-    fn start(&self, end: &str, words: &str) -> Result<Running> {
+    /// Starts a command in a namespace.
+    pub(super) fn start(&self, end: &str, words: &str) -> Result<Running> {
         let mut command = self.run(end, words);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let child = parent_death::signal(&mut command, Signal::TERM).spawn()?;
@@ -154,7 +164,7 @@ fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
 }
 
 /// Length of a peer's run in whole seconds.
-fn time(lab: &Lab) -> u64 {
+pub(super) fn time(lab: &Lab) -> u64 {
     if lab.seconds() < 0.5 { 1 } else { 2 }
 }
 

@@ -4,6 +4,8 @@
  *   ports SEND RECEIVE LEN BATCH SLOTS   Mpps from one port to another, both in one thread on core 0
  *   pipe  SEND RECEIVE                   Mpps of 64-byte slots, sender on core 1, receiver on core 0; no buffer is touched
  *   bridge A-IN A-OUT B-IN B-OUT         Mpps through two pipes in one thread on core 0, which swaps buffers between them
+ *   mismatch SEND RECEIVE S R I          Mpps of a pipe, sender on core 1, receiver on core 0, which spend S and R ns on a frame,
+ *                                        sleep in poll(), and look again I us after they woke at the soonest
  *   rtt   ASK ANSWER                     median round trip in us of two threads asleep in poll(), cores 0 and 1
  *   poll | read | close                  ns of a call on another descriptor
  */
@@ -149,6 +151,72 @@ static void pipes(char **name)
 	CHECK(pthread_join(far, NULL) == 0);
 }
 
+static int pace[2];
+static double interval;
+
+static void spend(double ns)
+{
+	for (double until = now() + ns * 1e-9; now() < until;)
+		;
+}
+
+/* Sleeps until there are slots, and until the interval since the thread woke is over. */
+static void doze(struct nm *d, short events)
+{
+	static _Thread_local double woke;
+	struct pollfd p = { .fd = d->fd, .events = events };
+	CHECK(poll(&p, 1, 100) >= 0 && !(p.revents & POLLERR));
+	double early = woke + interval - now();
+	if (early > 0)
+		nanosleep(&(struct timespec){ .tv_nsec = early * 1e9 }, NULL);
+	woke = now();
+}
+
+static void *produce_at_pace(void *unused)
+{
+	pin(1);
+	while (!stop) {
+		uint32_t n = send_batch(&a, 1, 0, len, batch);
+		spend(n * pace[0]);
+		if (n)
+			look(&a, POLLOUT);
+		else
+			doze(&a, POLLOUT);
+	}
+	return unused;
+}
+
+static uint64_t turn_at_pace(void)
+{
+	struct nm_ring *r = nm_rx(&b, 0);
+	uint32_t n = nm_space(r);
+	n = n < batch ? n : batch;
+	if (!n) {
+		doze(&b, POLLIN);
+		return 0;
+	}
+	spend(n * pace[1]);
+	for (uint32_t i = 0; i < n; i++)
+		r->head = r->cur = nm_next(r, r->head);
+	look(&b, POLLIN);
+	return n;
+}
+
+static void mismatch(char **name)
+{
+	pthread_t far;
+	pin(0);
+	pace[0] = atoi(name[2]);
+	pace[1] = atoi(name[3]);
+	interval = atoi(name[4]) * 1e-6;
+	a = nm_port(name[0]);
+	b = nm_port(name[1]);
+	CHECK(pthread_create(&far, NULL, produce_at_pace, NULL) == 0);
+	rate(turn_at_pace);
+	stop = 1;
+	CHECK(pthread_join(far, NULL) == 0);
+}
+
 /* Swaps the buffers of what arrived with those of free slots. */
 static void swap(struct nm *from, struct nm *to)
 {
@@ -282,6 +350,8 @@ int main(int argc, char **argv)
 		pipes(argv + 3);
 	else if (!strcmp(mode, "bridge") && argc == 7)
 		bridge(argv + 3);
+	else if (!strcmp(mode, "mismatch") && argc == 8)
+		mismatch(argv + 3);
 	else if (!strcmp(mode, "rtt") && argc == 5)
 		rtt(argv + 3);
 	else if (argc == 3)
