@@ -321,6 +321,68 @@ fn frames_to_an_interface_that_is_down_are_counted_and_it_comes_back() {
     });
 }
 
+#[test]
+fn regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down() {
+    let test = "regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down";
+    let Some(cards) = Cards::new(test, 1) else { return };
+    let mut daemon = Daemon::start();
+    daemon.apply(&cards.switch(", engine = \"xdp\""));
+    let mut port = daemon.open("vale0:client").unwrap();
+    let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 0x88], &[0; 46]].concat();
+    let (count, out) = (64, |daemon: &Daemon| daemon.counters("p1")["out_frames"].as_u64());
+    let sleeps = |daemon: &Daemon| -> u64 {
+        let stats = daemon.get("/v1/stats");
+        stats["switches"][0]["workers"][0]["sleeps"].as_u64().unwrap()
+    };
+    let left = |daemon: &Daemon| -> u64 {
+        let statistics = &info(daemon, "p1")["interface"]["link"]["statistics"];
+        statistics["tx_packets"].as_u64().unwrap()
+    };
+    ip(&cards.host, "link set c1 down");
+    let before = (out(&daemon).unwrap(), left(&daemon));
+    daemon.wait_for("frames to wait for the interface", |daemon| {
+        send(&mut port, &frame);
+        out(daemon) >= Some(before.0 + count)
+    });
+    // Each attempt to send them ends a sleep.
+    let slept = sleeps(&daemon);
+    daemon.wait_for("the worker to sleep between attempts", |daemon| sleeps(daemon) > slept + 2);
+    assert_eq!(left(&daemon), before.1);
+    ip(&cards.host, "link set c1 up");
+    daemon.wait_for("frames to leave, though none follows", |daemon| {
+        left(daemon) >= before.1 + count
+    });
+}
+
+#[test]
+fn the_mtu_of_an_interface_is_raised_to_its_ports_and_never_lowered() {
+    let test = "the_mtu_of_an_interface_is_raised_to_its_ports_and_never_lowered";
+    let Some(cards) = Cards::new(test, 2) else { return };
+    let daemon = Daemon::start();
+    let of = |port: &str| info(&daemon, port)["interface"]["link"]["mtu"].as_u64().unwrap();
+    let set = |port: &str, mtu: &str| {
+        let (code, _, error) = daemon.run(&["port", "set", &format!("vale0:{port}"), "--mtu", mtu]);
+        (code == Some(0), error)
+    };
+    ip(&cards.host, "link set c2 mtu 1280");
+    daemon.apply(&cards.switch(""));
+    assert_eq!((of("p1"), of("p2")), (1500, 1280), "the usual MTU changes no interface");
+    assert!(set("p1", "9000").0 && of("p1") == 9000);
+    assert!(set("p1", "1500").0 && of("p1") == 9000);
+    ip(&cards.host, "link set c1 mtu 1500");
+    daemon.apply(&cards.switch(", engine = \"xdp\""));
+    for (mtu, fits) in [("1700", true), ("3000", false), ("9000", false)] {
+        let (done, error) = set("p1", mtu);
+        assert_eq!(done, fits, "{mtu}: {error}");
+        assert!(fits || error.contains("no room") && error.contains("add it with"), "{error}");
+        assert_eq!(of("p1"), 1700);
+    }
+    daemon.apply("[switch.vale0]");
+    let jumbo = cards.switch(", engine = \"xdp\"").replace("kind.", "mtu = 3000\nkind.");
+    daemon.apply(&jumbo);
+    assert_eq!((of("p1"), of("p2")), (3000, 3000));
+}
+
 /// The link partner sends what it likes: garbage, the shortest and the longest frames, and floods
 /// of them.
 #[test]

@@ -85,6 +85,22 @@ fn card(ifname: &str, link: &Link) -> Result<Card, String> {
     Ok(Card { index: link.index, queues: queues as u16, chunk_len })
 }
 
+/// True if packets of `mtu` bytes fit what the data process has of the interface.
+pub fn fits(engine: &Engine, mtu: u16) -> bool {
+    match engine {
+        Engine::Packet(_) => true,
+        Engine::Xdp(umem) => xdp::chunk_len(mtu.into()).is_some_and(|len| len <= umem.chunk_len),
+    }
+}
+
+/// The MTU of an interface of this thread's namespace.
+///
+/// # Errors
+/// There is no such interface, or it cannot be seen.
+pub fn mtu(ifname: &str) -> Result<u32, ApiError> {
+    Ok(find(ifname)?.mtu)
+}
+
 fn is_zero_copy(engine: &Engine) -> bool {
     matches!(engine, Engine::Xdp(umem) if umem.zero_copy)
 }

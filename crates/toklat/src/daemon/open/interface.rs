@@ -11,17 +11,27 @@ use super::super::interfaces::watch;
 use super::super::interfaces::watched::Returned;
 use super::super::namespace::in_namespace;
 use super::super::system;
+use super::tap::set_link_mtu;
 use super::{Future, Open, Opened, Opening};
-use crate::api::ApiError;
+use crate::api::{ApiError, ErrorCode};
 
 const _: () = assert!(Interface::MAX_QUEUES as usize == dataplane::attach::interface::MAX_QUEUES);
 
+/// The MTU of a port that has no wish.
+const USUAL_MTU: u16 = 1500;
+
 impl Open for Interface {
-    fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
+    fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let settings = self.clone();
+        // The usual MTU is no wish: an interface may have a smaller one for a reason.
+        let wished = Some(at.mtu).filter(|mtu| *mtu > USUAL_MTU);
         Box::pin(async move {
             let netns = settings.netns.clone();
-            let (config, fds) = in_namespace(netns, move || interfaces::open(&settings)).await?;
+            let open = move || {
+                wished.map_or(Ok(()), |mtu| raise_mtu(&settings.ifname, mtu))?;
+                interfaces::open(&settings)
+            };
+            let (config, fds) = in_namespace(netns, open).await?;
             Ok(Opened::ours(Attachment::Interface(config), fds))
         })
     }
@@ -35,6 +45,18 @@ impl Open for Interface {
                 InterfaceEngine::Xdp => !packets,
                 InterfaceEngine::Packet => packets && self.queues == opened.queues,
             }
+    }
+
+    fn set_mtu(&self, mtu: u16, attachment: &Attachment) -> Future<'_, ()> {
+        let fits = match attachment {
+            Attachment::Interface(config) => interfaces::fits(&config.engine, mtu),
+            _ => true,
+        };
+        let Self { ifname, netns, .. } = self.clone();
+        Box::pin(in_namespace(netns, move || match fits {
+            true => raise_mtu(&ifname, mtu),
+            false => Err(does_not_fit(&ifname, mtu)),
+        }))
     }
 
     fn follow(
@@ -75,10 +97,22 @@ impl Open for Interface {
     }
 }
 
+/// Raises the MTU of an interface of this thread's namespace to `mtu`. It is never lowered: others
+/// may use the interface.
+fn raise_mtu(ifname: &str, mtu: u16) -> Result<(), ApiError> {
+    if interfaces::mtu(ifname)? >= u32::from(mtu) { Ok(()) } else { set_link_mtu(ifname, mtu) }
+}
+
+fn does_not_fit(ifname: &str, mtu: u16) -> ApiError {
+    let reason = format!("AF_XDP's memory for {ifname} has no room for packets of {mtu} bytes");
+    let remedy =
+        "remove the port and add it with this --mtu (at most 3818), or with --engine packet";
+    ApiError::new(ErrorCode::BadRequest, reason, remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ErrorCode;
 
     #[tokio::test]
     async fn an_interface_that_does_not_exist_is_named() {

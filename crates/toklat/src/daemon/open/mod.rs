@@ -158,12 +158,12 @@ pub trait Open {
         false
     }
 
-    /// Sets the MTU of the device that the port is attached to, if it has one.
+    /// Has the device that the port is attached to take packets as long as this, if it has an MTU.
     ///
     /// # Errors
-    /// The interface is gone, or the daemon may not change it.
-    fn set_mtu(&self, mtu: u16) -> Future<'_, ()> {
-        let _ = mtu;
+    /// The interface is gone, it has no frames as long, or the daemon may not change it.
+    fn set_mtu(&self, mtu: u16, attachment: &Attachment) -> Future<'_, ()> {
+        let _ = (mtu, attachment);
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -29,14 +29,9 @@ impl Open for Tap {
         matches!(attachment, Attachment::Tap(_))
     }
 
-    fn set_mtu(&self, mtu: u16) -> Future<'_, ()> {
+    fn set_mtu(&self, mtu: u16, _: &Attachment) -> Future<'_, ()> {
         let Self { ifname, netns, .. } = self.clone();
-        Box::pin(in_namespace(netns, move || {
-            let failed = |e| privileged(&format!("Cannot set the MTU of {ifname}"), e);
-            let socket = datagram_socket().map_err(failed)?;
-            let mtu = Field::Number(i32::from(mtu));
-            ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu).map_err(failed)
-        }))
+        Box::pin(in_namespace(netns, move || set_link_mtu(&ifname, mtu)))
     }
 }
 
@@ -93,6 +88,17 @@ fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
         }
     }
     Ok(uso)
+}
+
+/// Sets the MTU of an interface of this thread's namespace.
+///
+/// # Errors
+/// The interface is gone, it has no frames as long, or the daemon may not change it.
+pub(super) fn set_link_mtu(ifname: &str, mtu: u16) -> Result<(), ApiError> {
+    let failed = |e| privileged(&format!("Cannot set the MTU of {ifname} to {mtu}"), e);
+    let socket = datagram_socket().map_err(failed)?;
+    let mtu = Field::Number(i32::from(mtu));
+    ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, ifname, mtu).map_err(failed)
 }
 
 fn datagram_socket() -> io::Result<OwnedFd> {

@@ -273,6 +273,16 @@ impl Switch {
         self.insert(port).await
     }
 
+    /// Adds a port that no topology has.
+    ///
+    /// # Errors
+    /// As [`add_port`](Self::add_port).
+    pub async fn add_temporary_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+        self.add_port(name, spec, Written::Emptied).await?;
+        self.port_mut(name)?.configured = false;
+        Ok(())
+    }
+
     /// Adds a port whose kind could not be opened. It stays vacant, with the reason.
     pub async fn add_failed_port(&mut self, name: &str, spec: PortSpec, error: &ApiError) {
         let Ok(id) = self.next_id() else { return };
@@ -366,7 +376,7 @@ impl Switch {
             return self.replace_port(id, spec, written).await;
         }
         if old.policy.mtu != spec.policy.mtu {
-            open::of(&spec.kind).set_mtu(spec.policy.mtu).await?;
+            open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment).await?;
         }
         if old.policy != spec.policy {
             let policy = spec.policy.clone();
