@@ -149,6 +149,10 @@ impl Switches for Ports {
         Ok(Box::new(Charged(Arc::clone(&self.0))))
     }
 
+    fn has_interface(&self, ifname: &str) -> bool {
+        ifname.starts_with('e')
+    }
+
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let len = rustix::fs::fstat(port.memory)?.st_size as usize;
         let geometry = port.geometry;

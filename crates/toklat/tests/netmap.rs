@@ -9,7 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use daemon::namespace::Namespace;
 use daemon::programs::library;
+use daemon::underlay::ip;
 use daemon::{Daemon, PATIENCE, kill_process, wait};
 
 /// A program of `tests/netmap`, compiled with these options.
@@ -212,6 +214,39 @@ fn toklat_clients_and_netmap_programs_meet_on_a_switch() {
     assert!(port.send(1).push(&frame));
     port.flush().unwrap();
     assert_eq!(receiver.line(), "4711");
+}
+
+#[test]
+fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
+    let test = "a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards";
+    let host = match Namespace::new() {
+        Ok(host) => host,
+        Err(why) => return daemon::skip(test, &why),
+    };
+    ip(&host, "link add c1 type veth peer name c2");
+    ["c1", "c2"].iter().for_each(|name| ip(&host, &format!("link set {name} up")));
+    let programs = tempfile::tempdir().unwrap();
+    let mut machine = Machine { daemon: host.enter(Daemon::start), programs };
+    // Killed, a program leaves nothing behind either.
+    let stay = machine.start_program("stay", &["c1"]);
+    assert!(machine.daemon.done(&["port", "show"]).contains("nic-c1:card"));
+    drop(stay);
+    let gone = |machine: &mut Machine| {
+        machine.daemon.wait_for("the interface's switch to go", |daemon| {
+            daemon.get("/v1/switches").as_array().is_some_and(Vec::is_empty)
+        });
+        let links = host.run(&["ip", "link", "show"]);
+        assert!(!links.contains("prog/xdp"), "{links}");
+    };
+    gone(&mut machine);
+    machine.good("cards", &["c1", "c2"]);
+    gone(&mut machine);
+    // An interface that is a port already is not taken.
+    machine.daemon.done(&["switch", "add", "vale0"]);
+    machine.daemon.done(&["port", "add", "vale0:up", "--interface", "c1"]);
+    let refused = machine.run("stay", &["c1"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(machine.daemon.get("/v1/switches").as_array().unwrap().len(), 1);
 }
 
 /// What `toklat run` says of a program that it does not run.

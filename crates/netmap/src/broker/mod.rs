@@ -66,6 +66,12 @@ pub struct NewPort<'a> {
     pub rx: RingSpec,
 }
 
+/// The prefix of the name of a switch that joins an interface of the host, whose name follows, to
+/// the programs that open it.
+pub const CARD: &str = "nic-";
+/// The name of the programs' port in such a switch.
+pub const CARD_PORT: &str = "netmap";
+
 /// A user's charge for a region. Dropping it ends the charge.
 pub type Charge = Box<dyn Send + Sync>;
 
@@ -77,8 +83,14 @@ pub trait Switches: Send + Sync {
     /// The error number for the program: the user's quota is exhausted.
     fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
 
+    /// Returns true if the host has a network interface of this name that programs may open.
+    fn has_interface(&self, ifname: &str) -> bool;
+
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
+    ///
+    /// A switch whose name begins with [`CARD`] has a port of the interface, too, until this port
+    /// is detached.
     ///
     /// # Errors
     /// The error number for the program.

@@ -8,7 +8,7 @@ use shmem::Memfd;
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
-use super::{Binding, Broker, Call, NewPort, Requester, Switches};
+use super::{Binding, Broker, CARD, CARD_PORT, Call, NewPort, Requester, Switches};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -123,6 +123,9 @@ impl<S: Switches> Broker<S> {
             Name::Pipe { base, brace, id } => self.pipe(call.uid, &base, brace, &id, request)?,
             Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => name,
+            Name::Plain(name) if self.switches.has_interface(&name) => {
+                self.card_port(call, &name, request)?
+            }
             Name::Plain(_) => return Err(Errno::NXIO),
         };
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
@@ -145,6 +148,23 @@ impl<S: Switches> Broker<S> {
             return Err(Errno::INVAL);
         }
         self.make_vale(call.uid, switch, port, request)
+    }
+
+    /// The port by which programs reach an interface of the host.
+    fn card_port(
+        &mut self,
+        call: &Call<'_>,
+        ifname: &str,
+        request: &Register,
+    ) -> Result<String, Errno> {
+        let key = card_key(ifname);
+        if self.adapters.contains_key(&key) {
+            return Ok(key);
+        }
+        if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.make_vale(call.uid, &format!("{CARD}{ifname}"), CARD_PORT, request)
     }
 
     /// Returns the adapter of this port of a switch.
@@ -175,7 +195,10 @@ impl<S: Switches> Broker<S> {
         let place = Some((switch.to_owned(), port.to_owned()));
         let name = format!("{switch}:{port}");
         self.adapters.insert(name.clone(), Adapter::new(Kind::Ephemeral, region, shape, place));
-        self.list.add(switch, port);
+        // An interface that a program opens is in no switch that it knows.
+        if !switch.starts_with(CARD) {
+            self.list.add(switch, port);
+        }
         Ok(name)
     }
 
@@ -446,6 +469,11 @@ impl<S: Switches> Broker<S> {
             region.leave();
         }
     }
+}
+
+/// The key of an interface's adapter.
+pub(super) fn card_key(ifname: &str) -> String {
+    format!("{CARD}{ifname}:{CARD_PORT}")
 }
 
 /// Checks `nr_mode`; [`Adapter::choose`] checks the rest.

@@ -19,6 +19,10 @@ impl Switches for Noted {
         if uid != 0 && bytes > 100 << 20 { Err(Errno::NOMEM) } else { Ok(Box::new(())) }
     }
 
+    fn has_interface(&self, ifname: &str) -> bool {
+        ifname == "eth0"
+    }
+
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         if self.refuse {
             return Err(Errno::NOMEM);
@@ -196,6 +200,28 @@ fn persistent_ports_stay_and_move() {
     assert_eq!(ports(&broker), ["vale0:vi0"]);
     run(broker.close(12));
     assert!(ports(&broker).is_empty() && broker.adapters.contains_key("vi0"));
+}
+
+#[test]
+fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
+    let mut broker = broker();
+    let none = PortInfo::default();
+    let info = control(&mut broker, 1, reqtype::PORT_INFO_GET, "eth0", &none).unwrap();
+    assert_eq!((info.tx_rings, info.tx_slots, broker.adapters.len()), (1, 1024, 0));
+    let watch = Register { mode: mode::ALL_NIC, flags: flags::MONITOR_RX, ..Register::default() };
+    assert_eq!(register_as(&mut broker, 1, "eth0", watch), Err(Errno::INVAL), "nothing is open");
+    let host = Register { mode: mode::NIC_SW, ..Register::default() };
+    assert_eq!(register_as(&mut broker, 1, "eth0", host), Err(Errno::INVAL), "no host rings");
+    assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
+    register(&mut broker, 1, "eth0").unwrap();
+    register(&mut broker, 2, "eth0").unwrap();
+    assert_eq!(ports(&broker), ["nic-eth0:netmap"]);
+    register_as(&mut broker, 3, "eth0", watch).unwrap();
+    let first = ValeList { nr_bridge_idx: 0, ..ValeList::default() };
+    assert!(control(&mut broker, 4, reqtype::VALE_LIST, "", &first).is_err(), "no switch");
+    (1..4).for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
+    assert_eq!(register(&mut broker, 4, "eth1"), Err(Errno::NXIO));
 }
 
 #[test]

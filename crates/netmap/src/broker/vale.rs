@@ -6,6 +6,7 @@ use zerocopy::FromZeros;
 use super::adapter::Kind;
 use super::name::Name;
 use super::region::{GLOBAL, Shape, global, pools};
+use super::register::card_key;
 use super::{Broker, Call, Switches};
 use crate::abi::{
     PoolsInfo, PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, mode,
@@ -63,6 +64,9 @@ impl<S: Switches> Broker<S> {
             Name::Vale { switch, port } => self.find_vale(&switch, &port)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => Some(name),
             Name::Plain(_) if is_pipe => None,
+            Name::Plain(name) if self.switches.has_interface(&name) => {
+                Some(card_key(&name)).filter(|key| self.adapters.contains_key(key))
+            }
             _ => return Err(Errno::NXIO),
         };
         if let Some(adapter) = found.and_then(|key| self.adapters.get(&key)) {

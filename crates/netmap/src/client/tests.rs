@@ -165,6 +165,10 @@ impl Switches for None {
         Ok(Box::new(()))
     }
 
+    fn has_interface(&self, _: &str) -> bool {
+        false
+    }
+
     async fn attach(&self, _: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         Err(Errno::NOMEM)
     }

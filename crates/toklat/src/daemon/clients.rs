@@ -12,6 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::attach::{How, Lent};
 use super::netmap::port_spec;
+use super::netmap_card::{interface_of, wire_spec};
 use super::pipes::{End, Opened, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};
@@ -62,7 +63,8 @@ impl Supervisor {
         if let Some(handle) = self.handle(name) {
             return Ok(handle);
         }
-        if !self.options.auto_switch {
+        // The switches of interfaces are made for netmap programs alone.
+        if !self.options.auto_switch || interface_of(name).is_some() {
             return self.switch(name);
         }
         let config = SwitchConfig::default();
@@ -136,7 +138,11 @@ impl Supervisor {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(monitor) => self.monitor(client, &switch, port, ring, monitor)?,
         };
-        let spec = if how.netmap { port_spec() } else { PortSpec::default() };
+        let spec = match how.netmap {
+            true if interface_of(&switch.name).is_some() => wire_spec(),
+            true => port_spec(),
+            false => PortSpec::default(),
+        };
         let attach = Attach { attachment, memory: memory.file, token, client, lent, spec };
         let attached = match self.check_region(client, &switch, &ring) {
             Ok(()) => switch.attach(&name, attach).await,
@@ -180,7 +186,7 @@ impl Supervisor {
         Ok((switch.monitor_name(port, monitor), attachment))
     }
 
-    fn is_trusted(&self, client: Client) -> bool {
+    pub(super) fn is_trusted(&self, client: Client) -> bool {
         client.uid == 0 || client.uid == self.uid()
     }
 

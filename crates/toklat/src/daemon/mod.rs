@@ -31,6 +31,7 @@ mod metrics;
 mod mistake;
 mod namespace;
 mod netmap;
+mod netmap_card;
 pub(crate) mod open;
 mod openapi;
 mod options;

@@ -19,6 +19,7 @@ use zerocopy::FromBytes;
 
 use super::attach::{How, Lent, errno};
 use super::hangups::{Gone, WatchId};
+use super::netmap_card;
 use super::quota::{File, Item};
 use super::seqpacket::Message;
 use super::supervisor::Supervisor;
@@ -203,6 +204,10 @@ impl Switches for Ports {
         })
     }
 
+    fn has_interface(&self, ifname: &str) -> bool {
+        netmap_card::has_interface(ifname)
+    }
+
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
         let NewPort {
@@ -227,7 +232,17 @@ impl Switches for Ports {
             offloads: OffloadSet::NONE,
         };
         let how = How { monitor, existing: false, netmap: true };
-        let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
+        let joined = match (netmap_card::interface_of(switch), monitor) {
+            (Some(ifname), None) => supervisor.join_card(client, switch, ifname).await,
+            _ => Ok(()),
+        };
+        let opened = match joined {
+            Ok(()) => supervisor.open_port(client, switch, port, how, (ring, memory)).await,
+            Err(error) => Err(error),
+        };
+        if opened.is_err() && netmap_card::interface_of(switch).is_some() {
+            supervisor.leave_card(switch).await;
+        }
         let opened = opened.map_err(|error| {
             tracing::info!(uid, switch, port, %error, "netmap port refused");
             match Errno::from_raw_os_error(errno(error.code)) {
@@ -241,6 +256,9 @@ impl Switches for Ports {
     async fn detach(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.close_port(switch, port).await;
+            if netmap_card::interface_of(switch).is_some() {
+                supervisor.leave_card(switch).await;
+            }
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Interfaces of the host that programs open by netmap's interface, as `netmap:eth0`. Each has a
+//! switch of its own, with a port of the interface and one for programs; no address is learned
+//! there, so every frame goes to the other port.
+
+use dataplane::config::{Policy, SwitchConfig};
+use netmap::broker::CARD;
+use topology::{Interface, InterfaceEngine, PortKind};
+
+use super::interfaces;
+use super::netmap::port_spec;
+use super::supervisor::Supervisor;
+use super::switch::{Access, Switch};
+use crate::api::{ApiError, Client, ErrorCode, PortSpec};
+
+/// The interface's port in its switch.
+const PORT: &str = "card";
+
+/// Returns true if the daemon's network namespace has an interface of this name.
+#[must_use]
+pub fn has_interface(ifname: &str) -> bool {
+    interfaces::mtu(ifname).is_ok()
+}
+
+/// The interface that a switch of this name is for.
+#[must_use]
+pub fn interface_of(switch: &str) -> Option<&str> {
+    switch.strip_prefix(CARD)
+}
+
+/// The rules of both ports: what comes from one goes to the other.
+#[must_use]
+pub fn wire_spec() -> PortSpec {
+    let spec = port_spec();
+    PortSpec { policy: Policy { mac_limit: 0, ..spec.policy }, ..spec }
+}
+
+impl Supervisor {
+    /// Makes the switch of an interface, unless it is there.
+    ///
+    /// # Errors
+    /// The client may not take interfaces, another port has it, or it cannot be opened.
+    pub(super) async fn join_card(
+        &self,
+        client: Client,
+        name: &str,
+        ifname: &str,
+    ) -> Result<(), ApiError> {
+        if !self.is_trusted(client) {
+            let reason = format!("User {} may not take interface {ifname}", client.uid);
+            let remedy = "run the program as root, or as the daemon's user";
+            return Err(ApiError::new(ErrorCode::Forbidden, reason, remedy));
+        }
+        let mut topology = self.topology.lock().await.clone();
+        if let Some(handle) = self.handle(name) {
+            return is_card(&*handle.lock().await, ifname);
+        }
+        let spec = card_spec(ifname, InterfaceEngine::Xdp)?;
+        topology.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
+        topology::check_claims(&topology)?;
+        let access = Access { user: Some(client.uid), ..Access::default() };
+        let handle = self.create(name, SwitchConfig::default(), access, true).await?;
+        let mut switch = handle.lock().await;
+        let mut done = switch.add_temporary_port(PORT, spec).await;
+        if let Err(error) = &done {
+            tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
+            let spec = card_spec(ifname, InterfaceEngine::Packet)?;
+            done = switch.add_temporary_port(PORT, spec).await;
+        }
+        if done.is_err() {
+            self.drop_switch(&mut switch).await;
+        }
+        done
+    }
+
+    /// Removes the switch of an interface that no program has open.
+    pub(super) async fn leave_card(&self, name: &str) {
+        let Some(handle) = self.handle(name) else { return };
+        let mut switch = handle.lock().await;
+        if switch.ephemeral && !switch.removed && switch.ports().all(|port| port.name == PORT) {
+            self.drop_switch(&mut switch).await;
+        }
+    }
+}
+
+/// Checks that a switch is one that [`Supervisor::join_card`] has made.
+fn is_card(switch: &Switch, ifname: &str) -> Result<(), ApiError> {
+    let ours = switch.port(PORT).is_ok_and(
+        |port| matches!(&port.spec.kind, PortKind::Interface(of) if of.ifname == ifname),
+    );
+    if switch.ephemeral && ours {
+        return Ok(());
+    }
+    let reason = format!("Switch {} is not the one of interface {ifname}", switch.name);
+    Err(ApiError::new(ErrorCode::Busy, reason, "remove it (toklat switch remove)"))
+}
+
+fn card_spec(ifname: &str, engine: InterfaceEngine) -> Result<PortSpec, ApiError> {
+    let spec = wire_spec();
+    let mtu = interfaces::mtu(ifname)?.clamp(68, Policy::MAX_MTU.into()) as u16;
+    let kind = PortKind::Interface(Interface { engine, ..Interface::called(ifname) });
+    Ok(PortSpec { kind, policy: Policy { mtu, ..spec.policy }, ..spec })
+}
