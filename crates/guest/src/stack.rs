@@ -263,6 +263,18 @@ impl<N: Nic> Stack<N> {
         &self.nic
     }
 
+    /// The NIC without the stack, for programs that speak another protocol.
+    #[must_use]
+    pub fn into_nic(self) -> N {
+        self.nic
+    }
+
+    /// The NIC's address.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        self.link.mac
+    }
+
     /// The host's address.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {

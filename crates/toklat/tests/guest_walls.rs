@@ -1,90 +1,19 @@
 //! Confined guests: what their walls are, and what a guest that runs into one gets.
 
 mod daemon;
+mod manager;
 mod trespass;
 
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use daemon::users::may_be_others;
 use daemon::{Daemon, PATIENCE, text};
+use manager::{Manager, daemon, fetched, guest, named, state, until};
 use trespass::FORBIDDEN;
-
-/// A manager that a test has started, and ends.
-struct Manager(Child);
-
-impl Manager {
-    fn start(mut command: Command) -> Self {
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    /// Runs the guests of a manifest.
-    fn of(daemon: &Daemon, manifest: &str) -> Self {
-        let file = daemon.dir().join("guests.toml");
-        std::fs::write(&file, manifest).unwrap();
-        Self::start(daemon.tool(&["guest", "run", "--file", file.to_str().unwrap()]))
-    }
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A daemon with a switch.
-fn daemon() -> Daemon {
-    let daemon = Daemon::start();
-    daemon.apply("[switch.vale0]\n");
-    daemon
-}
-
-/// An entry of a manifest for a guest that does `what`.
-fn guest(i: usize, name: &str, what: &str, more: &str) -> String {
-    let app = std::env::current_exe().unwrap();
-    format!(
-        "[guest.{name}]\napp = {app:?}\nargs = [{what:?}]\nport = \"vale0:{name}\"\n\
-         address = \"10.0.0.{}/24\"\nslots = 64\n{more}\n",
-        i + 1
-    )
-}
-
-/// Waits until the guests are so; returns them.
-fn until(daemon: &Daemon, what: &str, is_so: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    let start = Instant::now();
-    loop {
-        let all = daemon.json(&["guest", "list"]);
-        let all = all.as_array().unwrap();
-        if is_so(all) {
-            return all.clone();
-        }
-        assert!(start.elapsed() < PATIENCE, "no end of waiting for {what}: {all:#?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn named<'a>(all: &'a [Value], name: &str) -> &'a Value {
-    all.iter().find(|info| info["name"] == name).unwrap_or(&Value::Null)
-}
-
-fn state(all: &[Value], name: &str) -> String {
-    named(all, name)["state"].as_str().unwrap_or("absent").to_owned()
-}
-
-/// Fetches pages from a guest by another guest; how many came.
-fn fetched(daemon: &Daemon, address: &str) -> u64 {
-    let server = format!("{address}:80");
-    let args = ["guest", "run", "load", "vale0:load", "10.0.0.200/24", "--restart", "never"];
-    let args = [&args[..], &["--", &server, "/1k", "4", "0.5"]].concat();
-    let said = daemon.done(&args);
-    let line = said.lines().find_map(|line| line.strip_prefix("load | ")).unwrap();
-    let line: Value = serde_json::from_str(line).unwrap();
-    line["answers"].as_u64().unwrap()
-}
 
 #[test]
 fn each_forbidden_call_ends_its_guest_alone_and_the_manager_names_it() {

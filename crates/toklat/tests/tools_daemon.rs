@@ -219,6 +219,11 @@ fn the_demo_loses_nothing_and_cleans_up() {
     assert_eq!(lost.len(), 2, "{outcomes:?}");
     assert!(lost.iter().all(|o| o["result"].as_str().unwrap().starts_with("0 of ")), "{lost:?}");
     assert!(lost.iter().all(|o| o["result"] != "0 of 0"), "something was sent: {lost:?}");
+    let of = |what: &str| outcomes.iter().find(|o| o["what"].as_str().unwrap().contains(what));
+    for what in ["isolated light guests: web", "bulk data by TCP", "remote procedure calls"] {
+        let state = of(what).unwrap_or_else(|| panic!("{what}: {outcomes:?}"))["state"].clone();
+        assert!(state == "done" || state == "lossy", "{what}: {outcomes:?}");
+    }
     assert!(is_empty(&place));
 }
 

@@ -2,6 +2,7 @@
 
 pub mod bulk;
 pub mod dns;
+pub mod echo;
 pub mod game;
 pub mod kv;
 pub mod load;

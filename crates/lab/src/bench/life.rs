@@ -93,7 +93,7 @@ pub fn idle_memory(lab: &Lab) -> Result<f64> {
 }
 
 /// Pss of a process (proc(5), smaps_rollup).
-fn proportional_kib(pid: i32) -> Result<u64> {
+pub fn proportional_kib(pid: i32) -> Result<u64> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
         .context("A data process hides its memory from its user; run this row as root")?;
     let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:")).context("smaps_rollup")?;

@@ -7,6 +7,8 @@
 mod broadcast;
 mod calls;
 mod cards;
+mod confined;
+mod confined_rows;
 mod figure;
 mod guests;
 mod inline;
@@ -82,7 +84,7 @@ impl BenchCommand {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Netmap(args) => args.run(&[netmap::ROWS, cards::ROWS], global),
-            Self::Guest(args) => args.run(&[stacks_rows::ROWS], global),
+            Self::Guest(args) => args.run(&[stacks_rows::ROWS, confined_rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
                 use nic::rows::{ALONE, BY_SOCKET, ONE_ACCESS, PCNET, TABLE};

@@ -235,8 +235,8 @@ impl Nginx {
         Ok(Self { hosts, _server: server, workers, _dir: dir })
     }
 
-    /// Pages per second of nginx and wrk, scaled to full load of the busier core.
-    fn pages(&self, lab: &Lab, connections: usize) -> Result<f64> {
+    /// Pages for each second that nginx and wrk have spent on a core: the busier of them, or both.
+    fn pages(&self, lab: &Lab, connections: usize, both: bool) -> Result<f64> {
         let (before, children) = (cpu_of(&self.workers), cpu_of_children());
         let time = time(lab);
         let words = format!("taskset -c 0 wrk -t1 -c{connections} -d{time} http://10.9.0.2/page");
@@ -248,11 +248,16 @@ impl Nginx {
         let used = &self.hosts.algorithm;
         lab.note("nginx", format!("nginx ({used}) had {server:.2} s, wrk {load:.2} s on a core"));
         ensure!(server.max(load) > 0.0, "neither took any time");
-        Ok(requests / server.max(load))
+        Ok(requests / if both { server + load } else { server.max(load) })
     }
 }
 
 /// Pages of `len` bytes a second, from nginx on core 1 to wrk on core 0.
 pub fn pages(lab: &Lab, len: usize) -> Result<f64> {
-    lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16))
+    lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16, false))
+}
+
+/// The same, for each second that both have spent on a core.
+pub fn pages_of_both(lab: &Lab, len: usize) -> Result<f64> {
+    lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16, true))
 }

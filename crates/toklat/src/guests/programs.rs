@@ -3,21 +3,25 @@
 use std::error::Error;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use guest::apps::bulk::Bulk;
 use guest::apps::kv::Kv;
 use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
+use guest::rpc::{self, Answer, Calling, Failure, Serving, SessionId};
 use guest::{Guest, Host, Nanos, RingNic, Stack};
 
 /// Names, and what they do.
-pub const PROGRAMS: [(&str, &str); 5] = [
+pub const PROGRAMS: [(&str, &str); 8] = [
+    ("call", "makes remote procedure calls; SWITCH:PORT [SECONDS]"),
+    ("calls", "answers remote procedure calls with their own bytes"),
+    ("echo", "sends back what comes to port 7, by TCP and UDP"),
     ("httpd", "a web server with pages /1k, /4k, /16k, /64k, /1m"),
     ("kv", "a cache for memcached clients; [MEBIBYTES]"),
     ("load", "requests pages; SERVER:PORT PATH [CONNECTIONS [SECONDS]]"),
     ("sink", "takes bulk data at port 5001"),
-    ("source", "sends bulk data; SERVER:PORT [SECONDS]"),
+    ("source", "sends bulk data; SERVER:PORT [SECONDS [CONNECTIONS]]"),
 ];
 
 /// The file of a program, and the first words of its command line.
@@ -45,6 +49,13 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
         Ok(word(0).ok_or(usage)?.parse()?)
     };
     match program {
+        "call" => {
+            let server = frame::Mac::of_name(word(0).ok_or("usage: call SWITCH:PORT [SECONDS]")?);
+            let seconds = number(1, 5.0)?;
+            host.run(|stack| call(stack, server, after(seconds)))?;
+        }
+        "calls" => host.run(answer_calls)?,
+        "echo" => host.run(guest::apps::echo::serve)?,
         "httpd" => {
             let site = pages();
             host.run(|stack| serve(Guest::new(stack, site.clone()), 80))?;
@@ -57,13 +68,15 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
             let server = server("usage: load SERVER:PORT PATH [CONNECTIONS [SECONDS]]")?;
             let path = word(1).unwrap_or("/1k").to_owned();
             let (connections, seconds) = (number(2, 16.0)?, number(3, 5.0)?);
+            // The first call asks the kernel where its clock is, which a sealed guest may not.
+            let _ = busy();
             host.run(|stack| load(stack, server, &path, connections as usize, seconds))?;
         }
         "sink" => host.run(|stack| serve(Guest::new(stack, Bulk::sink(true)), 5001))?,
         "source" => {
-            let server = server("usage: source SERVER:PORT [SECONDS]")?;
-            let seconds = number(1, 5.0)?;
-            host.run(|stack| source(stack, server, seconds))?;
+            let server = server("usage: source SERVER:PORT [SECONDS [CONNECTIONS]]")?;
+            let (seconds, connections) = (number(1, 5.0)?, number(2, 1.0)?);
+            host.run(|stack| source(stack, server, seconds, connections as usize))?;
         }
         _ => return Err(format!("There is no program {program}").into()),
     }
@@ -87,7 +100,7 @@ fn serve<A: guest::App>(mut guest: Guest<RingNic, A>, port: u16) -> Fallible {
 
 /// A clock that is read once in a turn.
 fn after(time: f64) -> impl FnMut() -> bool {
-    let (start, time) = (std::time::Instant::now(), Duration::from_secs_f64(time.clamp(0.0, 1e6)));
+    let (start, time) = (Instant::now(), Duration::from_secs_f64(time.clamp(0.0, 1e6)));
     move || start.elapsed() >= time
 }
 
@@ -102,24 +115,112 @@ fn load(
     for _ in 0..connections {
         guest.connect(server, Fetch::default(), Nanos(Nanos::SECOND))?;
     }
-    let (mut done, start) = (after(seconds), std::time::Instant::now());
+    let (mut done, start) = (after(seconds), Instant::now());
     guest.run(|_| done())?;
     let (took, load) = (start.elapsed().as_secs_f64(), guest.app());
     let median = load.latencies.value_at_quantile(0.5) as f64 / 1e3;
     println!(
-        "{{\"answers\":{},\"bytes\":{},\"errors\":{},\"lost\":{},\"seconds\":{took:.3},\"median_us\":{median:.1}}}",
-        load.answers, load.bytes, load.errors, load.lost
+        "{{\"answers\":{},\"bytes\":{},\"errors\":{},\"lost\":{},\"seconds\":{took:.3},\"median_us\":{median:.1},\"busy\":{:.3}}}",
+        load.answers,
+        load.bytes,
+        load.errors,
+        load.lost,
+        busy()
     );
     Ok(())
 }
 
-fn source(stack: Stack<RingNic>, server: SocketAddrV4, seconds: f64) -> Fallible {
+/// Seconds that this thread has spent on a core.
+fn busy() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Sends until the time is over, or no connection is left.
+fn source(
+    stack: Stack<RingNic>,
+    server: SocketAddrV4,
+    seconds: f64,
+    connections: usize,
+) -> Fallible {
     let mut guest = Guest::new(stack, Bulk::source(true));
-    guest.connect(server, (), Nanos(Nanos::SECOND))?;
-    let (mut done, start) = (after(seconds), std::time::Instant::now());
-    guest.run(|_| done())?;
-    let (took, made) = (start.elapsed().as_secs_f64(), guest.app().made);
+    for _ in 0..connections {
+        guest.connect(server, (), Nanos(Nanos::SECOND))?;
+    }
+    let (mut done, start) = (after(seconds), Instant::now());
+    guest.run(|bulk| done() || bulk.lost >= connections as u64)?;
+    let (took, made, lost) = (start.elapsed().as_secs_f64(), guest.app().made, guest.app().lost);
     let bytes = guest.stack().tcp().counters().bytes_out;
-    println!("{{\"bytes\":{bytes},\"connections\":{made},\"seconds\":{took:.3}}}");
+    println!("{{\"bytes\":{bytes},\"connections\":{made},\"lost\":{lost},\"seconds\":{took:.3}}}");
+    Ok(())
+}
+
+/// How long a server of calls polls before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// Bytes of a request.
+const REQUEST: usize = 10;
+
+/// A clock for what has none of its own.
+fn clock() -> impl Fn() -> Nanos {
+    let started = Instant::now();
+    move || Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64
+}
+
+/// Answers each request with its own bytes.
+fn answer_calls(stack: Stack<RingNic>) -> Fallible {
+    let config = rpc::Config { checksum: false, ..rpc::Config::new(stack.mac()) };
+    let handler = |_: rpc::Call, request: &[u8], reply: &mut [u8]| {
+        let Some(place) = reply.get_mut(..request.len()) else {
+            return Answer::Whole(guest::Bytes::copy_from_slice(request));
+        };
+        place.copy_from_slice(request);
+        Answer::Here(request.len())
+    };
+    let (mut serving, now) = (Serving::new(stack.into_nic(), config, handler), clock());
+    let mut last = Instant::now();
+    loop {
+        if serving.poll(now())? > 0 {
+            last = Instant::now();
+        } else if last.elapsed() > SPIN {
+            serving.wait(None)?;
+        }
+    }
+}
+
+/// Makes one call after the other.
+fn call(stack: Stack<RingNic>, server: frame::Mac, mut done: impl FnMut() -> bool) -> Fallible {
+    let config = rpc::Config { checksum: false, ..rpc::Config::new(stack.mac()) };
+    let (mut calling, now) = (Calling::new(stack.into_nic(), config), clock());
+    let mut session = calling.connect(server, now());
+    // Times in nanoseconds; memory for a second's at most.
+    let (mut times, mut asked, mut calls) = (Vec::with_capacity(1 << 20), None, 0u64);
+    let mut failed = 0u64;
+    while !done() {
+        let at = now();
+        let due =
+            calling.poll(at, &mut |_: SessionId, _: u64, reply: Result<&[u8], Failure>| {
+                let took = asked.take().map_or(0, |asked| now() - asked);
+                failed += u64::from(reply.is_err());
+                calls += 1;
+                if times.len() < times.capacity() {
+                    times.push(u32::try_from(took).unwrap_or(u32::MAX));
+                }
+            })?;
+        let client = calling.client();
+        if client.is_closed(session) {
+            // The server may start later.
+            calling.close(session);
+            session = calling.connect(server, at);
+        } else if asked.is_none() && client.is_open(session) {
+            calling.call(session, calls, &[7; REQUEST], at)?;
+            asked = Some(at);
+        } else if !client.is_open(session) {
+            let rest = due.map_or(1_000_000, |due| due - at);
+            calling.wait(Some(Duration::from_nanos(rest.min(1_000_000))))?;
+        }
+    }
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).map_or(0.0, |time| f64::from(*time) / 1e3);
+    println!("{{\"calls\":{calls},\"failed\":{failed},\"median_us\":{median:.2}}}");
     Ok(())
 }

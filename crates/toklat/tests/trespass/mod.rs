@@ -82,6 +82,7 @@ fn act(what: &str, stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Erro
         }
         "panic" => panic!("as it was told to"),
         "serve" => serve(stack),
+        "deluge" => deluge(stack),
         what => {
             trespass(what);
             println!("{what} was not forbidden");
@@ -96,6 +97,21 @@ fn serve(stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Error>> {
     let mut guest = Guest::new(stack, site);
     guest.listen(80, 64)?;
     Ok(guest.run(|_| false)?)
+}
+
+/// Sends datagrams to 10.0.0.1 as fast as it can.
+fn deluge(mut stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Error>> {
+    let socket = stack.udp_bind(9)?;
+    let to = std::net::SocketAddrV4::new([10, 0, 0, 1].into(), 9);
+    let started = std::time::Instant::now();
+    loop {
+        let now = guest::Nanos(guest::Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+        for _ in 0..64 {
+            // A full ring is what it is for.
+            let _ = stack.udp_send(socket, to, &[7; 1400], now);
+        }
+        stack.poll(now)?;
+    }
 }
 
 /// The number of the socket to the manager.

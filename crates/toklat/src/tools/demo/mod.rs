@@ -20,6 +20,7 @@ use control::units;
 use control::{Client, Global};
 
 mod guests;
+mod light;
 mod processes;
 mod taps;
 pub mod watcher;
@@ -238,6 +239,7 @@ impl Demo {
         self.set_idle(Idle::Auto)?;
         let no_taps = args.no_taps.then(|| "--no-taps".to_owned()).or_else(taps::obstacle);
         outcomes.extend(self.part(TAPS, no_taps, |demo| taps::run(demo, args.duration))?);
+        outcomes.extend(self.part(light::WHAT, None, |demo| light::run(demo, args.duration))?);
         let no_vms = args.no_vms.then(|| "--no-vms".to_owned()).or_else(guests::obstacle);
         outcomes.extend(self.part(guests::WHAT, no_vms, |demo| guests::run(demo, args.duration))?);
         ensure!(self.daemon.ended()?.is_none(), "The daemon ended early");

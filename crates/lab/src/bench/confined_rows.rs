@@ -1,0 +1,127 @@
+//! The rows of `toklat bench guest` about confined guests.
+
+use super::peer::Peer;
+use super::rows::{Better, Row, less};
+use super::{confined, stacks_linux};
+
+const SCALE: &str = "confined httpd guests; a light guest in this process on core 0 has 32 connections to each, \
+    which ask for 1 KiB as soon as they have an answer; pages a second of all parties: guests, data process, generator. \
+    Peer: one guest";
+const HTTP: &str = "one confined guest has 16 connections to another; pages a second of all parties: both guests and \
+    the data process. Peer: nginx and wrk, a second of both";
+const BATCHING: &str = "as guest.scale; interrupts (kicks of guests by the switch) for each frame that guests receive. \
+    Peer: one guest";
+
+macro_rules! scale {
+    ($id:literal, $bar:literal, $count:literal) => {
+        Row {
+            id: $id,
+            unit: "pages/s",
+            bar: $bar,
+            better: Better::More,
+            how: SCALE,
+            ours: |lab| confined::scale(lab, $count),
+            peer: Peer::Toklat("one guest", |lab| confined::scale(lab, 1)),
+        }
+    };
+}
+
+macro_rules! http {
+    ($id:literal, $path:literal, $len:literal) => {
+        Row {
+            id: $id,
+            unit: "pages/s",
+            bar: "ratio >= 3",
+            better: Better::More,
+            how: HTTP,
+            ours: |lab| confined::pages(lab, $path),
+            peer: Peer::Toklat("nginx", |lab| stacks_linux::pages_of_both(lab, $len)),
+        }
+    };
+}
+
+/// All rows.
+pub const ROWS: &[Row] = &[
+    Row {
+        id: "guest.tcp.isolated",
+        unit: "Gb/s",
+        bar: "ratio >= 1",
+        better: Better::More,
+        how: "one confined guest sends to another, copies into and out of both applications; bytes at the receiver's \
+              port, for each second of all parties: both guests and the data process. Peer: both ends of iperf3 on core 0",
+        ours: confined::bulk,
+        peer: Peer::Toklat("iperf3", stacks_linux::offloads),
+    },
+    http!("guest.http.isolated.1k", "/1k", 1024),
+    http!("guest.http.isolated.4k", "/4k", 4096),
+    less(
+        "guest.start",
+        "ms",
+        "<= 2.5",
+        "from the request for a guest's port to its report that it serves behind all walls",
+        confined::start_one,
+        Peer::None,
+    ),
+    less(
+        "guest.start.1000",
+        "s",
+        "<= 3",
+        "from the command until 1,000 confined guests serve",
+        confined::start_thousand,
+        Peer::None,
+    ),
+    less(
+        "guest.idle",
+        "% of a core",
+        "0",
+        "1,000 confined httpd guests without requests, their manager and the data process",
+        confined::idle,
+        Peer::None,
+    ),
+    less(
+        "guest.memory",
+        "KiB",
+        "<= 256",
+        "memory of one of 1,000 idle httpd guests, shared pages by their share (Pss)",
+        confined::memory,
+        Peer::None,
+    ),
+    scale!("guest.scale.10", "-", 10),
+    scale!("guest.scale.100", "-", 100),
+    scale!("guest.scale.1000", "ratio >= 0.3", 1000),
+    Row {
+        id: "guest.scale.process",
+        unit: "pages/s",
+        bar: "ratio >= 0.5",
+        better: Better::More,
+        how: "the same, with 64 guests in one process. Peer: one guest",
+        ours: |lab| confined::scale_in_one(lab, 64),
+        peer: Peer::Toklat("one guest", |lab| confined::scale(lab, 1)),
+    },
+    Row {
+        id: "guest.fair",
+        unit: "Jain",
+        bar: ">= 0.95",
+        better: Better::More,
+        how: "eight confined guests send at once, one by 16 connections, the others by one; receivers in one thread on \
+              core 0; Jain's index of what each has sent",
+        ours: confined::fair,
+        peer: Peer::None,
+    },
+    less(
+        "guest.batching.10",
+        "kicks/frame",
+        "-",
+        BATCHING,
+        |lab| confined::batching(lab, 10),
+        Peer::Toklat("one guest", |lab| confined::batching(lab, 1)),
+    ),
+    less(
+        "guest.batching.100",
+        "kicks/frame",
+        "-",
+        BATCHING,
+        |lab| confined::batching(lab, 100),
+        Peer::Toklat("one guest", |lab| confined::batching(lab, 1)),
+    ),
+];
