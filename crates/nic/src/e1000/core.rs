@@ -14,6 +14,7 @@ use super::remote::Copied;
 use super::table::{self, cause};
 use super::{Chip, phy};
 use crate::csb::{Announced, Direction};
+use crate::model::ring::of_queue;
 
 /// The parts of a device.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ pub(super) struct Core {
 
 impl Core {
     pub fn lock(&self, queue: usize) -> MutexGuard<'_, Filling> {
-        self.filling[queue & 1].lock().unwrap_or_else(PoisonError::into_inner)
+        of_queue(&self.filling, queue).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes something that receive queues depend on, while none is being filled.
@@ -76,10 +77,10 @@ impl Core {
 
     /// Notes that a transmit ring was replaced, or that its head moved.
     pub fn move_ring(&self, queue: usize) {
-        let queue = queue & 1;
         let registers = &self.registers;
-        registers.tx[queue].taken.store(registers.get(table::TX[queue].head), Relaxed);
-        self.rings[queue].fetch_add(1, Relaxed);
+        let head = registers.get(of_queue(&table::TX, queue).head);
+        of_queue(&registers.tx, queue).taken.store(head, Relaxed);
+        of_queue(&self.rings, queue).fetch_add(1, Relaxed);
         self.start_copy(Direction::Send, queue);
     }
 
@@ -88,7 +89,7 @@ impl Core {
         let mut filling = self.lock(queue);
         change();
         filling.forget_ring();
-        self.start_copy(Direction::Receive, queue & 1);
+        self.start_copy(Direction::Receive, queue);
     }
 
     /// How far a queue's driver has made descriptors available. Where memory is a copy, counts only

@@ -12,6 +12,7 @@ use super::ring::DESCRIPTOR;
 use super::table::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
+use crate::model::ring::of_queue;
 use crate::remote::Remote;
 
 /// The registers and interrupts of a device.
@@ -99,7 +100,7 @@ impl Core {
             Effect::RxRing(queue) => {
                 self.move_receive_ring(queue.into(), || {
                     registers.set(word, kept);
-                    registers.rx[usize::from(queue & 1)].moving.store(0, Relaxed);
+                    of_queue(&registers.rx, queue.into()).moving.store(0, Relaxed);
                 });
             }
             Effect::TxRing(queue) => {

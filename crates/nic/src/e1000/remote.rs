@@ -24,7 +24,7 @@ use super::ring::{DESCRIPTOR, rx, tx};
 use super::table::{self, cause, rctl, tctl};
 use super::transmit::data_len;
 use crate::csb::Direction;
-use crate::model::ring::Place;
+use crate::model::ring::{Place, of_queue};
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors of a transmit or receive queue that are fetched together.
@@ -102,21 +102,21 @@ impl Ring {
 impl Copied {
     #[inline]
     pub fn shown(&self, way: Direction, queue: usize) -> u32 {
-        self.shown[way as usize][queue & 1].load(Acquire)
+        of_queue(&self.shown[way as usize], queue).load(Acquire)
     }
 
     fn pushed(&self, way: Direction, queue: usize) -> &AtomicU32 {
-        &self.pushed[way as usize][queue & 1]
+        of_queue(&self.pushed[way as usize], queue)
     }
 
     fn show(&self, way: Direction, queue: usize, to: u32) {
-        self.shown[way as usize][queue & 1].store(to, Release);
+        of_queue(&self.shown[way as usize], queue).store(to, Release);
     }
 
     /// Marks everything from a ring's head on as not fetched.
     fn restart(&self, way: Direction, queue: usize, head: u32) {
         self.show(way, queue, head);
-        self.moved[way as usize][queue & 1].fetch_add(1, Relaxed);
+        of_queue(&self.moved[way as usize], queue).fetch_add(1, Relaxed);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -128,8 +128,8 @@ impl Core {
     /// The place in state memory before which all descriptors have left.
     fn sent(&self, way: Direction, queue: usize) -> &AtomicU32 {
         match way {
-            Direction::Send => &self.registers.tx[queue & 1].sent,
-            Direction::Receive => &self.registers.rx[queue & 1].sent,
+            Direction::Send => &of_queue(&self.registers.tx, queue).sent,
+            Direction::Receive => &of_queue(&self.registers.rx, queue).sent,
         }
     }
 

@@ -491,7 +491,7 @@ pub const TX: [RingWords; 2] = [ring(0x3800), ring(0x3900)];
 #[inline]
 pub const fn words(way: Direction, queue: usize) -> &'static RingWords {
     let rings = if matches!(way, Direction::Send) { &TX } else { &RX };
-    &rings[queue & 1]
+    crate::model::ring::of_queue(rings, queue)
 }
 
 /// Bits of CTRL.

@@ -30,6 +30,12 @@ impl Place {
     }
 }
 
+/// What belongs to a queue, of two. No number leads beyond them, so no access has a check.
+#[inline(always)]
+pub(crate) const fn of_queue<T>(two: &[T; 2], queue: usize) -> &T {
+    &two[queue & 1]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ use crate::e1000::filter::{Filter, destination};
 use crate::e1000::registers::{Fault, Registers};
 use crate::e1000::ring::{self, rx};
 use crate::e1000::table;
-use crate::model::ring::Place;
+use crate::model::ring::{Place, of_queue};
 use crate::walk;
 
 /// Most descriptors read together.
@@ -69,7 +69,7 @@ impl Filling {
 
     #[cold]
     fn find_ring(&mut self, core: &Core) -> Result<(), Fault> {
-        let (registers, words) = (&core.registers, &table::RX[self.queue & 1]);
+        let (registers, words) = (&core.registers, of_queue(&table::RX, self.queue));
         let bytes = registers.get(words.len);
         (self.size, self.head) = (bytes / ring::DESCRIPTOR, registers.get(words.head));
         let tail = core.tail(Direction::Receive, self.queue);
@@ -93,7 +93,7 @@ impl Filling {
     /// descriptor is not done, its contents and the frame boundaries are unknown. Then all of them
     /// become frames received with an error.
     fn finish_moving(&mut self, registers: &Registers) {
-        let state = &registers.rx[self.queue & 1];
+        let state = of_queue(&registers.rx, self.queue);
         let end = state.moving.load(Acquire);
         let (Some(end), Some(ring)) = (end.checked_sub(1), &self.ring) else { return };
         if end < self.size && self.filter.split.is_none() {
@@ -117,7 +117,7 @@ impl Filling {
                 (0..count).rev().for_each(|n| publish(n, self.damaged()));
             }
             self.head = end;
-            registers.publish(table::RX[self.queue & 1].head, end);
+            registers.publish(of_queue(&table::RX, self.queue).head, end);
         }
         state.moving.store(0, Release);
     }
@@ -155,7 +155,7 @@ impl Filling {
         let (size, head) = (self.size as usize, self.head as usize);
         let end = head + self.filled.len();
         let end = if end >= size { end - size } else { end } as u32;
-        let state = &registers.rx[self.queue & 1];
+        let state = of_queue(&registers.rx, self.queue);
         state.first.store(self.filled.first().copied().unwrap_or(0), Relaxed);
         state.moving.store(end + 1, Release);
         for (n, word) in self.filled.iter().enumerate().rev() {
@@ -169,7 +169,7 @@ impl Filling {
             }
         }
         self.head = end;
-        registers.publish(table::RX[self.queue & 1].head, self.head);
+        registers.publish(of_queue(&table::RX, self.queue).head, self.head);
         state.moving.store(0, Release);
         self.host.publish_head(self.head);
         self.filled.clear();

@@ -25,6 +25,7 @@ use super::registers::Fault;
 use super::ring::Descriptor;
 use super::table::{self, cause};
 use crate::csb::Host;
+use crate::model::ring::of_queue;
 
 /// Frames were received, and no interrupt cause is set for them yet.
 const RECEIVED: u32 = 1;
@@ -209,7 +210,7 @@ impl Core {
         }
         let told = if frames > 0 { RECEIVED } else { 0 } | if causes != 0 { OTHER } else { 0 };
         if told != 0 {
-            registers.rx[queue & 1].unsettled.fetch_or(told, AcqRel);
+            of_queue(&registers.rx, queue).unsettled.fetch_or(told, AcqRel);
         }
     }
 
@@ -249,7 +250,7 @@ impl Core {
     /// Sets causes for what was delivered since the last call. True if a thread must ask what to
     /// raise.
     pub fn settle_received(&self, queue: usize, now: Nanos) -> bool {
-        let unsettled = &self.registers.rx[queue & 1].unsettled;
+        let unsettled = &of_queue(&self.registers.rx, queue).unsettled;
         if unsettled.load(Relaxed) == 0 {
             return false;
         }
@@ -283,7 +284,7 @@ impl Egress for Receive {
     }
 
     fn prefetch(&self) {
-        shmem::prefetch_all(&self.core.filling[self.queue & 1]);
+        shmem::prefetch_all(of_queue(&self.core.filling, self.queue));
         shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
     }
 }

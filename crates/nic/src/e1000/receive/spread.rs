@@ -9,6 +9,7 @@ use crate::e1000::core::Core;
 use crate::e1000::registers::Fault;
 use crate::e1000::ring::rx;
 use crate::e1000::table;
+use crate::model::ring::of_queue;
 use crate::walk;
 
 /// Most descriptors read for a frame: twice as many as the longest frame needs of the smallest
@@ -150,7 +151,7 @@ impl Filling {
         let word = u64::from(rx::DD | rx::EOP | status) | lengths[0] << 32 | u64::from(tag) << 48;
         low.publish(word);
         self.head = (self.head + 2) % self.size.max(1);
-        core.registers.publish(table::RX[self.queue & 1].head, self.head);
+        core.registers.publish(of_queue(&table::RX, self.queue).head, self.head);
         self.host.publish_head(self.head);
         Ok(Outcome::Delivered)
     }

@@ -30,7 +30,7 @@ use crate::combine::Combine;
 use crate::csb::Direction;
 use crate::csb::Host;
 use crate::device::{Combining, Transmit as Transmitting};
-use crate::model::ring::Place;
+use crate::model::ring::{Place, of_queue};
 
 /// Most frames lent at a time; a power of two.
 const LENT: usize = 2048;
@@ -104,7 +104,7 @@ impl Transmit {
             queue,
             counters,
             ring: None,
-            moved: core.rings[queue & 1].load(Relaxed),
+            moved: of_queue(&core.rings, queue).load(Relaxed),
             size: 0,
             next: 0,
             done: 0,
