@@ -22,7 +22,7 @@ const IN_NAMESPACE: &str = r#"case "${1##*/}" in
     tap-*|offloads-*|cni-*|vxlan-*|daemon_endpoints-*|linux-*|vm_every_kind-*|vm_ipxe-*|vm_passt-*|\
     vm_uplink-*)
         exec unshare --user --map-current-user --keep-caps "$@" ;;
-    cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_memory-*|daemon_pages-*|\
+    cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_fuzz-*|daemon_memory-*|daemon_pages-*|\
     daemon_quotas-*|daemon_strangers-*|daemon_users-*|packaging-*|packaging_install-*|pcap-*|siege-*|\
     walls-*)
         if unshare --user --map-root-user --map-auto --mount true 2>/dev/null; then

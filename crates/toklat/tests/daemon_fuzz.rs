@@ -12,7 +12,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use zerocopy::IntoBytes;
 use daemon::Daemon;
 use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::front_end::{FrontEnd, say};
-use daemon::strangers::{lingering, send_with};
+use daemon::strangers::{SlowFiles, lingering, send_with};
 
 /// Steps, of one peer each.
 const STEPS: u64 = 150;
@@ -56,19 +57,28 @@ impl Random {
     }
 }
 
+/// A file whose every close waits for its file system, if there is one.
+static SLOW_FILE: OnceLock<PathBuf> = OnceLock::new();
+
 /// A descriptor of any kind. That of a socket which lingers comes with its peer: the last close
 /// waits while the peer is there.
 struct Stranger {
     peer: Option<TcpStream>,
     fd: OwnedFd,
+    is_slow: bool,
 }
 
 impl Stranger {
     fn new(random: &mut Random) -> Self {
-        let fd = match random.below(9) {
+        let fd = match random.below(10) {
             0 => {
                 let (fd, peer) = lingering();
-                return Self { peer: Some(peer), fd };
+                return Self { peer: Some(peer), fd, is_slow: false };
+            }
+            9 if SLOW_FILE.get().is_some() => {
+                let path = SLOW_FILE.get().unwrap();
+                let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+                return Self { peer: None, fd: file.into(), is_slow: true };
             }
             1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             // A descriptor whose next write blocks forever.
@@ -84,7 +94,7 @@ impl Stranger {
             7 => UnixStream::pair().unwrap().0.into(),
             _ => daemon::front_end::memfd(random.below(1 << 20)),
         };
-        Self { peer: None, fd }
+        Self { peer: None, fd, is_slow: false }
     }
 
     fn some(random: &mut Random) -> Vec<Self> {
@@ -96,7 +106,9 @@ impl Stranger {
     fn let_go(self, was_sent: bool) -> Option<TcpStream> {
         let peer = self.peer.filter(|_| was_sent);
         // By now a peer that does not stay is gone.
-        drop(self.fd);
+        if self.is_slow {
+            std::thread::spawn(|| drop(self.fd));
+        }
         peer
     }
 }
@@ -251,6 +263,8 @@ fn setting(name: &str, usual: u64) -> u64 {
 /// is lost.
 #[test]
 fn peers_that_send_anything_do_no_harm() {
+    let files = SlowFiles::mount("peers_that_send_anything_do_no_harm: files of slow file systems");
+    files.iter().for_each(|files| SLOW_FILE.set(files.path()).unwrap());
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.vm]\nkind.vhost_user = {}\n");
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
@@ -262,14 +276,16 @@ fn peers_that_send_anything_do_no_harm() {
     control(daemon.dir(), &mut Random(1));
     let before = processes.map(Has::of);
     let (seed, steps) = (setting("TOKLAT_FUZZ_SEED", 1), setting("TOKLAT_FUZZ_STEPS", STEPS));
-    let mut sessions = 0;
+    let (mut sessions, mut stuck) = (0, 0);
     let began = Instant::now();
     for step in 0..steps {
         let mut random = Random(seed.wrapping_mul(1 << 32).wrapping_add(step));
         let dir = daemon.dir().to_owned();
         let asked = Instant::now();
-        // Their last closes wait while these are there.
+        // Their last closes wait while these are there, and closes of slow files until this step
+        // ends.
         let mut linger = Vec::new();
+        files.iter().for_each(SlowFiles::hold);
         match step % 3 {
             0 => attach(&dir, &mut random, &mut linger),
             1 => sessions += u64::from(front_end(&dir, &mut random, &mut linger)),
@@ -278,7 +294,10 @@ fn peers_that_send_anything_do_no_harm() {
         assert!(asked.elapsed() < ANSWER, "step {step} of seed {seed}");
         exchange(&mut daemon, (&mut a, &mut b), &mut number);
         assert_eq!(daemon.data_process("vale0"), processes[1], "step {step} of seed {seed}");
+        stuck += files.as_ref().map_or(0, SlowFiles::closes);
+        files.iter().for_each(SlowFiles::answer);
     }
+    assert!(files.is_none() || stuck > 0, "no close of a slow file was waited for");
     assert!(sessions > steps / 12, "{sessions} front ends came to speak in {steps} steps");
     daemon.wait_for("threads and descriptors to be as before", |_| {
         processes.map(Has::of).into_iter().zip(before).all(|(now, before)| now.is_within(before))

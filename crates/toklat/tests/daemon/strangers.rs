@@ -139,14 +139,23 @@ impl SlowFiles {
 
     /// Its file, opened once more.
     pub fn open(&self) -> SlowFile {
-        let path = self.mounted.path().join("file");
-        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(self.path()).unwrap();
         SlowFile { asked: Arc::clone(&self.asked), file: file.into() }
     }
 
     /// How many closes wait.
     pub fn closes(&self) -> usize {
         self.asked.lock().unwrap().closes.len()
+    }
+
+    /// Where its file is.
+    pub fn path(&self) -> std::path::PathBuf {
+        self.mounted.path().join("file")
+    }
+
+    /// From now on, all who come wait.
+    pub fn hold(&self) {
+        self.asked.lock().unwrap().answers = false;
     }
 
     /// Answers all who wait and all who come.
