@@ -362,16 +362,13 @@ impl Switch {
         self.restarting = false;
     }
 
-    /// The pause before a restart: none at the first death.
+    /// The pause before a restart.
     pub fn restart_delay(&mut self) -> Duration {
         if self.started.elapsed() > GOOD_RUN {
             self.deaths = 0;
         }
         self.deaths = self.deaths.saturating_add(1);
-        match self.deaths {
-            1 => Duration::ZERO,
-            deaths => Duration::from_millis(50 << (deaths - 2).min(8)).min(LONGEST_PAUSE),
-        }
+        pause_after(self.deaths)
     }
 
     /// Replaces the data process without losing a frame. Returns process ids before and after, and
@@ -552,5 +549,26 @@ fn offender(name: &str, uid: u32) -> Offender {
     match uid == 0 || uid == rustix::process::geteuid().as_raw() {
         true => Offender::Port(name.into()),
         false => Offender::User(uid),
+    }
+}
+
+/// The pause after so many deaths in a row: none after the first.
+fn pause_after(deaths: u32) -> Duration {
+    match deaths {
+        0 | 1 => Duration::ZERO,
+        deaths => Duration::from_millis(50 << (deaths - 2).min(8)).min(LONGEST_PAUSE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_restarts_begin_at_once_and_go_on_at_most_two_seconds_apart() {
+        let pauses: Vec<_> = (1..1000).chain([u32::MAX]).map(pause_after).collect();
+        assert_eq!(pauses[0], Duration::ZERO);
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses.last(), Some(&Duration::from_secs(2)));
     }
 }
