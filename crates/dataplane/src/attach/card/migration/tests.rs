@@ -13,6 +13,7 @@ use turn::state::State;
 
 use super::super::message::{HEADER as MESSAGE, Request};
 use super::super::message::{Header, command};
+use super::super::models::HEADER_LEN as HEADER;
 use super::super::{Message, Plug, ServeRequests, VfioUser};
 use super::DeviceState::{Error, Resuming, Running, Stop, StopCopy};
 use super::*;
@@ -253,27 +254,35 @@ fn a_state_that_was_read_is_one_to_go_on_with_and_the_same_again() {
 
 #[test]
 fn a_state_with_a_flipped_bit_is_refused_or_one_to_go_on_with() {
-    for (card, (model, csb)) in cards().enumerate() {
-        let state = Bed::in_use(model, csb).save();
-        let mut to = Bed::in_use(model, csb);
-        let mut refused = 0;
-        for bit in 0..8 * state.len() {
-            // The bytes after the header and configuration space; each card tests other bits.
-            if bit > 8 * (HEADER + pci::SIZE) && bit % STRIDE != card % STRIDE {
-                continue;
-            }
-            let mut state = state.clone();
-            state[bit / 8] ^= 1 << (bit % 8);
-            let taken = to.load(&state);
-            assert!(!taken || bit >= 8 * HEADER, "bit {bit} of the header");
-            refused += usize::from(!taken);
-            if taken {
-                to.to(Running).unwrap();
-                to.use_it();
-            }
+    // A thread a card: all of them take long.
+    std::thread::scope(|scope| {
+        for (card, (model, csb)) in cards().enumerate() {
+            scope.spawn(move || flip_bits(card, model, csb));
         }
-        assert!(refused > 8 * HEADER + 8 * 64, "{model:?}: {refused} refused");
+    });
+}
+
+/// Flips bits of a card's state: those after the header and configuration space in turns with other
+/// cards.
+fn flip_bits(card: usize, model: NicModel, csb: bool) {
+    let state = Bed::in_use(model, csb).save();
+    let mut to = Bed::in_use(model, csb);
+    let mut refused = 0;
+    for bit in 0..8 * state.len() {
+        if bit > 8 * (HEADER + pci::SIZE) && bit % STRIDE != card % STRIDE {
+            continue;
+        }
+        let mut state = state.clone();
+        state[bit / 8] ^= 1 << (bit % 8);
+        let taken = to.load(&state);
+        assert!(!taken || bit >= 8 * HEADER, "bit {bit} of the header");
+        refused += usize::from(!taken);
+        if taken {
+            to.to(Running).unwrap();
+            to.use_it();
+        }
     }
+    assert!(refused > 8 * HEADER + 8 * 64, "{model:?}: {refused} refused");
 }
 
 #[test]
