@@ -12,7 +12,6 @@ use crate::tool;
 
 /// Circles that are known, each by the files in it. One that grows is a new one.
 const KNOWN: &[(&str, &[&str])] = &[
-    ("pcap", &["capture", "interface", "reader"]),
     (
         "preload",
         &[
@@ -35,17 +34,9 @@ const KNOWN: &[(&str, &[&str])] = &[
             "user",
         ],
     ),
-    ("dataplane", &["attach::card::migration", "attach::card::models"]),
-    ("guest", &["input", "link", "stack"]),
-    ("lab", &["bench::guests", "bench::lab", "bench::nic::linux", "bench::peer"]),
-    ("netmap", &["client::bound", "client::kloop"]),
-    ("netring", &["open", "pipe", "port"]),
     ("nic", &["e1000::core", "e1000::receive", "e1000::remote", "e1000::transmit"]),
     ("nic", &["pcnet::core", "pcnet::receive", "pcnet::remote"]),
-    ("nic", &["pcnet::mii", "pcnet::registers", "pcnet::table"]),
-    ("nic", &["virtio::packed", "virtio::ring", "virtio::split"]),
     ("preload", &["device", "epoll", "extmem", "fds", "poll"]),
-    ("tcp", &["connection", "machine"]),
     (
         "toklat",
         &[

@@ -68,6 +68,7 @@
 
 mod app;
 pub mod apps;
+mod config;
 mod counters;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -83,11 +84,12 @@ mod stack;
 mod udp;
 
 pub use app::{App, Io};
+pub use config::Config;
 pub use counters::{Counters, Drop};
 pub use guest::Guest;
 pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
 pub use lookup::{Lookup, LookupError, Step};
 pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
-pub use stack::{Config, Stack, Usage};
+pub use stack::{Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};
 pub use udp::{UdpError, UdpId};

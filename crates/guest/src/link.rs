@@ -11,10 +11,10 @@ use tcp::codec::{self, MAX_HEADERS, Summing};
 use tcp::{Emit, Full, Nanos, Request};
 use zerocopy::IntoBytes;
 
+use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::neighbours::{Due, Hop, Neighbours};
 use crate::nic::{Nic, Pieces};
-use crate::stack::Config;
 
 /// Maximum number of answers that wait for free slots.
 const OUTBOX: usize = 256;

@@ -1,15 +1,15 @@
 //! A host: a NIC, addresses, and all protocols above it.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use frame::checksum::Sum;
 use frame::{ETHERNET_HEADER, Ipv4, Mac, Offload, Protocol, Udp};
 use tcp::codec::Summing;
-use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive, Secret};
+use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive};
 use zerocopy::IntoBytes;
 
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::input::Input;
 use crate::link::{Link, Segments};
@@ -20,42 +20,6 @@ use crate::udp::{Sockets, UdpError, UdpId};
 const BATCHES: usize = 4;
 /// Maximum sleep while the send ring is full.
 const PATIENCE: Duration = Duration::from_millis(5);
-
-/// Settings of a stack.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The NIC's address.
-    pub mac: Mac,
-    /// The host's address.
-    pub address: Ipv4Addr,
-    /// Prefix length of the network.
-    pub prefix: u8,
-    /// The router to other networks.
-    pub gateway: Option<Ipv4Addr>,
-    /// Most neighbours that are remembered.
-    pub max_neighbours: usize,
-    /// The key of hashes and sequence numbers: random, and different for each stack.
-    pub secret: Secret,
-    /// TCP's settings. Its MTU is lowered to what the NIC can send.
-    pub tcp: tcp::Config,
-}
-
-impl Config {
-    /// Returns the settings of a host with this address, with a random secret and no gateway.
-    #[must_use]
-    pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8) -> Self {
-        let random = RandomState::new();
-        Self {
-            mac,
-            address,
-            prefix,
-            gateway: None,
-            max_neighbours: 1024,
-            secret: Secret([random.hash_one(1), random.hash_one(2)]),
-            tcp: tcp::Config::default(),
-        }
-    }
-}
 
 /// Usage of the bounded resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

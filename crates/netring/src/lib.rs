@@ -37,12 +37,14 @@
 //! | `send`, `receive` | [`Outgoing`] and [`Incoming`]: slots and frames, lent |
 //! | `port`, `doorbell` | [`Port`]: flush, wait, reset; how each side is woken |
 //! | `open`, `pipe` | how ports and pipes are opened, and passed to other processes |
+//! | `ask` | requests to the daemon, and its replies |
 #![allow(unsafe_code, reason = "structures in shared memory are marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 #[cfg(target_endian = "big")]
 compile_error!("a slot is read as one little-endian word");
 
+mod ask;
 pub mod attach;
 mod doorbell;
 mod hostile;
@@ -56,8 +58,9 @@ mod region;
 mod send;
 
 #[doc(hidden)]
+pub use ask::OpenError;
 pub use hostile::drive_hostile_pipe;
-pub use open::{Monitor, Open, OpenError, ports};
+pub use open::{Monitor, Open, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
 pub use port::{Interest, Port, PortError, QueuePair, Readiness, Rings};
 pub use receive::{Incoming, Received, ReceivedSlot};

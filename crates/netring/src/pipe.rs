@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::ask::OpenError;
 use crate::attach::{NAME, Reply};
 use crate::doorbell::{Doorbell, new_eventfd};
 use crate::layout::{Geometry, GeometryError, RingSpec, SLOTS};
-use crate::open::OpenError;
 use crate::port::{Parts, PortError};
 use crate::queue::{Memory, SendQueue};
 use crate::region::{Ends, Lease, Wanted};

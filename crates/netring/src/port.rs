@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use shmem::Mapping;
 use shmem::sync::{Ordering, fence};
 
+use crate::ask::{OpenError, Opened};
 use crate::doorbell::Doorbell;
 use crate::layout::{Control, Fault, Geometry, GeometryError, RingSpec};
-use crate::open::{Open, OpenError, Opened};
 use crate::queue::{Memory, ReceiveQueue, SendQueue, View};
-use crate::region::{Buffer, Ends, Lease, Region, RegionError};
+use crate::region::{Buffer, Ends, Lease, Region};
 use crate::{Incoming, Outgoing};
 
 /// Why a port cannot be used.
@@ -128,30 +128,6 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Port {
-    /// Opens a port with one ring in each direction: `vale0:p1`, an end of a pipe (`vale0:p1{1`,
-    /// `vale0:p1}1`), or a monitor (`vale0:p1/t`, `/r`, `/rt`). See [`Open`] for everything else.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn open(name: &str) -> Result<Self, OpenError> {
-        Open::new(name).open()
-    }
-
-    /// A port for a switch in this process. It works like others but kicks no one. Give
-    /// [`rings`](Self::rings) to the switch.
-    ///
-    /// # Errors
-    /// The region does not have enough interfaces, rings or buffers.
-    pub fn inline(
-        region: &Arc<Region>,
-        name: &str,
-        tx_rings: u32,
-        rx_rings: u32,
-        slots: u32,
-    ) -> Result<Self, RegionError> {
-        Open::new(name).queues(tx_rings, rx_rings).slots(slots).in_region(region).inline()
-    }
-
     pub(crate) fn assemble(parts: Parts<'_>) -> Result<Self, GeometryError> {
         let Parts { name, memory, lease, ends, twin, doorbell, max_frame, offloads } = parts;
         let bad = GeometryError("ring number or position");
@@ -202,9 +178,9 @@ impl Port {
     }
 
     /// The offload requests that its slots carry, both ways: those it asked for
-    /// ([`Open::offloads`]), as far as its rings have room for the frames. The longest frame has
-    /// [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED) bytes; [`max_frame`](Self::max_frame) limits
-    /// its segments only.
+    /// ([`Open::offloads`](crate::Open::offloads)), as far as its rings have room for the frames.
+    /// The longest frame has [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED) bytes;
+    /// [`max_frame`](Self::max_frame) limits its segments only.
     #[must_use]
     pub fn offloads(&self) -> OffloadSet {
         self.offloads
@@ -494,7 +470,7 @@ impl Port {
     /// The content of the rings is lost.
     ///
     /// # Errors
-    /// As for [`Open::open`]. The port can still be reopened later.
+    /// As for [`Port::open`]. The port can still be reopened later.
     pub fn reopen(&mut self) -> Result<(), OpenError> {
         let (Some(opened), Some(lease)) = (&self.opened, &self.lease) else {
             return Err(OpenError::NotOpenedHere);

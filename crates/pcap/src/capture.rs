@@ -3,7 +3,6 @@
 //! No lock is held while a program's callback runs, so it may make any call, even on the same
 //! handle.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,72 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::failure::{Code, Failure};
 use crate::interface::{Counts, Filter, Interface};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::{Frame, FrameQueue};
-use crate::reader::{Reader, ReaderWaker, Sleeper};
-
-/// What libpcap's calls return for a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum Code {
-    /// `PCAP_ERROR`: the message says it.
-    Error = -1,
-    /// `PCAP_ERROR_BREAK`: `pcap_breakloop` was called.
-    Break = -2,
-    /// `PCAP_ERROR_NOT_ACTIVATED`.
-    NotActivated = -3,
-    /// `PCAP_ERROR_ACTIVATED`.
-    Activated = -4,
-    /// `PCAP_ERROR_NO_SUCH_DEVICE`.
-    NoSuchDevice = -5,
-    /// `PCAP_ERROR_RFMON_NOTSUP`.
-    NoRadio = -6,
-    /// `PCAP_ERROR_PERM_DENIED`.
-    PermissionDenied = -8,
-    /// `PCAP_ERROR_CANTSET_TSTAMP_TYPE`.
-    NoTimestampType = -10,
-    /// `PCAP_ERROR_TSTAMP_PRECISION_NOTSUP`.
-    NoPrecision = -12,
-}
-
-/// Why a call did not do what it was asked to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// For callers of libpcap.
-    pub code: Code,
-    /// For callers of the system.
-    pub errno: Errno,
-    /// For people.
-    pub message: String,
-}
-
-impl Failure {
-    /// A failure.
-    #[must_use]
-    pub fn new(code: Code, errno: Errno, message: impl Into<String>) -> Self {
-        Self { code, errno, message: message.into() }
-    }
-
-    fn not_activated() -> Self {
-        Self::new(Code::NotActivated, Errno::INVAL, "The capture is not activated yet")
-    }
-
-    /// `pcap_breakloop` ended the call.
-    #[must_use]
-    pub fn stopped() -> Self {
-        Self::new(Code::Break, Errno::CANCELED, "")
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
+use crate::reader::{Reader, Sleeper};
+use crate::waker::ReaderWaker;
 
 /// Settings before a capture is activated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 use shmem::Bytes;
 
-use crate::capture::{Code, Failure};
+use crate::failure::{Code, Failure};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::FrameQueue;
-use crate::reader::ReaderWaker;
+use crate::waker::ReaderWaker;
 
 /// Decides whether a reader gets a frame. The bytes are still in shared memory, which others may
 /// change.
@@ -151,10 +151,6 @@ impl fmt::Debug for Place {
         let mut place = f.debug_struct("Place");
         place.field("id", id).field("queue", queue).field("counts", counts).finish_non_exhaustive()
     }
-}
-
-pub(crate) fn io(errno: Errno) -> Failure {
-    Failure::new(Code::Error, errno, format!("The system refused something: {errno}"))
 }
 
 fn broken(error: &PortError) -> Failure {
@@ -308,7 +304,7 @@ impl Interface {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match rustix::event::poll(&mut fds, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(io(errno)),
+            Err(errno) => Err(Failure::io(errno)),
         }
     }
 }

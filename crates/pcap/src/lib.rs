@@ -17,21 +17,26 @@
 //! |---|---|
 //! | [`name`] | which names are ports |
 //! | [`interface`] | one port for many readers and senders |
-//! | `reader`, `queue` | what gets its frames, and waits for them |
-//! | [`capture`] | libpcap's handle: settings, states, error codes |
+//! | `reader`, `queue`, `waker` | what gets its frames, and waits for them |
+//! | [`capture`] | libpcap's handle: settings, states |
+//! | `failure` | error codes, of libpcap and of the system |
 //! | [`lock`] | a lock that can be held over a fork |
 #![allow(unsafe_code, reason = "the lock hands out what it guards")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod capture;
+mod failure;
 pub mod interface;
 pub mod lock;
 pub mod name;
 mod queue;
 mod reader;
+mod waker;
 
-pub use capture::{Capture, Code, Failure, Next};
+pub use capture::{Capture, Next};
+pub use failure::{Code, Failure};
 pub use interface::{Counts, Descriptors, Filter, Interface, Interfaces};
 pub use name::Device;
 pub use queue::Frame;
-pub use reader::{Reader, ReaderWaker, Sleeper};
+pub use reader::{Reader, Sleeper};
+pub use waker::ReaderWaker;

@@ -2,58 +2,15 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::capture::Failure;
-use crate::interface::{AWAKE, Counts, Filter, Inner, Interface, Place, io};
+use crate::failure::Failure;
+use crate::interface::{AWAKE, Counts, Filter, Inner, Interface, Place};
 use crate::queue::{Frame, FrameQueue};
-
-/// Wakes a reader that sleeps; may be rung by a signal handler.
-#[derive(Debug)]
-pub struct ReaderWaker {
-    fd: OwnedFd,
-    /// Its descriptor is readable, or about to be.
-    ///
-    /// # Protocol: `Bell.rung`
-    /// - Writer: a thread or signal handler that rings (sets), the sleeper (clears)
-    /// - Reader: the sleeper, before it sleeps
-    /// - Ordering: sequentially consistent; set before the descriptor is written, cleared before it
-    ///   is read
-    /// - Partner: the eventfd
-    /// - Without it: a ring between two looks is emptied from the descriptor unseen
-    /// - Shown by: `pcap` test `a_sleeper_is_woken_by_a_frame_also_after_another_reader_took_it`
-    rung: AtomicBool,
-}
-
-impl AsFd for ReaderWaker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl ReaderWaker {
-    fn new() -> Result<Self, Failure> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
-        Ok(Self { fd, rung: AtomicBool::new(false) })
-    }
-
-    /// Makes its descriptor readable.
-    pub fn ring(&self) {
-        self.rung.store(true, Ordering::SeqCst);
-        // A full counter is readable as well.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-
-    fn still(&self) {
-        self.rung.store(false, Ordering::SeqCst);
-        // Read even if `rung` was clear: a ringer may have stopped between its two steps last time.
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
-    }
-}
+use crate::waker::ReaderWaker;
 
 /// Waits for the frames of a reader, without borrowing the reader itself.
 #[derive(Clone, Debug)]
@@ -84,7 +41,7 @@ impl Sleeper {
         let started = Instant::now();
         while started.elapsed() < AWAKE.min(time.unwrap_or(AWAKE)) {
             std::thread::yield_now();
-            if self.bell.rung.load(Ordering::SeqCst) {
+            if self.bell.is_rung() {
                 self.bell.still();
                 return Ok(());
             }
@@ -117,9 +74,7 @@ impl Reader {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new(interface: &Arc<Interface>, keep: usize, limit: usize) -> Result<Self, Failure> {
-        let mut bell = ReaderWaker::new()?;
-        bell.fd = (interface.descriptors.raise)(bell.fd);
-        let bell = Arc::new(bell);
+        let bell = Arc::new(ReaderWaker::new(interface.descriptors.raise)?);
         let mut inner = interface.inner.lock();
         let id = inner.next;
         inner.next += 1;
@@ -221,17 +176,17 @@ impl Reader {
     /// The system has no descriptor left.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>, Failure> {
         if self.watched.is_none() {
-            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
-            for fd in [self.interface.token(), self.bell.fd.as_fd()] {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Failure::io)?;
+            for fd in [self.interface.token(), self.bell.as_fd()] {
                 let data = epoll::EventData::new_u64(0);
-                epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
+                epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(Failure::io)?;
             }
             // The number is not moved up: programs put it into `select` sets, which have 1,024
             // places.
             self.watched = Some(set);
             self.settle();
         }
-        self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
+        self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| Failure::io(Errno::BADF))
     }
 
     /// As [`settle`](Self::settle), after one frame, whose bytes stay in place.
@@ -260,6 +215,6 @@ impl Drop for Reader {
         inner.places.retain(|place| place.id != self.id);
         drop(inner);
         let lower = self.interface.descriptors.lower;
-        lower(self.bell.fd.as_raw_fd());
+        lower(self.bell.as_fd().as_raw_fd());
     }
 }

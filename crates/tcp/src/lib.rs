@@ -86,6 +86,7 @@ mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod gro;
+mod handle;
 mod hystart;
 mod machine;
 mod options;
@@ -98,6 +99,7 @@ mod scoreboard;
 mod segment;
 mod send;
 mod seq;
+mod shared;
 mod table;
 mod time;
 mod time_wait;
@@ -108,9 +110,8 @@ pub use config::{Algorithm, Config, KeepAlive, Tuning};
 pub use connection::{CloseReason, Events, State};
 pub use counters::{Counters, Drop};
 pub use flow::{Flow, Secret};
-pub use machine::{
-    Buffered, ConnId, ListenerId, Machine, OpenError, Path, Receive, SendError, Usage,
-};
+pub use handle::{Buffered, ConnId, Path, Receive};
+pub use machine::{ListenerId, Machine, OpenError, SendError, Usage};
 pub use options::{BadOption, MAX_OPTIONS, Options, SackBlocks, Timestamp};
 pub use segment::{Ecn, Emit, Flags, Full, Header, Request, Segment};
 pub use send::Payload;

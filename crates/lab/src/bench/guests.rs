@@ -1,11 +1,10 @@
 //! Linux guests, two at a time. One boot yields a sample of every figure.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::lab::{Daemon, Lab};
 use vm::{Accelerator, Backend, Model, Qemu, Version, time_of_process};
@@ -63,23 +62,12 @@ impl Coalescing {
 /// One boot's figures.
 type Measured = BTreeMap<Figure, f64>;
 
-/// Figures that were measured and not yet used.
-#[derive(Debug, Default)]
-pub struct Guests(RefCell<BTreeMap<(PathKind, Figure), Vec<f64>>>);
-
 /// Seconds of TCP.
 const SECONDS: u32 = 3;
 
 /// Returns a figure of guests: an unused one of an earlier boot, or one of a new boot.
 pub fn figure(lab: &Lab, way: PathKind, what: Figure) -> Result<f64> {
-    let waiting = || lab.guests().0.borrow_mut().get_mut(&(way, what)).and_then(Vec::pop);
-    if let Some(value) = waiting() {
-        return Ok(value);
-    }
-    for (what, value) in measure(lab, way)? {
-        lab.guests().0.borrow_mut().entry((way, what)).or_default().push(value);
-    }
-    waiting().context("it was not measured")
+    lab.figure(way, what, || measure(lab, way))
 }
 
 fn measure(lab: &Lab, way: PathKind) -> Result<Measured> {

@@ -2,6 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,9 +11,7 @@ use anyhow::{Context, Result, bail};
 use netring::{Open, Port};
 use rustix::process::Signal;
 
-use super::guests::Guests;
-use super::nic::linux::Cards;
-use super::peer;
+use super::sources;
 use control::api;
 use control::{Client, Global, units};
 use jail::parent_death;
@@ -25,23 +24,22 @@ pub struct Lab {
     floor: OnceCell<Result<PathBuf, String>>,
     missing: RefCell<BTreeMap<String, String>>,
     notes: RefCell<BTreeMap<String, String>>,
-    guests: Guests,
-    cards: Cards,
+    /// Figures that were measured and not yet used.
+    left: RefCell<BTreeMap<String, Vec<f64>>>,
 }
 
 impl Lab {
     /// Makes a scratch directory. Each measurement takes `seconds`.
     pub fn new(seconds: f64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("toklat-bench").tempdir()?;
-        peer::unpack(dir.path())?;
+        sources::unpack(dir.path())?;
         Ok(Self {
             dir,
             seconds,
             floor: OnceCell::new(),
             missing: RefCell::default(),
             notes: RefCell::default(),
-            guests: Guests::default(),
-            cards: Cards::default(),
+            left: RefCell::default(),
         })
     }
 
@@ -60,14 +58,23 @@ impl Lab {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// What guests have measured.
-    pub fn guests(&self) -> &Guests {
-        &self.guests
-    }
-
-    /// Returns the measurements of guests' network cards.
-    pub fn cards(&self) -> &Cards {
-        &self.cards
+    /// Returns a figure of something whose `run` yields several: one that an earlier run left, or
+    /// one of a new run.
+    pub fn figure<W: Debug, F: Debug>(
+        &self,
+        of: W,
+        what: F,
+        run: impl FnOnce() -> Result<BTreeMap<F, f64>>,
+    ) -> Result<f64> {
+        let name = |what: &F| format!("{} {of:?} {what:?}", std::any::type_name::<W>());
+        let left = || self.left.borrow_mut().get_mut(&name(&what)).and_then(Vec::pop);
+        if let Some(value) = left() {
+            return Ok(value);
+        }
+        for (what, value) in run()? {
+            self.left.borrow_mut().entry(name(&what)).or_default().push(value);
+        }
+        left().context("it was not measured")
     }
 
     /// Adds a note to the current row. A later note with the same name replaces an earlier one.
@@ -82,7 +89,7 @@ impl Lab {
 
     /// Returns the floor program, which is compiled at first use.
     pub fn floor(&self) -> Result<&Path> {
-        let compile = || peer::compile_floor(self.dir()).map_err(|e| format!("{e:#}"));
+        let compile = || sources::compile_floor(self.dir()).map_err(|e| format!("{e:#}"));
         match self.floor.get_or_init(compile) {
             Ok(program) => Ok(program),
             Err(reason) => bail!("{reason}"),

@@ -21,6 +21,7 @@ mod peer;
 mod pipe;
 mod ports;
 mod rows;
+mod sources;
 mod stacks;
 mod stacks_linux;
 mod stacks_rows;

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use shmem::{Mapping, Memfd};
 
 use super::UserMemory;
-use super::kloop::Blocks;
+use super::blocks::Blocks;
 use super::ring::{Buffers, Peer, Ring, Synced};
 use crate::abi::flags;
 use crate::wire::{self, port};

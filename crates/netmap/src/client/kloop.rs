@@ -5,9 +5,8 @@
 //! come first. The program does not use the ring's own header in this mode, so the loop hands slots
 //! over through it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -38,28 +37,6 @@ const MOST_SLEEP: u32 = 1_000_000;
 const IDLE: Duration = Duration::from_secs(3);
 /// Known modes. They are accepted without effect: they save work that only a kernel has.
 const MODES: u32 = 3;
-
-/// The addresses of a descriptor's blocks, and whether a loop runs.
-#[derive(Debug, Default)]
-pub(super) struct Blocks {
-    program: AtomicU64,
-    core: AtomicU64,
-    stop: OnceLock<OwnedFd>,
-    running: AtomicBool,
-    stopping: AtomicBool,
-}
-
-impl Blocks {
-    /// True if there are some.
-    pub(super) fn is_some(&self) -> bool {
-        self.program.load(Ordering::Relaxed) != 0
-    }
-
-    /// Returns the descriptor that ends the sleep of a loop.
-    pub(super) fn stop_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.stop.get().map(AsFd::as_fd)
-    }
-}
 
 /// The arguments of a loop.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! is an error and not a crash. Rings are accessed in the mapping of their region, by checked
 //! numbers.
 
+mod blocks;
 mod bound;
 mod control;
 mod daemon;

@@ -2,18 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use super::phy::{ADDRESS, BMCR, BMSR, PARTNER, PHY};
 use super::registers::{Registers, bcr, board};
-
-/// The address of the PHY inside the chip (Am79C973, "BCR33").
-pub(super) const ADDRESS: u16 = 30;
-
-/// Basic control.
-const BMCR: usize = 0;
-/// Basic status.
-const BMSR: usize = 1;
-/// The registers for what the PHY and its partner advertise.
-const ADVERTISED: usize = 4;
-const PARTNER: usize = 5;
 
 const RESET: u16 = 1 << 15;
 const LOOPBACK: u16 = 1 << 14;
@@ -22,36 +12,6 @@ const RESTART: u16 = 1 << 9;
 const LINK: u16 = 1 << 2;
 const NEGOTIATED: u16 = 1 << 5;
 const ACKNOWLEDGED: u16 = 1 << 14;
-
-/// A register of the PHY.
-struct Row {
-    number: usize,
-    reset: u16,
-    /// Bits that software writes.
-    mask: u16,
-}
-
-/// The PHY's registers; those beyond read as zero. The identifier is that of AMD's Am79C874.
-const PHY: [Row; 7] = [
-    Row { number: BMCR, reset: 0x3100, mask: 0x7d80 },
-    Row { number: BMSR, reset: 0x7849, mask: 0 },
-    Row { number: 2, reset: 0x0022, mask: 0 },
-    Row { number: 3, reset: 0x561b, mask: 0 },
-    Row { number: ADVERTISED, reset: 0x01e1, mask: 0x3fff },
-    Row { number: PARTNER, reset: 0x01e1, mask: 0 },
-    Row { number: 6, reset: 0, mask: 0 },
-];
-
-/// A register's value after a reset, and its writable bits.
-pub(super) fn row(number: usize) -> (u16, u16) {
-    PHY.iter().find(|row| row.number == number).map_or((0, 0), |row| (row.reset, row.mask))
-}
-
-pub(super) fn reset(registers: &Registers) {
-    for row in &PHY {
-        registers.phy[row.number].store(row.reset, Ordering::Relaxed);
-    }
-}
 
 /// The number of the PHY's register that BCR33 names; `None` if it names another PHY.
 fn named(registers: &Registers) -> Option<usize> {
@@ -80,7 +40,7 @@ pub(super) fn write(registers: &Registers, value: u16) -> bool {
     let Some(row) = PHY.iter().find(|row| row.number == number) else { return false };
     let looped = is_looped(registers);
     if number == BMCR && value & RESET != 0 {
-        reset(registers);
+        registers.reset_phy();
     } else {
         let value = if number == BMCR { value & !RESTART } else { value };
         let kept = registers.phy[number].load(Ordering::Relaxed) & !row.mask;

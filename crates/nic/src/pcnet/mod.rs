@@ -29,6 +29,7 @@ mod core;
 mod device;
 mod filter;
 mod mii;
+mod phy;
 mod receive;
 mod registers;
 mod remote;

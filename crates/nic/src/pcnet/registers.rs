@@ -457,8 +457,14 @@ impl Registers {
             self.set_bcr(register.at as usize, register.bits().1);
         }
         self.write_prom(&table::address_prom(mac));
-        super::mii::reset(self);
+        self.reset_phy();
         self.soft_reset(chip);
+    }
+
+    pub(super) fn reset_phy(&self) {
+        for row in &super::phy::PHY {
+            self.phy[row.number].store(row.reset, Ordering::Relaxed);
+        }
     }
 
     /// S_RESET.

@@ -345,7 +345,7 @@ const BCR: &[Register] = &[
     latch(30, "expansion data", KEEP, 0).on(FAST),
     latch(31, "software timer", KEEP, 0xffff).on(FAST),
     latch(32, "MII control", KEEP, 0x0400).on(FAST),
-    latch(33, "MII address", KEEP, super::mii::ADDRESS << 5).on(FAST).stores(0x03ff),
+    latch(33, "MII address", KEEP, super::phy::ADDRESS << 5).on(FAST).stores(0x03ff),
     latch(34, "MII data", KEEP, 0).on(FAST).shows(View::Phy).does(Effect::Phy),
     latch(35, "PCI vendor", KEEP, 0x1022).on(FAST).fixed(),
     latch(36, "power capabilities", KEEP, 0xc811).on(FAST).fixed(),

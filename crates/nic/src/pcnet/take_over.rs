@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::device::style_bits;
-use super::mii;
+use super::phy;
 use super::registers::{Fault, Registers, bcr, board, csr, status};
 use super::table::{self, Chip, Effect, Register};
 use crate::device::Impossible;
@@ -72,7 +72,7 @@ impl Registers {
             return Err(Impossible { what: "status", value: status.into() });
         }
         for (number, register) in self.phy.iter().enumerate() {
-            Impossible::check("a PHY register", register.load(Relaxed), mii::row(number))?;
+            Impossible::check("a PHY register", register.load(Relaxed), phy::row(number))?;
         }
         let all = board::POWERED | board::MASTER | board::LINK;
         let bits = (board::POWERED, all & !board::POWERED);

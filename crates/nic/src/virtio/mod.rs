@@ -16,6 +16,7 @@
 
 mod config;
 mod inflight;
+mod interrupts;
 mod net;
 mod packed;
 mod receive;

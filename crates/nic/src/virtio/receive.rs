@@ -10,8 +10,9 @@ use port::{
 };
 use shmem::{Bytes, DirtyLog, GuestMemory, Shared};
 
+use super::interrupts::Interrupts;
 use super::packed::Packed;
-use super::ring::{Chain, Direction, Interrupts, MAX_CHAIN, Parts, Pieces, Ring, Watch};
+use super::ring::{Chain, Direction, MAX_CHAIN, Parts, Pieces, Ring, Watch};
 use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;

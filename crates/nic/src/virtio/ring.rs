@@ -161,41 +161,6 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     fn disarm(&self);
 }
 
-/// What a queue's driver asks for about interrupts, read without the queue's lock.
-#[derive(Debug)]
-pub(super) enum Interrupts {
-    Split(super::split::Interrupts),
-    Packed(super::packed::Interrupts),
-}
-
-impl Interrupts {
-    pub fn new(parts: &Parts) -> Result<Self, QueueError> {
-        Ok(match parts.has(Features::RING_PACKED) {
-            false => Self::Split(super::split::Interrupts::new(parts)?),
-            true => Self::Packed(super::packed::Interrupts::new(parts)?),
-        })
-    }
-
-    /// True if the driver wants an interrupt for what was published since `old`, up to `new`. The
-    /// caller has fenced since.
-    #[inline]
-    pub fn wanted(&self, old: u16, new: u16) -> bool {
-        match self {
-            Self::Split(interrupts) => interrupts.wanted(old, new),
-            Self::Packed(interrupts) => interrupts.wanted(old, new),
-        }
-    }
-
-    /// True if the driver wants an interrupt for anything published before `now`, by its current
-    /// setting: then it has not looked at all of it.
-    pub fn awaited(&self, now: u16) -> bool {
-        match self {
-            Self::Split(interrupts) => interrupts.awaited(now),
-            Self::Packed(interrupts) => interrupts.awaited(now),
-        }
-    }
-}
-
 /// What rings are made of, and have in common.
 #[derive(Debug)]
 pub(super) struct Parts {

@@ -7,9 +7,10 @@ use frame::{Offload, OffloadSet};
 use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Shared, Span};
 
+use super::interrupts::Interrupts;
 use super::net::MAX_HEADER;
 use super::packed::Packed;
-use super::ring::{Chain, Direction, Interrupts, Parts, Pieces, Ring, Watch};
+use super::ring::{Chain, Direction, Parts, Pieces, Ring, Watch};
 use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;

@@ -3,9 +3,9 @@
 
 use crate::connection::{CloseReason, Connection, Events, Marks, Phase, Run, State};
 use crate::counters::Drop;
-use crate::machine::Shared;
 use crate::segment::{Flags, Header};
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// What one acknowledgment has changed.

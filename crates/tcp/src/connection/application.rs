@@ -4,9 +4,10 @@ use bytes::Bytes;
 
 use crate::config::Config;
 use crate::connection::{CloseReason, Connection, Marks, State};
-use crate::machine::{Path, Shared};
+use crate::handle::Path;
 use crate::segment::Flags;
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// Most chunks in a send buffer.

@@ -3,9 +3,10 @@
 
 use crate::connection::{Connection, Events, Marks, QUICK_ACKS, Run, State};
 use crate::counters::Drop;
-use crate::machine::{ConnId, Receive, Shared};
+use crate::handle::{ConnId, Receive};
 use crate::segment::{Ecn, Flags};
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// Minimum time over which the receive rate is measured; the rate sizes the window.

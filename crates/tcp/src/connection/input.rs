@@ -4,9 +4,10 @@ use crate::connection::{
     Agreed, CHALLENGES, CloseReason, Connection, Events, MIN_MSS, Marks, State,
 };
 use crate::counters::Drop;
-use crate::machine::{Receive, Shared};
+use crate::handle::Receive;
 use crate::segment::{Flags, Header, Segment};
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// Idle time after which timestamps are not comparable any more (RFC 7323, 5.5).

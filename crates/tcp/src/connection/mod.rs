@@ -20,7 +20,6 @@ use bitflags::bitflags;
 use crate::config::{Config, Tuning};
 use crate::congestion::Congestion;
 use crate::flow::Flow;
-use crate::machine::Shared;
 use crate::rack::Rack;
 use crate::ranges::Ranges;
 use crate::receive::ReceiveBuffer;
@@ -28,6 +27,7 @@ use crate::rtt::Rtt;
 use crate::scoreboard::Scoreboard;
 use crate::send::SendBuffer;
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 pub(crate) use input::Run;

@@ -2,11 +2,11 @@
 
 use crate::connection::timers::Retransmission;
 use crate::connection::{Connection, Marks, State};
-use crate::machine::Shared;
 use crate::options::{Options, SackBlocks, Timestamp};
 use crate::segment::{Ecn, Emit, Flags, Full, Header, Request};
 use crate::send::Payload;
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// Maximum payload bytes of one visit, so that connections take turns.

@@ -4,9 +4,9 @@
 use crate::connection::acknowledgment::Progress;
 use crate::connection::timers::Retransmission;
 use crate::connection::{Connection, Marks, Phase, Prr, TailProbe};
-use crate::machine::Shared;
 use crate::rack::DUP_THRESH;
 use crate::segment::Header;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 impl Connection {

@@ -1,8 +1,8 @@
 //! Timers. A connection has one entry in the wheel: that of its earliest deadline.
 
 use crate::connection::{CloseReason, Connection, Marks, Phase, State};
-use crate::machine::Shared;
 use crate::segment::Flags;
+use crate::shared::Shared;
 use crate::time::Nanos;
 
 /// What the retransmission timer waits for; it is one timer (RFC 8985, 8).

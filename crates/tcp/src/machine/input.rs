@@ -4,7 +4,8 @@
 use crate::connection::Run;
 use crate::counters::Drop;
 use crate::gro;
-use crate::machine::{Machine, Receive};
+use crate::handle::Receive;
+use crate::machine::Machine;
 use crate::options::{Options, Timestamp};
 use crate::segment::{Ecn, Flags, Header, Segment};
 use crate::seq::Seq;
@@ -65,7 +66,7 @@ impl Machine {
             self.shared.time_wait.remove(hash, &header.flow);
             // The new connection's numbers start after all of the old one's.
             let least = waiting.send_next + 0xffff + 2;
-            self.on_listener(run, Some(least), now, &mut super::Buffered);
+            self.on_listener(run, Some(least), now, &mut crate::Buffered);
             return;
         }
         if header.flags.contains(Flags::FIN) {

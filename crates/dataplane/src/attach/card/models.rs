@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nic::device::{DeviceConfig, Identity, Model};
+use nic::device::{DeviceConfig, Identity, Impossible, Model};
 use nic::kind::StateRoom;
 use nic::pci;
 use shmem::{Bytes, Mapping, Shareable, Shared};
@@ -12,16 +12,22 @@ use turn::state::PortState;
 
 use super::Plug;
 use super::line::Progress;
-use super::migration::{self, StateError};
 use crate::config::{NicConfig, NicModel};
 
 /// The layout of a device in its port's part of the state memory.
 const PROGRESS: usize = pci::SIZE;
 const HEADER: usize = 512;
 const REGISTERS: usize = 4096;
+/// Bytes of the header of a state that moves.
+pub const HEADER_LEN: usize = 32;
+
+/// The begin of a state.
+const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
+/// Must change whenever the content of [`nic::e1000::Registers`] or [`nic::pcnet::Registers`] does.
+const VERSION: u32 = 1;
 
 const _: () = assert!(PROGRESS + size_of::<Progress>() <= HEADER);
-const _: () = assert!(HEADER + migration::HEADER <= REGISTERS);
+const _: () = assert!(HEADER + HEADER_LEN <= REGISTERS);
 
 /// A port's part of the state memory.
 #[derive(Clone, Debug)]
@@ -75,6 +81,20 @@ impl Room {
     }
 }
 
+/// Why bytes are not the state of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// It is of something else.
+    #[error("{0}")]
+    Other(&'static str),
+    /// It is too short or too long.
+    #[error("it has not the length of one")]
+    Length,
+    /// It says what cannot be.
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
+}
+
 /// A device in state memory, while no worker uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Card<'a> {
@@ -95,20 +115,20 @@ impl<'a> Card<'a> {
 
     /// Resets it to its power-on state.
     pub fn power_on(&self) {
-        self.room.window(HEADER..HEADER + migration::HEADER).fill(0);
+        self.room.window(HEADER..HEADER + HEADER_LEN).fill(0);
         self.room.window(self.registers()).fill(0);
         self.config.power_on();
     }
 
     /// Bytes of its state.
     pub fn state_len(&self) -> usize {
-        migration::HEADER + pci::SIZE + self.registers().len()
+        HEADER_LEN + pci::SIZE + self.registers().len()
     }
 
     /// The places of the `len` bytes of its state from `at` on.
     pub fn state(&self, at: usize, len: usize) -> impl Iterator<Item = Bytes<'a>> {
         let (room, mut begin) = (self.room, 0);
-        let parts = [HEADER..HEADER + migration::HEADER, 0..pci::SIZE, self.registers()];
+        let parts = [HEADER..HEADER + HEADER_LEN, 0..pci::SIZE, self.registers()];
         parts.into_iter().map(move |part| {
             let within = |at: usize| at.clamp(begin, begin + part.len()) - begin + part.start;
             let window = within(at)..within(at + len);
@@ -117,10 +137,23 @@ impl<'a> Card<'a> {
         })
     }
 
+    /// The header of its state, and what each of its words identifies.
+    fn header(&self) -> [(u64, &'static str); HEADER_LEN / 8] {
+        let id = self.identity;
+        let ids = [id.vendor, id.device, id.subsystem, id.revision.into()];
+        let ids = ids.iter().fold(0, |all, id| all << 16 | u64::from(*id));
+        [
+            (MAGIC, "it is of no card"),
+            (u64::from(VERSION) << 32 | self.state_len() as u64, "it is of another version"),
+            (ids, "it is of another model, or one with another CSB setting"),
+            (self.plug.mac.word(), "it is of a card with another address; the port needs that"),
+        ]
+    }
+
     /// Writes the header that identifies its state.
     pub fn write_header(&self) {
-        let header = self.room.window(HEADER..HEADER + migration::HEADER);
-        for (i, (word, _)) in migration::header(self).into_iter().enumerate() {
+        let header = self.room.window(HEADER..HEADER + HEADER_LEN);
+        for (i, (word, _)) in self.header().into_iter().enumerate() {
             header.write(8 * i, word);
         }
     }
@@ -130,8 +163,8 @@ impl<'a> Card<'a> {
     /// # Errors
     /// [`StateError`]: it is not a state of this card.
     pub fn take_over(&self) -> Result<(), StateError> {
-        let header = self.room.window(HEADER..HEADER + migration::HEADER);
-        for (i, (word, otherwise)) in migration::header(self).into_iter().enumerate() {
+        let header = self.room.window(HEADER..HEADER + HEADER_LEN);
+        for (i, (word, otherwise)) in self.header().into_iter().enumerate() {
             if header.read(8 * i) != Some(word) {
                 return Err(StateError::Other(otherwise));
             }

@@ -1,7 +1,6 @@
 //! A Linux guest with a network card, and a program at the far end of its wire. Measures
 //! throughput, and what the card costs the guest. One boot yields a sample of every figure.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -73,10 +72,6 @@ pub enum Figure {
     InterruptsReceived,
 }
 
-/// Figures that were measured and not yet used.
-#[derive(Debug, Default)]
-pub struct Cards(RefCell<BTreeMap<(Card, Figure), Vec<f64>>>);
-
 const GUEST: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 1]);
 const FAR: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 2]);
 const GUEST_IP: [u8; 4] = [10, 77, 79, 1];
@@ -101,14 +96,7 @@ const FLOOD: (usize, Duration) = (64, Duration::from_micros(500));
 
 /// Returns a figure of a card: an unused one of an earlier boot, or one of a new boot.
 pub fn figure(lab: &Lab, card: Card, what: Figure) -> Result<f64> {
-    let waiting = || lab.cards().0.borrow_mut().get_mut(&(card, what)).and_then(Vec::pop);
-    if let Some(value) = waiting() {
-        return Ok(value);
-    }
-    for (what, value) in measure(lab, card)? {
-        lab.cards().0.borrow_mut().entry((card, what)).or_default().push(value);
-    }
-    waiting().context("it was not measured")
+    lab.figure(card, what, || measure(lab, card))
 }
 
 /// A running guest, the far end of its wire, and what lies between.

@@ -12,55 +12,19 @@
 //! uses it before it is validated. The front end sets up interrupts and memory again. Written pages
 //! are not logged: all of the guest's memory follows after the card is stopped.
 
-use nic::device::Impossible;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::message::{Fields, longs, words};
-use super::models::Card;
+use super::models::{Card, StateError};
 pub use abi::vfio_user::{DeviceState, MAX_TRANSFER};
 use abi::vfio_user::{feature, flag};
-
-/// Bytes of a state's header.
-pub const HEADER: usize = 32;
-
-/// The begin of a state.
-const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
-/// Must change whenever the content of [`nic::e1000::Registers`] or [`nic::pcnet::Registers`] does.
-const VERSION: u32 = 1;
 
 /// The supported features, and the operations on each.
 const FEATURES: [(u32, u32); 2] =
     [(feature::MIGRATION, flag::GET), (feature::DEVICE_STATE, flag::GET | flag::SET)];
 /// In [`feature::MIGRATION`]: the state can be read while the device is stopped.
 const STOP_COPY: u64 = 1;
-
-/// Why bytes are not the state of a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// It is of something else.
-    #[error("{0}")]
-    Other(&'static str),
-    /// It is too short or too long.
-    #[error("it has not the length of one")]
-    Length,
-    /// It says what cannot be.
-    #[error(transparent)]
-    Impossible(#[from] Impossible),
-}
-
-/// The header of a card's state, and what each of its words identifies.
-pub fn header(card: &Card<'_>) -> [(u64, &'static str); HEADER / 8] {
-    let id = card.identity;
-    let ids = [id.vendor, id.device, id.subsystem, id.revision.into()];
-    let ids = ids.iter().fold(0, |all, id| all << 16 | u64::from(*id));
-    [
-        (MAGIC, "it is of no card"),
-        (u64::from(VERSION) << 32 | card.state_len() as u64, "it is of another version"),
-        (ids, "it is of another model, or one with another CSB setting"),
-        (card.plug.mac.word(), "it is of a card with another address; the port needs that"),
-    ]
-}
 
 /// The body of a reply, or an error number.
 type Answer = Result<Vec<u8>, Errno>;
