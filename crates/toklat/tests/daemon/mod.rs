@@ -157,6 +157,7 @@ impl Daemon {
         command.args(["-c", script]).arg(&self.program).env("TOKLAT_DIR", self.dir());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // A signal of the terminal ends the test, and not this.
+        #[allow(clippy::zombie_processes, reason = "it outlives this process")]
         let child = jail::parent_death::in_its_own_session(&mut command).spawn().unwrap();
         std::mem::forget(child.stdin);
     }
