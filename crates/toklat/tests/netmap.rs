@@ -221,7 +221,7 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
     let test = "a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards";
     let host = match Namespace::new() {
         Ok(host) => host,
-        Err(why) => return daemon::skip(test, &why),
+        Err(why) => return daemon::skip(test, why),
     };
     ip(&host, "link add c1 type veth peer name c2");
     ["c1", "c2"].iter().for_each(|name| ip(&host, &format!("link set {name} up")));

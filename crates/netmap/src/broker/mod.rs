@@ -68,9 +68,15 @@ pub struct NewPort<'a> {
 
 /// The prefix of the name of a switch that joins an interface of the host, whose name follows, to
 /// the programs that open it.
-pub const CARD: &str = "nic-";
+const CARD: &str = "nic-";
 /// The name of the programs' port in such a switch.
-pub const CARD_PORT: &str = "netmap";
+const CARD_PORT: &str = "netmap";
+
+/// The interface that a switch of this name joins to programs; `None` for other switches.
+#[must_use]
+pub fn interface_of(switch: &str) -> Option<&str> {
+    switch.strip_prefix(CARD)
+}
 
 /// A user's charge for a region. Dropping it ends the charge.
 pub type Charge = Box<dyn Send + Sync>;
@@ -89,8 +95,8 @@ pub trait Switches: Send + Sync {
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
     ///
-    /// A switch whose name begins with [`CARD`] has a port of the interface, too, until this port
-    /// is detached.
+    /// A switch that is [of an interface](interface_of) has a port of it, too, until this port is
+    /// detached.
     ///
     /// # Errors
     /// The error number for the program.

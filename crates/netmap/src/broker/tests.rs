@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
-use crate::abi::{PortInfo, Register, ValeAttach, ValeNewif, flags, mode, name_of};
+use crate::abi::{PortInfo, Register, ValeAttach, ValeList, ValeNewif, flags, mode, name_of};
 use crate::wire::kind;
 
 /// Fake switches that record their calls.
@@ -217,7 +217,7 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     register(&mut broker, 2, "eth0").unwrap();
     assert_eq!(ports(&broker), ["nic-eth0:netmap"]);
     register_as(&mut broker, 3, "eth0", watch).unwrap();
-    let first = ValeList { nr_bridge_idx: 0, ..ValeList::default() };
+    let first = ValeList { bridge: 0, pad: 0, port: 0 };
     assert!(control(&mut broker, 4, reqtype::VALE_LIST, "", &first).is_err(), "no switch");
     (1..4).for_each(|cookie| run(broker.close(cookie)));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());

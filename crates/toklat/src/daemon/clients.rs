@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
+use netmap::broker::interface_of;
 use netring::Monitor;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attach::{How, Lent};
 use super::netmap::port_spec;
-use super::netmap_card::{interface_of, wire_spec};
+use super::netmap_card::wire_spec;
 use super::pipes::{End, Opened, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};

@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 
 use super::attach::{How, Lent, errno};
 use super::hangups::{Gone, WatchId};
-use super::netmap_card;
+use super::interfaces;
 use super::quota::{File, Item};
 use super::seqpacket::Message;
 use super::supervisor::Supervisor;
@@ -205,7 +205,7 @@ impl Switches for Ports {
     }
 
     fn has_interface(&self, ifname: &str) -> bool {
-        netmap_card::has_interface(ifname)
+        interfaces::exists(ifname)
     }
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -232,7 +232,7 @@ impl Switches for Ports {
             offloads: OffloadSet::NONE,
         };
         let how = How { monitor, existing: false, netmap: true };
-        let joined = match (netmap_card::interface_of(switch), monitor) {
+        let joined = match (broker::interface_of(switch), monitor) {
             (Some(ifname), None) => supervisor.join_card(client, switch, ifname).await,
             _ => Ok(()),
         };
@@ -240,7 +240,7 @@ impl Switches for Ports {
             Ok(()) => supervisor.open_port(client, switch, port, how, (ring, memory)).await,
             Err(error) => Err(error),
         };
-        if opened.is_err() && netmap_card::interface_of(switch).is_some() {
+        if opened.is_err() && broker::interface_of(switch).is_some() {
             supervisor.leave_card(switch).await;
         }
         let opened = opened.map_err(|error| {
@@ -256,7 +256,7 @@ impl Switches for Ports {
     async fn detach(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.close_port(switch, port).await;
-            if netmap_card::interface_of(switch).is_some() {
+            if broker::interface_of(switch).is_some() {
                 supervisor.leave_card(switch).await;
             }
         }

@@ -3,7 +3,6 @@
 //! there, so every frame goes to the other port.
 
 use dataplane::config::{Policy, SwitchConfig};
-use netmap::broker::CARD;
 use topology::{Interface, InterfaceEngine, PortKind};
 
 use super::interfaces;
@@ -14,18 +13,6 @@ use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 
 /// The interface's port in its switch.
 const PORT: &str = "card";
-
-/// Returns true if the daemon's network namespace has an interface of this name.
-#[must_use]
-pub fn has_interface(ifname: &str) -> bool {
-    interfaces::mtu(ifname).is_ok()
-}
-
-/// The interface that a switch of this name is for.
-#[must_use]
-pub fn interface_of(switch: &str) -> Option<&str> {
-    switch.strip_prefix(CARD)
-}
 
 /// The rules of both ports: what comes from one goes to the other.
 #[must_use]

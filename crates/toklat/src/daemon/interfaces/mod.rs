@@ -93,6 +93,12 @@ pub fn fits(engine: &Engine, mtu: u16) -> bool {
     }
 }
 
+/// Returns true if this thread's namespace has an interface of this name.
+#[must_use]
+pub fn exists(ifname: &str) -> bool {
+    find(ifname).is_ok()
+}
+
 /// The MTU of an interface of this thread's namespace.
 ///
 /// # Errors
