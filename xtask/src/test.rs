@@ -19,12 +19,12 @@ const PROGRAM_LIMIT: &str = "300";
 /// capabilities for them, in a user namespace of their own. Those with other users, or file systems
 /// to mount, are root in one, beside the user's subordinate ids. The others are as the user is.
 const IN_NAMESPACE: &str = r#"case "${1##*/}" in
-    tap-*|offloads-*|cni-*|vxlan-*|daemon_endpoints-*|linux-*|vm_every_kind-*|vm_ipxe-*|vm_passt-*|\
-    vm_uplink-*)
+    tap-*|offloads-*|cni-*|vxlan-*|interface-*|daemon_endpoints-*|linux-*|vm_every_kind-*|\
+    vm_ipxe-*|vm_passt-*|vm_uplink-*)
         exec unshare --user --map-current-user --keep-caps "$@" ;;
-    cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_fuzz-*|daemon_memory-*|daemon_pages-*|\
-    daemon_quotas-*|daemon_strangers-*|daemon_users-*|packaging-*|packaging_install-*|pcap-*|siege-*|\
-    walls-*)
+    cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_fuzz-*|daemon_memory-*|\
+    daemon_pages-*|daemon_quotas-*|daemon_strangers-*|daemon_users-*|evpn-*|guest_walls-*|packaging-*|\
+    packaging_install-*|pcap-*|siege-*|walls-*)
         if unshare --user --map-root-user --map-auto --mount true 2>/dev/null; then
             exec unshare --user --map-root-user --map-auto --mount "$@"
         fi

@@ -57,7 +57,16 @@ pub fn enter(netns: &str) -> Result<(), ApiError> {
             return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
         }
     };
-    let failed = |e| privileged(&format!("Cannot enter network namespace {netns}"), e);
+    let failed = |e| {
+        let error = privileged(&format!("Cannot enter network namespace {netns}"), e);
+        match error.code {
+            ErrorCode::NeedsPrivilege => ApiError {
+                remedy: "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)".into(),
+                ..error
+            },
+            _ => error,
+        }
+    };
     // What is no namespace must not block the thread.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let namespace =

@@ -109,13 +109,23 @@ fn every_command_has_a_manual_page() {
     let pages = dir.path().join("man");
     let output = toklat(dir.path(), &["man", pages.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
-    for page in ["toklat.1", "toklat-port.1", "toklat-port-add.1", "toklat-top.1"] {
-        let text = std::fs::read_to_string(pages.join(page)).unwrap();
-        for section in
-            ["NAME", "OPTIONS", "EXAMPLES", "EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"]
-        {
+    let written: Vec<_> =
+        std::fs::read_dir(&pages).unwrap().map(|page| page.unwrap().path()).collect();
+    for name in ["toklat.1", "toklat-guest-run.1", "toklat-evpn-show.1", "toklat-topology.5"] {
+        assert!(written.contains(&pages.join(name)), "{name}");
+    }
+    let sections = ["NAME", "EXAMPLES", "EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"];
+    let of_commands = ["SYNOPSIS", "OPTIONS"];
+    for page in &written {
+        let text = std::fs::read_to_string(page).unwrap();
+        let is_command = page.extension().is_some_and(|section| section == "1");
+        let sections = match is_command {
+            true => [&sections[..], &of_commands].concat(),
+            false => vec!["NAME", "EXAMPLES", "FILES", "SEE ALSO"],
+        };
+        for section in sections {
             let title = [format!(".SH {section}\n"), format!(".SH {section:?}\n")];
-            assert!(title.iter().any(|title| text.contains(title)), "{page}: {section}:\n{text}");
+            assert!(title.iter().any(|title| text.contains(title)), "{page:?}: {section}:\n{text}");
         }
     }
     // man finds nothing to warn of.

@@ -244,6 +244,36 @@ fn wrong_files_are_answered_with_the_place_and_what_there_is() {
     }
 }
 
+/// What a daemon of an ordinary user cannot do, and words of the answer.
+const UNPRIVILEGED: &[(&str, &str)] = &[
+    ("port add vale0:up --interface lo", "CAP_NET_RAW"),
+    ("port add vale0:up --interface no0", "There is no interface no0; see `ip link`"),
+    ("port add vale0:n --tap", "CAP_NET_ADMIN"),
+    ("port add vale0:n --tap --netns /proc/1/ns/net", "CAP_SYS_ADMIN"),
+    ("port add vale0:n --pcap-write /proc/x.pcap", "/proc/x.pcap"),
+    ("port add vale0:n --vhost-user /proc/n.sock", "/proc/n.sock"),
+];
+
+/// Objective: what needs a privilege that the daemon lacks is refused in one line with the remedy,
+/// and leaves nothing behind.
+#[test]
+fn what_needs_a_privilege_says_which() {
+    if !may_be_others("what_needs_a_privilege_says_which") {
+        return;
+    }
+    let daemon = Daemon::start_as(4001, &[]);
+    daemon.apply("[switch.vale0]");
+    let there = files(&daemon);
+    for (command, words) in UNPRIVILEGED {
+        let args: Vec<&str> = command.split_whitespace().collect();
+        let (code, _, said) = daemon.run(&args);
+        assert_eq!(code, Some(1), "{command}: {said}");
+        assert!(said.contains(words) && said.contains("; "), "{command}: {said}");
+        assert_eq!(said.lines().count(), 1, "{command}: {said}");
+        assert_eq!((daemon.ports("vale0"), files(&daemon)), (vec![], there.clone()), "{command}");
+    }
+}
+
 /// Objective: a user without access to the sockets is told so, and not that there is no daemon.
 #[test]
 fn a_user_without_permission_is_told_so() {

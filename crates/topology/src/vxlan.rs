@@ -136,7 +136,13 @@ impl Kind for Vxlan {
     fn describe(&self) -> String {
         match self.local {
             _ if self.evpn => format!("VXLAN {} by EVPN", self.vni),
-            Some(local) => format!("VXLAN {} at {local}, {} peers", self.vni, self.peers.len()),
+            Some(local) => {
+                let (peers, plural) = match self.peers.len() {
+                    1 => (1, ""),
+                    n => (n, "s"),
+                };
+                format!("VXLAN {} at {local}, {peers} peer{plural}", self.vni)
+            }
             None => format!("VXLAN {}", self.vni),
         }
     }

@@ -88,9 +88,10 @@ pub fn system(what: &str, error: std::io::Error) -> ApiError {
         }
         Some(libc::ENOMEM | libc::ENOSPC) => (ErrorCode::Limit, "free memory or disk space"),
         Some(libc::ENOENT) => (ErrorCode::NotFound, "make it first"),
-        Some(libc::EACCES | libc::EPERM) => {
-            (ErrorCode::NeedsPrivilege, "let the daemon's user do that")
-        }
+        Some(libc::EACCES | libc::EPERM) => (
+            ErrorCode::NeedsPrivilege,
+            "give the daemon's user the permission, or name another place",
+        ),
         _ => (ErrorCode::System, "see the daemon's log"),
     };
     ApiError::new(code, format!("{what}: {error}"), remedy)
