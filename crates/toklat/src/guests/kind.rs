@@ -10,6 +10,7 @@ use frame::OffloadSet;
 use guest::{OTHER_DESCRIPTORS, Order, Passed, Place};
 use jail::cell::{Cell, Program};
 use netring::Open;
+use rustix::io::Errno;
 use topology::GuestSpec;
 
 use super::log::Log;
@@ -87,8 +88,11 @@ impl Kind {
     pub fn start_alone(&mut self, ports: &Ports<'_>) -> anyhow::Result<Process> {
         let order = Order { copy: None, waits: self.spec.require_walls, ports: self.open(ports)? };
         let process = self.start()?;
-        order.send(process.control.as_fd())?;
-        Ok(process)
+        match order.send(process.control.as_fd()) {
+            // Its end, which is collected, says more than a broken pipe.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(process),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Orders a copy. The process that results is known when its number is reported.
