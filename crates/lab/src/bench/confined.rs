@@ -23,12 +23,13 @@ use super::stacks::busy;
 use super::traffic::on_core;
 
 /// The first guest's address; the others' follow.
-const FIRST: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 0);
+pub const FIRST: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 0);
 /// The address of this process's guest.
-const OWN: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
+pub const OWN: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const PREFIX: u8 = 16;
-/// Slots of a guest's rings.
+/// Slots of a guest's rings: of many, and of one.
 const SLOTS: u32 = 64;
+const LONE_SLOTS: u32 = 256;
 /// Requests that a guest of [`scale`] has to answer at once.
 const OUTSTANDING: usize = 32;
 
@@ -63,7 +64,8 @@ pub fn start(
     words: &[&str],
 ) -> Result<Confined> {
     let (port, address) = (format!("vale0:{name}"), format!("{first}/{PREFIX}"));
-    let (count, slots) = (count.to_string(), SLOTS.to_string());
+    let (count, slots) =
+        (count.to_string(), if count == 1 { LONE_SLOTS } else { SLOTS }.to_string());
     let fixed = ["run", "--announce", app, &port, &address, "--restart", "never"];
     let mut command = command(daemon, &fixed)?;
     command.args(["--count", &count, "--slots", &slots]).args(words);
@@ -84,7 +86,7 @@ fn list(daemon: &Daemon) -> Result<Vec<Value>> {
 }
 
 /// The processes of the guests whose names begin with `name`.
-fn pids(daemon: &Daemon, name: &str) -> Result<Vec<i32>> {
+pub fn pids(daemon: &Daemon, name: &str) -> Result<Vec<i32>> {
     let of = |info: &Value| info["name"].as_str().is_some_and(|own| own.starts_with(name));
     let all = list(daemon)?;
     let pids = all.iter().filter(|info| of(info)).map(|info| info["pid"].as_i64());
@@ -93,7 +95,7 @@ fn pids(daemon: &Daemon, name: &str) -> Result<Vec<i32>> {
 }
 
 /// Seconds that all threads of processes have spent on a core.
-fn cpu_of(pids: &[i32]) -> f64 {
+pub fn cpu_of(pids: &[i32]) -> f64 {
     let threads = |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     let nanos = |thread: std::fs::DirEntry| -> Option<u64> {
         let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
@@ -300,11 +302,9 @@ fn parties(daemon: &Daemon, names: &[&str]) -> Result<Vec<i32>> {
 /// Gb/s from one confined guest to another, by the bytes that reach its port.
 pub fn bulk(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon("")?;
-    let slots = ["--slots", "256"];
-    let _sink = start_with(&daemon, ["sink", "sink"], FIRST, &slots)?;
+    let _sink = start(&daemon, ["sink", "sink"], (FIRST, 1), &[])?;
     let (second, to) = (Ipv4Addr::from_bits(FIRST.to_bits() + 1), format!("{FIRST}:5001"));
-    let words = [&slots[..], &["--", &to, "1000"]].concat();
-    let _source = start_with(&daemon, ["source", "source"], second, &words)?;
+    let _source = start(&daemon, ["source", "source"], (second, 1), &["--", &to, "1000"])?;
     let all = parties(&daemon, &["sink", "source"])?;
     let bytes = || -> Result<u64> {
         let stats = daemon.stats()?;
@@ -322,19 +322,10 @@ pub fn bulk(lab: &Lab) -> Result<f64> {
     Ok(moved as f64 * 8.0 / 1e9 / (cpu_of(&all) - cpu))
 }
 
-fn start_with(
-    daemon: &Daemon,
-    names: [&str; 2],
-    first: Ipv4Addr,
-    words: &[&str],
-) -> Result<Confined> {
-    start(daemon, names, (first, 1), words)
-}
-
 /// Pages from one confined guest to another with 16 connections.
 pub fn pages(lab: &Lab, path: &str) -> Result<f64> {
     let daemon = lab.daemon("")?;
-    let _server = start(&daemon, ["httpd", "web"], (FIRST, 1), &["--slots", "256"])?;
+    let _server = start(&daemon, ["httpd", "web"], (FIRST, 1), &[])?;
     let all = parties(&daemon, &["web"])?;
     let seconds = lab.seconds().max(1.0).to_string();
     let (port, address) = ("vale0:load", format!("{OWN}/{PREFIX}"));

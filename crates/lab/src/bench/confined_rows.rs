@@ -2,7 +2,7 @@
 
 use super::peer::Peer;
 use super::rows::{Better, Row, less};
-use super::{confined, stacks_linux};
+use super::{confined, livelock, stacks_linux};
 
 const SCALE: &str = "confined httpd guests; a light guest in this process on core 0 has 32 connections to each, \
     which ask for 1 KiB as soon as they have an answer; pages a second of all parties: guests, data process, generator. \
@@ -107,6 +107,16 @@ pub const ROWS: &[Row] = &[
               core 0; Jain's index of what each has sent",
         ours: confined::fair,
         peer: Peer::None,
+    },
+    Row {
+        id: "guest.livelock",
+        unit: "M/s",
+        bar: "ratio >= 0.9",
+        better: Better::More,
+        how: "a generator on core 0 sends datagrams of 64 bytes to a confined echo as fast as the switch takes them; \
+              answers for each second of the guest's own. Peer: its peak, with 64 datagrams under way",
+        ours: livelock::flooded,
+        peer: Peer::Toklat("its peak", livelock::peak),
     },
     less(
         "guest.batching.10",

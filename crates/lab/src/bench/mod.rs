@@ -15,6 +15,7 @@ mod inline;
 mod isolated;
 mod lab;
 mod life;
+mod livelock;
 mod netmap;
 mod nic;
 mod peer;
