@@ -86,7 +86,7 @@ static void rate(uint64_t (*turn)(void))
 		end = now();
 		if (!begin && end - start > seconds / 5)
 			begin = end, received = 0;
-	} while (end - start < seconds || !begin);
+	} while (end - start < seconds || end <= begin || !begin);
 	printf("%f\n", received / (end - begin) / 1e6);
 }
 

@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 		end = now();
 		if (!begin && end - start > seconds / 5)
 			begin = end, frames = 0;
-	} while (end - start < seconds || !begin);
+	} while (end - start < seconds || end <= begin || !begin);
 	printf("%f\n", frames / (end - begin) / 1e6);
 	return 0;
 }
