@@ -13,17 +13,16 @@ use tonic::{Code, Status};
 
 use crate::gobgp::go_bgp_service_client::GoBgpServiceClient;
 use crate::gobgp::{
-    AddPathStreamRequest, AddPeerRequest, AfiSafi, AfiSafiConfig, BfdPeerConfig, DeletePathRequest,
-    DeletePeerRequest, EbgpMultihop, Family, GetBgpRequest, Global, GracefulRestart,
-    ListPeerRequest, MpGracefulRestart, MpGracefulRestartConfig, Path, Peer, PeerConf,
-    StartBgpRequest, Timers, TimersConfig, Transport, WatchEventRequest, WatchEventResponse,
-    watch_event_request,
+    AddPathStreamRequest, AddPeerRequest, AfiSafi, AfiSafiConfig, BfdPeerConfig, DeletePeerRequest,
+    EbgpMultihop, Family, GetBgpRequest, Global, GracefulRestart, ListPeerRequest,
+    MpGracefulRestart, MpGracefulRestartConfig, Path, Peer, PeerConf, StartBgpRequest, Timers,
+    TimersConfig, Transport, WatchEventRequest, WatchEventResponse, watch_event_request,
 };
 use crate::report::NeighborInfo;
 use crate::route::{Mobility, OwnRoute};
 
 /// Time limit of a call.
-const CALL: Duration = Duration::from_secs(5);
+const CALL: Duration = Duration::from_secs(3);
 /// More time for each route that is added.
 const EACH: Duration = Duration::from_millis(1);
 /// Most bytes of a message.
@@ -234,32 +233,39 @@ impl Client {
             family: Some(EVPN),
             ..Path::default()
         };
+        self.stream("add routes", routes, path).await
+    }
+
+    async fn stream(
+        &mut self,
+        what: &'static str,
+        routes: &[OwnRoute],
+        path: impl Fn(&OwnRoute) -> Path,
+    ) -> Result<(), ClientError> {
         let message = |routes: &[OwnRoute]| {
-            let paths = routes.iter().map(path).collect();
+            let paths = routes.iter().map(&path).collect();
             AddPathStreamRequest { table_type: GLOBAL, paths }
         };
         let messages: Vec<_> = routes.chunks(BATCH).map(message).collect();
         let stream = tokio_stream::iter(messages);
         let limit = CALL + EACH * routes.len() as u32;
         let call = self.calls.add_path_stream(stream);
-        within_time(limit, "add routes", call).await.map(drop)
+        within_time(limit, what, call).await.map(drop)
     }
 
-    /// Withdraws an own route.
+    /// Withdraws own routes, in one call: a daemon that answers late holds up no more.
     ///
     /// # Errors
     /// It refuses, or does not answer.
-    pub async fn withdraw(&mut self, route: &OwnRoute) -> Result<(), ClientError> {
-        // Without a path it would delete all of them.
-        let path = Path {
+    pub async fn withdraw(&mut self, routes: &[OwnRoute]) -> Result<(), ClientError> {
+        let path = |route: &OwnRoute| Path {
             nlri_binary: route.nlri(),
             pattrs_binary: route.attributes_of_withdrawal(),
             family: Some(EVPN),
+            is_withdraw: true,
             ..Path::default()
         };
-        let request =
-            DeletePathRequest { table_type: GLOBAL, family: Some(EVPN), path: Some(path) };
-        within("withdraw a route", self.calls.delete_path(request)).await.map(drop)
+        self.stream("withdraw routes", routes, path).await
     }
 
     /// The neighbours, with their states.

@@ -23,6 +23,9 @@ pub struct VtepInfo {
     pub floods: bool,
     /// Routes beyond its limit that were ignored.
     pub ignored: u64,
+    /// It has withdrawn too many routes: for a while no new ones are taken.
+    #[serde(default)]
+    pub damped: bool,
 }
 
 /// A station of a segment.
@@ -121,8 +124,8 @@ impl Rib {
         let of = |(vni, segment): (&u32, &crate::segment::Segment)| {
             let vni = *vni;
             let host = |(number, address, stations, floods)| {
-                let ignored = self.ignored(address);
-                VtepInfo { vni, address, number, stations, floods, ignored }
+                let (ignored, damped) = (self.ignored(address), self.is_damped(address));
+                VtepInfo { vni, address, number, stations, floods, ignored, damped }
             };
             segment.hosts.each().map(host).collect::<Vec<_>>()
         };

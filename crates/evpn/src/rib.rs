@@ -10,7 +10,7 @@ use frame::Mac;
 
 use crate::path::{Event, Unusable, Update};
 use crate::route::{Key, Mobility, OwnRoute, distinguisher};
-use crate::segment::{Segment, SegmentConfig, TableChange};
+use crate::segment::{Segment, SegmentConfig, TableChange, WINDOW_MS};
 pub use crate::told::{Counters, Notice};
 use crate::told::{Routes, Stored, Told};
 
@@ -35,6 +35,19 @@ struct Share {
     stations: u32,
     /// Routes beyond its limit that were ignored.
     ignored: u64,
+    /// Routes that it has withdrawn since then.
+    withdrawn: u32,
+    since: u64,
+    /// It has withdrawn too many: until then no new routes of it are taken.
+    damped: Option<u64>,
+}
+
+impl Share {
+    /// True if nothing of it need be known.
+    fn is_idle(&self, now: u64) -> bool {
+        let is_quiet = now.saturating_sub(self.since) >= WINDOW_MS;
+        (self.stations, self.ignored, self.damped) == (0, 0, None) && is_quiet
+    }
 }
 
 /// All routes.
@@ -46,6 +59,9 @@ pub struct Rib {
     shares: HashMap<IpAddr, Share>,
     pub(crate) segments: BTreeMap<u32, Segment>,
     told: Told,
+    /// Routes that were ignored could be taken now, and when they were asked for last.
+    refresh: bool,
+    refreshed: u64,
 }
 
 impl Rib {
@@ -54,8 +70,8 @@ impl Rib {
     pub fn new(router: Ipv4Addr, vtep: IpAddr, limits: Limits) -> Self {
         let counters = Counters::default();
         let told = Told { vtep, routes: HashMap::new(), notices: Vec::new(), counters };
-        let (routes, shares) = (HashMap::new(), HashMap::new());
-        Self { router, limits, routes, shares, segments: BTreeMap::new(), told }
+        let (routes, shares, segments) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Self { router, limits, routes, shares, segments, told, refresh: false, refreshed: 0 }
     }
 
     /// This host.
@@ -170,7 +186,7 @@ impl Rib {
                 return;
             }
             self.forget(&update.key);
-        } else if !self.has_room(&update) {
+        } else if !self.has_room(&update, now) {
             return;
         }
         self.told.counters.updates += 1;
@@ -193,15 +209,17 @@ impl Rib {
     }
 
     /// True if one more route is within the limits.
-    fn has_room(&mut self, update: &Update) -> bool {
+    fn has_room(&mut self, update: &Update, now: u64) -> bool {
         let share = self.shares.entry(update.vtep).or_default();
+        let is_damped = share.damped.is_some_and(|until| now < until);
         let too_many = share.stations >= self.limits.per_host && mac_of(&update.key).is_some();
-        if !too_many && self.routes.len() < self.limits.routes {
+        if !is_damped && !too_many && self.routes.len() < self.limits.routes {
             return true;
         }
         share.ignored += 1;
-        let first = share.ignored == 1;
-        self.told.counters.over_limit += 1;
+        let first = share.ignored == 1 && !is_damped;
+        let counters = &mut self.told.counters;
+        *(if is_damped { &mut counters.damped } else { &mut counters.over_limit }) += 1;
         if first {
             self.told.say(Notice::TooMany { host: update.vtep });
         }
@@ -209,25 +227,38 @@ impl Rib {
     }
 
     fn withdraw(&mut self, key: &Key, now: u64) {
-        if self.forget(key) {
+        if let Some(host) = self.forget(key) {
             self.told.counters.withdrawals += 1;
+            self.note_withdrawal(host, now);
             self.decide(*key, now);
         }
     }
 
-    /// Removes a route; false if it was not there.
-    fn forget(&mut self, key: &Key) -> bool {
-        let Some(Stored { update, .. }) = self.routes.remove(key) else { return false };
+    /// Damps a host that withdraws all it may have more than twice within a while: its routes only
+    /// cost work.
+    fn note_withdrawal(&mut self, host: IpAddr, now: u64) {
+        let most = self.limits.per_host.saturating_mul(2);
+        let Some(share) = self.shares.get_mut(&host) else { return };
+        if now.saturating_sub(share.since) >= WINDOW_MS {
+            (share.since, share.withdrawn) = (now, 0);
+        }
+        share.withdrawn = share.withdrawn.saturating_add(1);
+        if share.withdrawn > most && share.damped.is_none() {
+            share.damped = Some(now + WINDOW_MS);
+            self.told.say(Notice::Damped { host });
+        }
+    }
+
+    /// Removes a route, and returns its host; `None` if it was not there.
+    fn forget(&mut self, key: &Key) -> Option<IpAddr> {
+        let Stored { update, .. } = self.routes.remove(key)?;
         if let (Key::Mac { .. }, Some(share)) = (key, self.shares.get_mut(&update.vtep)) {
             share.stations = share.stations.saturating_sub(1);
-            if share.stations == 0 && share.ignored == 0 {
-                self.shares.remove(&update.vtep);
-            }
         }
         for segment in self.segments.values_mut().filter(|segment| segment.takes(&update)) {
             segment.forget(&update);
         }
-        true
+        Some(update.vtep)
     }
 
     fn decide(&mut self, key: Key, now: u64) {
@@ -293,9 +324,21 @@ impl Rib {
 
     /// The daemon is lost: its routes hold until they are confirmed or [swept](Self::sweep).
     pub fn lost_daemon(&mut self) {
-        self.routes.values_mut().for_each(|stored| stored.stale = true);
+        self.doubt();
         // A new daemon gets all routes anyway.
         self.told.routes.clear();
+    }
+
+    /// All routes hold until they are confirmed or [swept](Self::sweep): the daemon is asked for
+    /// all.
+    pub fn doubt(&mut self) {
+        self.routes.values_mut().for_each(|stored| stored.stale = true);
+    }
+
+    /// True, once, if routes that were ignored could be taken now: the daemon is to be asked for
+    /// all.
+    pub fn take_refresh(&mut self) -> bool {
+        std::mem::take(&mut self.refresh)
     }
 
     /// Gives up routes and entries that were not confirmed since the daemon was lost.
@@ -312,9 +355,28 @@ impl Rib {
         self.routes.values().filter(|stored| stored.stale).count()
     }
 
-    /// Lets duplicates move again whose time is over.
+    /// Lets duplicates move again whose time is over, and takes routes of damped hosts.
     pub fn tick(&mut self, now: u64) {
+        self.undamp(now);
         self.segments.values_mut().for_each(|segment| segment.thaw(now, &self.routes));
+    }
+
+    /// Ends damping whose time is over. Routes that were ignored are wanted again if their host has
+    /// a quarter of its limit free, at most once in a while, whatever hosts do.
+    fn undamp(&mut self, now: u64) {
+        let enough = self.limits.per_host - self.limits.per_host / 4;
+        let may_ask = now.saturating_sub(self.refreshed) >= WINDOW_MS;
+        for share in self.shares.values_mut() {
+            if share.damped.is_some_and(|until| now >= until) {
+                (share.damped, share.withdrawn, share.since) = (None, 0, now);
+            }
+            let has_room = share.damped.is_none() && share.stations <= enough;
+            if may_ask && share.ignored > 0 && has_room {
+                share.ignored = 0;
+                (self.refresh, self.refreshed) = (true, now);
+            }
+        }
+        self.shares.retain(|_, share| !share.is_idle(now));
     }
 
     /// Lets a duplicate move again. Returns false if it is none.
@@ -328,6 +390,11 @@ impl Rib {
     /// The routes beyond its limit that a host has advertised.
     pub(crate) fn ignored(&self, host: IpAddr) -> u64 {
         self.shares.get(&host).map_or(0, |share| share.ignored)
+    }
+
+    /// True if no new routes of a host are taken, since it has withdrawn too many.
+    pub(crate) fn is_damped(&self, host: IpAddr) -> bool {
+        self.shares.get(&host).is_some_and(|share| share.damped.is_some())
     }
 }
 

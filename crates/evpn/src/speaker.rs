@@ -25,6 +25,7 @@ use crate::gobgp::WatchEventResponse;
 use crate::path;
 use crate::report::{MacInfo, NeighborInfo, RouteInfo, Summary};
 use crate::rib::{Limits, Notice, Rib};
+use crate::route::OwnRoute;
 use crate::segment::{SegmentConfig, TableChange};
 
 /// The pause before the next attempt to connect: the first, and the longest.
@@ -242,7 +243,15 @@ impl Speaker {
                         Err(ClientError::Refused { what: "go on watching", reason })
                     }
                 },
-                _ = health.tick() => self.look(&mut client).await,
+                _ = health.tick() => match self.look(&mut client).await {
+                    // All routes come again; none is missed, and those that went are swept.
+                    Ok(()) if self.rib.take_refresh() => {
+                        self.rib.doubt();
+                        self.up_since = self.up_since.map(|_| Instant::now());
+                        client.watch().await.map(|begun| watch = begun)
+                    }
+                    other => other,
+                },
                 // Changes wait for the supervisor.
                 _ = changes.reserve(), if changes.capacity() == 0 => Ok(()),
             };
@@ -309,19 +318,14 @@ impl Speaker {
 
     /// Sends own routes that changed.
     async fn send_own(&mut self, client: &mut Client) -> Result<(), ClientError> {
-        let changed = self.rib.take_changed();
-        let withdrawn = changed.iter().filter(|(_, withdrawn)| *withdrawn);
-        for (route, _) in withdrawn {
-            match client.withdraw(route).await {
-                // It has withdrawn the route by itself, or never had it.
-                Err(ClientError::Refused { what, reason }) => {
-                    tracing::debug!(what, reason, key = ?route.key, "not withdrawn");
-                }
-                other => other?,
-            }
+        let changed = self.rib.take_changed().into_iter();
+        let (withdrawn, added): (Vec<_>, Vec<_>) = changed.partition(|(_, gone)| *gone);
+        let routes = |list: Vec<(OwnRoute, bool)>| list.into_iter().map(|(route, _)| route);
+        let (withdrawn, added): (Vec<_>, Vec<_>) =
+            (routes(withdrawn).collect(), routes(added).collect());
+        if !withdrawn.is_empty() {
+            client.withdraw(&withdrawn).await?;
         }
-        let added: Vec<_> =
-            changed.into_iter().filter(|(_, gone)| !gone).map(|(route, _)| route).collect();
         if added.is_empty() { Ok(()) } else { client.advertise(&added).await }
     }
 
@@ -357,6 +361,9 @@ impl Speaker {
                 }
                 Notice::Claimed { vni, mac, by } => {
                     tracing::warn!(vni, %mac, %by, "another host claims a station that is fixed here");
+                }
+                Notice::Damped { host } => {
+                    tracing::warn!(%host, "a host withdraws too many routes: none of its new ones is taken for a while");
                 }
                 Notice::TooMany { host } => {
                     tracing::warn!(%host, "a host advertises more stations than it may");

@@ -30,6 +30,11 @@ pub enum Notice {
         /// The host.
         by: IpAddr,
     },
+    /// A host withdraws more routes in a while than it may.
+    Damped {
+        /// The host.
+        host: IpAddr,
+    },
     /// A host advertises more stations than it may.
     TooMany {
         /// The host.
@@ -52,6 +57,9 @@ pub struct Counters {
     pub bad_host: u64,
     /// Routes beyond a limit.
     pub over_limit: u64,
+    /// New routes of hosts that had withdrawn too many.
+    #[serde(default)]
+    pub damped: u64,
     /// Moves of stations between this host and others.
     pub moves: u64,
     /// Stations that stayed where they were because they moved too often.

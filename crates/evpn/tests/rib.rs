@@ -247,6 +247,64 @@ fn a_host_has_no_more_stations_than_it_may_and_costs_others_none() {
     assert_eq!(rib.route_count(), 15, "there is room again");
 }
 
+/// Objective: a host that advertises and withdraws without end costs others nothing, and gets all
+/// of its routes back when it has rested.
+///
+/// Steps: a host flaps with as many stations as it may have; it is damped, another host is not;
+/// time passes.
+#[test]
+fn a_host_that_flaps_is_damped_for_a_while_and_its_routes_are_asked_for_again() {
+    let mut rib = rib_with(Limits { per_host: 10, routes: 100 });
+    take(&mut rib, floods(1));
+    for _ in 0..3 {
+        (0..10).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+        (0..10).for_each(|n| rib.take(Ok(Event::Withdraw(key(1, n))), 0));
+    }
+    assert_eq!(rib.take_notices(), [Notice::Damped { host: host(1).into() }]);
+    take(&mut rib, route(1, 1, 0, false));
+    take(&mut rib, route(2, 2, 0, false));
+    assert_eq!((rib.route_count(), rib.counters().damped), (2, 1), "floods and host 2's station");
+    let damped = |rib: &Rib| rib.vteps().iter().find(|v| v.address == host(1)).unwrap().damped;
+    rib.tick(WINDOW_MS - 1);
+    assert!(damped(&rib) && !rib.take_refresh());
+    rib.tick(WINDOW_MS);
+    assert!(!damped(&rib) && rib.take_refresh() && !rib.take_refresh());
+    take(&mut rib, route(1, 1, 0, false));
+    assert_eq!(rib.route_count(), 3);
+}
+
+#[test]
+fn routes_beyond_a_limit_are_asked_for_when_there_is_room_but_not_often() {
+    let mut rib = rib_with(Limits { per_host: 8, routes: 100 });
+    let mut now = WINDOW_MS;
+    let overflow = |rib: &mut Rib, now| {
+        (0..9).for_each(|n| take(rib, route(1, n, 0, false)));
+        rib.tick(now);
+        assert!(!rib.take_refresh(), "no room");
+        (0..2).for_each(|n| rib.take(Ok(Event::Withdraw(key(1, n))), now));
+        rib.tick(now);
+        rib.take_refresh()
+    };
+    assert!(overflow(&mut rib, now));
+    assert!((1..8).all(|_| !overflow(&mut rib, now)), "at most once in a while");
+    now += WINDOW_MS;
+    rib.tick(now);
+    assert!(rib.take_refresh());
+}
+
+#[test]
+fn a_million_stations_of_a_host_cost_no_more_than_its_limit() {
+    let mut rib = rib_with(Limits { per_host: 1000, routes: 3000 });
+    take(&mut rib, route(2, 1, 0, false));
+    (0..1_000_000).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+    assert_eq!((rib.route_count(), rib.counters().over_limit), (1001, 999_000));
+    assert_eq!(rib.take_notices().len(), 1, "said once");
+    let mut table = Table::default();
+    table.follow(&mut rib);
+    assert_eq!(table.stations.len(), 1000, "station 1 is claimed by both");
+    assert_eq!(table.at(1), Some(host(1).into()), "the lowest address holds");
+}
+
 #[test]
 fn routes_of_no_host_for_other_segments_and_without_sense_change_nothing() {
     let (mut rib, mut table) = (rib(), Table::default());

@@ -34,6 +34,10 @@ struct Host {
 
 impl Host {
     async fn start() -> Self {
+        Self::start_with(Limits::default()).await
+    }
+
+    async fn start_with(limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("api.sock");
         let (orders, taken) = mpsc::channel(64);
@@ -49,8 +53,7 @@ impl Host {
             bfd: None,
             password: None,
         };
-        let (neighbors, limits) = (vec![neighbor], Limits::default());
-        let setup = Setup { identity, neighbors, socket: socket.clone(), limits };
+        let setup = Setup { identity, neighbors: vec![neighbor], socket: socket.clone(), limits };
         tokio::spawn(Speaker::new(setup, taken, made).run());
         let rt = vec![RouteTarget::auto(65000, VNI)];
         let segment =
@@ -271,4 +274,74 @@ async fn regression_a_route_that_is_late_is_counted_by_the_daemon_and_costs_no_o
     daemon.tell(vec![path(late - 1, 3), path(300, 0)]);
     host.until("both", |host| host.at(300).is_some()).await;
     assert!(daemon.state().routes.contains(&nlri(5, late - 1)), "no later move");
+}
+
+#[tokio::test]
+async fn a_daemon_that_answers_late_holds_no_question_up_for_long() {
+    let host = Host::start().await;
+    let state = State { late: Duration::from_millis(700), ..State::default() };
+    let daemon = Fake::start(&host.socket, state);
+    wait("connection", async || host.summary().await.connected).await;
+    let stations = |here| (100..200).map(|n| (Mac::local(n), here)).collect::<Vec<_>>();
+    host.order(Order::Local(VNI, stations(Some(false)))).await;
+    wait("own routes", async || daemon.state().routes.len() == 102).await;
+    let calls = daemon.state().calls.len();
+    host.order(Order::Local(VNI, stations(None))).await;
+    host.order(Order::Local(VNI, vec![(Mac::local(300), Some(false))])).await;
+    let asked = tokio::time::Instant::now();
+    let summary = host.summary().await;
+    // The daemon's API gives up after ten seconds.
+    assert!(summary.connected && asked.elapsed() < Duration::from_secs(8), "{summary:?}");
+    wait("withdrawals", async || daemon.state().routes.len() == 3).await;
+    let made = daemon.state().calls[calls..].to_vec();
+    assert!(made.iter().filter(|call| *call == "add paths").count() <= 4, "{made:?}");
+    assert_eq!(host.summary().await.restarts, 0);
+}
+
+/// Objective: a flood of routes of one host costs no question, no other host, and no memory.
+///
+/// Steps: a host advertises fifty times what it may have, while nothing takes the changes, as a
+/// supervisor that is busy; questions are answered meanwhile; another host's station comes after.
+#[tokio::test]
+async fn a_flood_of_routes_holds_no_question_up_and_costs_no_other_host() {
+    let mut host = Host::start_with(Limits { per_host: 1000, routes: 2000 }).await;
+    let daemon = Fake::start(&host.socket, State::default());
+    wait("watch", async || !daemon.state().watchers.is_empty()).await;
+    let messages = (0..50).map(|at| (at * 1000..(at + 1) * 1000).map(|n| path(n, 0)).collect());
+    let questions = async {
+        let mut most = Duration::ZERO;
+        while host.summary().await.counters.over_limit < 49_000 {
+            let asked = tokio::time::Instant::now();
+            host.summary().await;
+            most = most.max(asked.elapsed());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        most
+    };
+    let ((), most) = tokio::join!(daemon.flood(messages), questions);
+    assert!(most < Duration::from_secs(8), "an answer took {most:?}");
+    assert_eq!(host.summary().await.routes, 1000);
+    daemon.tell(vec![path_of("10.99.0.9", 60_000, 0)]);
+    host.until("another host's station", |host| host.at(60_000).is_some()).await;
+}
+
+/// Objective: what others say about this host itself changes nothing here.
+///
+/// Steps: another host advertises stations with this host as their next hop, and this host's
+/// sticky station as its own; the daemon says routes of this host that it never sent.
+#[tokio::test]
+async fn lies_about_this_host_change_nothing() {
+    let mut host = Host::start().await;
+    host.order(Order::Local(VNI, vec![(Mac::local(2), Some(true))])).await;
+    let daemon = Fake::start(&host.socket, State::default());
+    wait("watch", async || !daemon.state().watchers.is_empty()).await;
+    let mut ours = path_of("10.99.0.5", 7, 0);
+    daemon.tell(vec![ours.clone(), path_of("10.99.0.9", 2, 99)]);
+    ours.neighbor_ip.clear();
+    daemon.tell(vec![ours, path(8, 0)]);
+    host.until("the honest station", |host| host.at(8).is_some()).await;
+    let summary = host.summary().await;
+    assert_eq!((summary.counters.bad_host, summary.restarts), (1, 0));
+    assert!(host.at(7).is_none() && host.at(2).is_none());
+    assert!(daemon.state().routes.contains(&nlri(5, 2)), "the sticky station is still advertised");
 }

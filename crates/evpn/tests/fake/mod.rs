@@ -45,6 +45,8 @@ pub struct State {
     pub watchers: Vec<mpsc::Sender<Result<api::WatchEventResponse, Status>>>,
     /// Calls of this name fail with these words.
     pub refuses: Option<(&'static str, &'static str)>,
+    /// Each call is answered after this time.
+    pub late: Duration,
     /// Calls of this name are never answered.
     pub stalls: Option<&'static str>,
 }
@@ -78,6 +80,15 @@ impl Fake {
         self.state().watchers.iter().for_each(|to| to.try_send(Ok(event.clone())).unwrap());
     }
 
+    /// Tells the first watcher of many paths, as fast as it takes them.
+    pub async fn flood(&self, messages: impl Iterator<Item = Vec<api::Path>>) {
+        let to = self.state().watchers[0].clone();
+        for paths in messages {
+            let table = api::watch_event_response::TableEvent { paths };
+            to.send(Ok(api::WatchEventResponse { table: Some(table) })).await.unwrap();
+        }
+    }
+
     /// Ends all watches.
     pub fn end_watches(&self) {
         self.state().watchers.clear();
@@ -105,6 +116,8 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Service {
     /// Notes a call, and does to it what the test wants.
     async fn called(&self, name: &'static str) -> Result<(), Status> {
+        let late = self.0.lock().unwrap().late;
+        tokio::time::sleep(late).await;
         let stalls = {
             let mut state = self.0.lock().unwrap();
             state.calls.push(name.to_owned());
@@ -232,6 +245,9 @@ impl GoBgpService for Service {
             }
             for path in message.paths {
                 state.routes.retain(|route| *route != path.nlri_binary);
+                if path.is_withdraw {
+                    continue;
+                }
                 match moves_of(&path) {
                     Some(moves) => state.moves.insert(path.nlri_binary.clone(), moves),
                     None => state.moves.remove(&path.nlri_binary),

@@ -113,13 +113,15 @@ fn overview(summary: &Summary) -> Table {
         ("moves", summary.counters.moves.to_string()),
         ("duplicates", summary.counters.duplicates.to_string()),
         ("routes beyond limits", summary.counters.over_limit.to_string()),
+        ("routes of damped hosts", summary.counters.damped.to_string()),
     ];
     rows.into_iter().for_each(|(what, value)| table.row([what.to_owned(), value]));
     table
 }
 
 fn vteps(list: &[VtepInfo]) -> Table {
-    let mut table = Table::new(&[">vni", "host", ">number", ">stations", "floods", ">ignored"]);
+    let mut table =
+        Table::new(&[">vni", "host", ">number", ">stations", "floods", ">ignored", "damped"]);
     for info in list {
         table.row([
             info.vni.to_string(),
@@ -128,6 +130,7 @@ fn vteps(list: &[VtepInfo]) -> Table {
             info.stations.to_string(),
             yes(info.floods),
             info.ignored.to_string(),
+            yes(info.damped),
         ]);
     }
     table
