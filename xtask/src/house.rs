@@ -49,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "control",
             "dataplane",
             "driver",
+            "evpn",
             "frame",
             "guest",
             "inline",

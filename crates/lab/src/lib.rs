@@ -5,6 +5,7 @@
 
 pub mod bench;
 mod bridge;
+pub mod hosts;
 mod pair;
 
 pub use self::bridge::Bridge;

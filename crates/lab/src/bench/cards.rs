@@ -11,8 +11,9 @@ use super::lab::{Daemon, Lab};
 use super::netmap::{figure, program};
 use super::peer::Peer;
 use super::rows::{Better, Row, more};
-use super::stacks_linux::{Hosts, done, time};
+use super::stacks_linux::{Hosts, time};
 use super::traffic::{Flow, SINK, on_core};
+use crate::hosts::done;
 
 const OUT: &str = "core 0: a client's generator, core 1: the switch's worker, polling, which sends by the interface; frames \
     that its far end counts. Peer: a minimal AF_XDP program sends on core 1";

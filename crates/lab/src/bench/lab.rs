@@ -115,20 +115,20 @@ impl Lab {
         let dir = tempfile::Builder::new().prefix("daemon").tempdir_in(self.dir())?;
         let topology = dir.path().join("net.toml");
         std::fs::write(&topology, format!("[switch.vale0]\n{switch}\n"))?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["daemon", "--topology"]).arg(&topology);
-        command.env("TOKLAT_DIR", dir.path()).env("TOKLAT_LOG", "warn").stdin(Stdio::null());
-        let child = parent_death::signal(&mut command, Signal::TERM)
-            .spawn()
-            .context("the daemon could not be started")?;
-        let daemon = Daemon { child, dir };
-        wait_until(Duration::from_secs(10), || {
-            daemon.client().and_then(|mut c| Ok(c.get::<api::Status>("/v1/status")?)).is_ok()
-                && daemon.stats().is_ok_and(|stats| !stats.workers.is_empty())
-        })
-        .context("the daemon did not come up")?;
+        let daemon = Daemon { child: supervisor(dir.path())?, dir };
+        daemon.wait()?;
         Ok(daemon)
     }
+}
+
+/// Starts a supervisor in this directory.
+fn supervisor(dir: &Path) -> Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["daemon", "--topology"]).arg(dir.join("net.toml"));
+    command.env("TOKLAT_DIR", dir).env("TOKLAT_LOG", "warn").stdin(Stdio::null());
+    parent_death::signal(&mut command, Signal::TERM)
+        .spawn()
+        .context("the daemon could not be started")
 }
 
 /// A daemon for the bench. It ends when this is dropped, and when this process ends in any way.
@@ -138,6 +138,22 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    fn wait(&self) -> Result<()> {
+        wait_until(Duration::from_secs(10), || {
+            self.client().and_then(|mut c| Ok(c.get::<api::Status>("/v1/status")?)).is_ok()
+                && self.stats().is_ok_and(|stats| !stats.workers.is_empty())
+        })
+        .context("the daemon did not come up")
+    }
+
+    /// Kills the supervisor, and starts another one in its place.
+    pub fn kill_and_start_again(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.child = supervisor(self.dir.path())?;
+        self.wait()
+    }
+
     /// Returns the options to open a port of its switch.
     pub fn open(&self, port: &str) -> Open {
         Open::new(&format!("vale0:{port}")).directory(self.dir.path())

@@ -11,6 +11,7 @@ mod confined;
 mod confined_rows;
 mod figure;
 mod guests;
+mod hosts;
 mod inline;
 mod isolated;
 mod lab;
@@ -54,6 +55,8 @@ pub enum BenchCommand {
     Nic(RowsArgs),
     /// Measure light guests: TCP and web, against Linux's stack
     Guest(RowsArgs),
+    /// Measure switches of several hosts: tunnels, EVPN, against the kernel's VXLAN and FRR
+    Hosts(RowsArgs),
 }
 
 /// Which rows to measure, and how often.
@@ -87,6 +90,7 @@ impl BenchCommand {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Netmap(args) => args.run(&[netmap::ROWS, cards::ROWS], global),
             Self::Guest(args) => args.run(&[stacks_rows::ROWS, confined_rows::ROWS], global),
+            Self::Hosts(args) => args.run(&[hosts::rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
                 use nic::rows::{ALONE, BY_SOCKET, ONE_ACCESS, PCNET, TABLE};

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("nm.h", include_str!("programs/nm.h")),
     ("pcap.c", include_str!("programs/pcap.c")),
     ("rtt.c", include_str!("programs/rtt.c")),
+    ("vx.c", include_str!("programs/vx.c")),
     ("udp.c", include_str!("programs/udp.c")),
     ("batch.py", include_str!("programs/batch.py")),
     ("xdp.c", include_str!("programs/xdp.c")),

@@ -1,43 +1,18 @@
 //! The peer of light guests: Linux's own stack, between two network namespaces at a bridge.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jail::parent_death;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::lab::Lab;
+use crate::hosts::{Running, done, ip};
 
 /// Two namespaces with an interface each, and one with the bridge between them; removed on drop.
 pub(super) struct Hosts {
     name: String,
     algorithm: String,
-}
-
-/// A program that ends with the measurement.
-pub(super) struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs a command to its end.
-pub(super) fn done(command: &mut Command) -> Result<Output> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{name} is missing"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed: {}", said.trim());
-    Ok(output)
-}
-
-fn ip(words: &str) -> Result<Output> {
-    done(Command::new("ip").args(words.split(' ')))
 }
 
 impl Hosts {
@@ -91,8 +66,7 @@ impl Hosts {
     pub(super) fn start(&self, end: &str, words: &str) -> Result<Running> {
         let mut command = self.run(end, words);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let child = parent_death::signal(&mut command, Signal::TERM).spawn()?;
-        Ok(Running(child))
+        Running::start(&mut command)
     }
 
     /// Selects cubic, if available; returns the algorithm in use. The kernel lets a namespace have

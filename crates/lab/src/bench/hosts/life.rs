@@ -1,0 +1,144 @@
+//! What moves and deaths cost guests that ping at 10 ms.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::super::lab::{Daemon, Lab, wait_until};
+use super::tunnel::{lost_while, wait_for};
+use super::{evpn, tap, with_guest};
+use crate::hosts::Net;
+use crate::hosts::routers::{Frr, Reflector, gobgpd};
+
+/// Hosts with a guest each, 1, 3 and more, and a reflector, 2.
+struct Pinging {
+    daemons: Vec<Daemon>,
+    _reflector: Reflector,
+    net: Net,
+}
+
+impl Pinging {
+    fn start(lab: &Lab, hosts: &[usize]) -> Result<Self> {
+        let program = gobgpd()?;
+        let mut net = Net::new(hosts.len() + 1, 1500)?;
+        let reflector = Reflector::start(&net, 2, hosts)?;
+        let mut daemons = Vec::new();
+        for n in hosts {
+            let lines = tap(&net, *n, 1400) + &evpn(&net, *n, 2, &program);
+            daemons.push(with_guest(lab, &mut net, *n, &lines)?);
+        }
+        for daemon in &daemons {
+            wait_for(daemon, "/v1/evpn", |evpn| {
+                let floods = evpn["vteps"].as_array().into_iter().flatten();
+                let floods = floods.filter(|vtep| vtep["floods"] == true).count();
+                evpn["neighbors"][0]["state"] == "established" && floods == hosts.len() - 1
+            })?;
+        }
+        net.reach("g1", "192.168.7.3")?;
+        Ok(Self { daemons, _reflector: reflector, net })
+    }
+
+    /// Pings that are lost while `die` happens.
+    fn lost_by(&mut self, die: impl FnOnce(&mut Daemon) -> Result<()>) -> Result<f64> {
+        let first = &mut self.daemons[0];
+        let lost = lost_while(&self.net, "192.168.7.3", 400, || {
+            // A few pings before.
+            std::thread::sleep(Duration::from_millis(300));
+            die(first)
+        })?;
+        Ok(f64::from(lost))
+    }
+}
+
+fn kill(pid: i32) -> Result<()> {
+    Ok(kill_process(Pid::from_raw(pid).context("no process")?, Signal::KILL)?)
+}
+
+/// Pings at 10 ms that are lost as gobgpd is killed.
+pub fn without_gobgpd(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let mut pinging = Pinging::start(lab, &[1, 3])?;
+        let lost = pinging.lost_by(|daemon| {
+            let socket = daemon.dir().join("evpn/gobgp.sock");
+            let socket = std::os::unix::net::UnixStream::connect(socket)?;
+            kill(rustix::net::sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())
+        })?;
+        wait_for(&pinging.daemons[0], "/v1/evpn", |evpn| evpn["restarts"] == 1)?;
+        Ok(lost)
+    })
+}
+
+/// Pings at 10 ms that are lost as the supervisor is killed, and another one started.
+pub fn without_supervisor(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let mut pinging = Pinging::start(lab, &[1, 3])?;
+        let lost = pinging.lost_by(Daemon::kill_and_start_again)?;
+        wait_for(&pinging.daemons[0], "/v1/evpn", |evpn| {
+            evpn["neighbors"][0]["state"] == "established"
+        })?;
+        Ok(lost)
+    })
+}
+
+/// ms without answers as the data process of a host is killed: pings at 10 ms that are lost.
+pub fn without_data_process(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let lost = Pinging::start(lab, &[1, 3])?.lost_by(|daemon| kill(daemon.data_process()?))?;
+        Ok(lost * 10.0)
+    })
+}
+
+/// The station that moves: an interface of its own in a guest, 192.168.7.9.
+const MOVING: &str = "02:00:00:00:0a:01";
+
+/// Makes the station in a guest; it says nothing until it is up, and then announces itself.
+fn prepare(net: &Net, guest: &str) -> Result<()> {
+    for setting in ["arp_ignore", "arp_notify"] {
+        net.run(guest, &format!("sysctl -qw net.ipv4.conf.all.{setting}=1"))?;
+    }
+    net.ip(guest, &format!("link add link e0 name mv address {MOVING} type macvlan mode bridge"))?;
+    net.ip(guest, "addr add 192.168.7.9/32 dev mv").map(drop)
+}
+
+/// Guest 1 pings the station while it goes at guest 3 and comes at guest 4.
+fn lost_by_move(net: &Net) -> Result<f64> {
+    prepare(net, "g3")?;
+    prepare(net, "g4")?;
+    net.ip("g3", "link set mv up")?;
+    net.reach("g1", "192.168.7.9")?;
+    let lost = lost_while(net, "192.168.7.9", 300, || {
+        std::thread::sleep(Duration::from_millis(500));
+        net.ip("g3", "link set mv down")?;
+        net.ip("g4", "link set mv up").map(drop)
+    })?;
+    Ok(f64::from(lost))
+}
+
+/// Pings at 10 ms that are lost as a station moves between two hosts.
+pub fn moved(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || lost_by_move(&Pinging::start(lab, &[1, 3, 4])?.net))
+}
+
+/// The same between Linux hosts with FRR.
+pub fn moved_between_frr(lab: &Lab) -> Result<f64> {
+    lab.once_missing("FRR", || {
+        let mut net = Net::new(4, 1500)?;
+        let _reflector = Reflector::start(&net, 2, &[1, 3, 4])?;
+        let mut frr = Vec::new();
+        for n in [1, 3, 4] {
+            net.kernel_tunnel(n, None, 1400)?;
+            frr.push(Frr::start(&net, n, 2)?);
+        }
+        for (from, to) in [("g1", "192.168.7.3"), ("g1", "192.168.7.4"), ("g3", "192.168.7.4")] {
+            net.reach(from, to)?;
+        }
+        // All hosts' FRRs have their routes.
+        wait_until(Duration::from_secs(20), || {
+            let table = net.run("h1", "bridge fdb show dev vx100").unwrap_or_default();
+            table.lines().filter(|line| line.starts_with("00:00") && line.contains(" dst ")).count()
+                == 2
+        })?;
+        lost_by_move(&net)
+    })
+}

@@ -1,0 +1,364 @@
+//! Stations by EVPN: how soon others know them, and many of them.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use evpn::client::Client;
+use evpn::path::{self, Event};
+use evpn::route::{Key, Mobility, OwnRoute, RouteTarget, distinguisher};
+use frame::Mac;
+use netring::Port;
+
+use super::super::lab::{Daemon, Lab};
+use super::super::traffic::{BATCH, header, send_one};
+use super::tunnel::wait_for;
+use super::{cpu, evpn, memory};
+use crate::hosts::routers::{Frr, Reflector, gobgpd};
+use crate::hosts::{Net, Running};
+
+const VNI: u32 = 100;
+/// How long many routes may take.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// toklat on host 1, the reflector on host 2.
+struct Pair {
+    daemon: Daemon,
+    reflector: Reflector,
+    net: Net,
+}
+
+impl Pair {
+    /// `more` are further clients of the reflector.
+    fn start(lab: &Lab, more: &[usize], stations: u32) -> Result<Self> {
+        let program = gobgpd()?;
+        let net = Net::new(2 + more.len(), 1500)?;
+        let clients: Vec<usize> = [1].iter().chain(more).copied().collect();
+        let reflector = Reflector::start(&net, 2, &clients)?;
+        let lines = format!(
+            "fdb_entries = {}\n[switch.vale0.port.gen]\nkind = \"ring\"\nmac_limit = {stations}\n\
+             flood_limit = 1000000\n{}",
+            (stations * 3).next_power_of_two(),
+            evpn(&net, 1, 2, &program)
+        );
+        let daemon = lab.daemon(&lines)?;
+        wait_for(&daemon, "/v1/evpn", |evpn| evpn["neighbors"][0]["state"] == "established")?;
+        Ok(Self { daemon, reflector, net })
+    }
+}
+
+fn block_on<T>(task: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(task)
+}
+
+fn station(n: u32) -> Mac {
+    Mac::local(0x1_0000 + n)
+}
+
+/// The route of a station behind host number `host` of many, with a count of moves.
+fn route(n: u32, host: u32, sequence: u32) -> OwnRoute {
+    let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 0)) + 1 + host);
+    let rd = distinguisher(address, VNI as u16);
+    OwnRoute {
+        key: Key::Mac { rd, tag: 0, mac: station(n), ip: None },
+        vni: VNI,
+        vtep: address.into(),
+        targets: vec![RouteTarget::auto(65000, VNI)],
+        mobility: Mobility { sticky: false, sequence },
+    }
+}
+
+/// The hosts of the table's entries by station.
+fn table(daemon: &Daemon) -> Result<usize> {
+    let switches: serde_json::Value = daemon.client()?.get("/v1/switches/vale0/fdb")?;
+    let entries = switches.as_array().context("no table")?;
+    Ok(entries.iter().filter(|entry| entry["origin"] == "remote").count())
+}
+
+/// Waits until so many stations of other hosts are in the table.
+fn until_known(daemon: &Daemon, count: usize) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        // The table is long: the speaker is asked first.
+        let summary: serde_json::Value = daemon.client()?.get("/v1/evpn")?;
+        let known = summary["routes"].as_u64().unwrap_or(0) as usize;
+        if known >= count && table(daemon)? == count {
+            return Ok(());
+        }
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "{known} of {count} routes, {} entries",
+            table(daemon)?
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Seconds until `count` stations of 1,000 simulated hosts, which the reflector is told at once,
+/// are in the table.
+pub fn many_in(lab: &Lab, count: u32) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let pair = Pair::start(lab, &[], count)?;
+        let (seconds, used, mib) = converge(&pair, count)?;
+        lab.note("daemon", format!("the supervisor took {used:.1} s of a core, {mib:.0} MiB"));
+        Ok(seconds)
+    })
+}
+
+/// Has `count` stations behind 1,000 hosts converge: seconds, the supervisor's processor time, its
+/// memory.
+fn converge(pair: &Pair, count: u32) -> Result<(f64, f64, f64)> {
+    let routes: Vec<_> = (0..count).map(|n| route(n, n % 1000, 0)).collect();
+    let (begun, before) = (Instant::now(), cpu(pair.daemon.pid())?);
+    block_on(async {
+        let mut client = Client::connect(&pair.reflector.socket()).await?;
+        Ok(client.advertise(&routes).await?)
+    })?;
+    until_known(&pair.daemon, count as usize)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let used = (cpu(pair.daemon.pid())? - before) as f64 / 1e9;
+    Ok((seconds, used, memory(pair.daemon.pid())?))
+}
+
+/// Seconds from the first frame of `count` stations here until the reflector has all their routes.
+pub fn many_out(lab: &Lab, count: u32) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let pair = Pair::start(lab, &[], count)?;
+        let mut port = pair.daemon.open("gen").existing().open()?;
+        let begun = Instant::now();
+        // It must outlive the thread: the stations go with their port.
+        let port = &mut port;
+        std::thread::scope(|scope| {
+            let speaking = scope.spawn(|| speak_as_all(port, count));
+            let known = block_on(async {
+                let mut client = Client::connect(&pair.reflector.socket()).await?;
+                let mut watch = client.watch().await?;
+                let mut known = HashMap::new();
+                while known.len() < count as usize {
+                    let next = tokio::time::timeout(PATIENCE, watch.message());
+                    let message = next.await.context("no routes come")??.context("no watch")?;
+                    for event in message.table.iter().flat_map(|table| &table.paths).map(path::read)
+                    {
+                        if let Ok(Event::Update(update)) = event {
+                            known.insert(update.key, ());
+                        }
+                    }
+                }
+                Ok(())
+            });
+            speaking.join().unwrap_or_else(|_| bail!("the generator panicked"))?;
+            known
+        })?;
+        Ok(begun.elapsed().as_secs_f64())
+    })
+}
+
+/// Sends a frame from each of `count` stations.
+fn speak_as_all(port: &mut Port, count: u32) -> Result<()> {
+    let mut n = 0;
+    while n < count {
+        let sent = port.send(BATCH).fill(BATCH.min((count - n) as usize), |window| {
+            window.copy_in(&header(Mac::local(99), station(n)));
+            n += 1;
+            60
+        });
+        port.flush()?;
+        if sent == 0 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    Ok(())
+}
+
+/// Percent of a core that the supervisor takes for 1,000 moves a second between 1,000 hosts that
+/// have 100 stations each, after all are known. Fails if a move is lost.
+pub fn moves(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let short = lab.seconds() < 0.5;
+        let (count, seconds) = if short { (10_000, 3) } else { (100_000, 60) };
+        let pair = Pair::start(lab, &[], count)?;
+        let (converged, ..) = converge(&pair, count)?;
+        let (before, begun) = (cpu(pair.daemon.pid())?, Instant::now());
+        // Each second another thousand moves to the next host.
+        block_on(async {
+            let mut client = Client::connect(&pair.reflector.socket()).await?;
+            for second in 0..seconds {
+                let from = second * 1000 % count;
+                let moved = (from..from + 1000).map(|n| (n, n % 1000, second * 1000 / count));
+                let new: Vec<_> = moved
+                    .clone()
+                    .map(|(n, at, round)| route(n, (at + round + 1) % 1000, round + 1))
+                    .collect();
+                client.advertise(&new).await?;
+                let old: Vec<_> =
+                    moved.map(|(n, at, round)| route(n, (at + round) % 1000, round)).collect();
+                client.withdraw(&old).await?;
+                let next = Duration::from_secs(u64::from(second) + 1);
+                tokio::time::sleep(next.saturating_sub(begun.elapsed())).await;
+            }
+            Ok(())
+        })?;
+        let took = begun.elapsed().as_secs_f64();
+        until_settled(&pair.daemon, seconds * 1000, count)?;
+        let used = (cpu(pair.daemon.pid())? - before) as f64 / 1e7 / took;
+        lab.note(
+            "hosts",
+            format!("{count} stations converged in {converged:.1} s; {took:.0} s of moves"),
+        );
+        lab.note("memory", format!("supervisor {:.0} MiB", memory(pair.daemon.pid())?));
+        Ok(used)
+    })
+}
+
+/// Waits until each station that moved is where it went last.
+fn until_settled(daemon: &Daemon, moves: u32, count: u32) -> Result<()> {
+    let wanted = |n: u32| {
+        let times = moves / count + u32::from(n < moves % count);
+        Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 0)) + 1 + (n % 1000 + times) % 1000)
+    };
+    let begun = Instant::now();
+    loop {
+        let macs: serde_json::Value = daemon.client()?.get("/v1/evpn/macs")?;
+        let hosts: HashMap<&str, &str> = macs
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|info| Some((info["mac"].as_str()?, info["host"].as_str()?)))
+            .collect();
+        let is_there = |n: &u32| {
+            hosts.get(station(*n).to_string().as_str()) == Some(&wanted(*n).to_string().as_str())
+        };
+        let lost = (0..count).filter(|n| !is_there(n)).count();
+        if lost == 0 && table(daemon)? == count as usize {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(60), "{lost} moves were lost");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Changes of a Linux host's FDB, as they come.
+struct Monitor {
+    lines: mpsc::Receiver<(Instant, String)>,
+    _running: Running,
+}
+
+impl Monitor {
+    fn start(net: &Net, host: &str) -> Result<Self> {
+        let mut command = net.command(host, "bridge monitor fdb");
+        let mut running = Running::start(command.stdout(Stdio::piped()))?;
+        let output = running.0.stdout.take().context("no output")?;
+        let (to, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if to.send((Instant::now(), line)).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { lines, _running: running })
+    }
+
+    /// When an entry behind another host appears for a station.
+    fn entry(&self, mac: Mac) -> Result<Instant> {
+        let mac = mac.to_string();
+        loop {
+            let next = self.lines.recv_timeout(Duration::from_secs(10));
+            let (at, line) = next.with_context(|| format!("no entry for {mac}"))?;
+            if line.contains(&mac) && line.contains(" dst ") && !line.contains("Deleted") {
+                return Ok(at);
+            }
+        }
+    }
+}
+
+/// The second-worst of a hundred: the p99.
+fn p99(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() - 1 - values.len() / 100]
+}
+
+fn repetitions(lab: &Lab) -> u32 {
+    if lab.seconds() < 0.5 { 20 } else { 100 }
+}
+
+/// ms from a new station's first frame here until it is in the FDB of Linux with FRR (p99).
+pub fn out(lab: &Lab) -> Result<f64> {
+    lab.once_missing("FRR", || {
+        let mut pair = Pair::start(lab, &[3], 4096)?;
+        pair.net.kernel_tunnel(3, None, 1400)?;
+        let _frr = Frr::start(&pair.net, 3, 2)?;
+        wait_for(&pair.daemon, "/v1/evpn", |evpn| evpn["vteps"][0]["floods"] == true)?;
+        let (monitor, mut port) =
+            (Monitor::start(&pair.net, "h3")?, pair.daemon.open("gen").existing().open()?);
+        let ms = (0..repetitions(lab) + 1).map(|n| {
+            let begun = Instant::now();
+            send_one(&mut port, &padded(station(n)))?;
+            let at = monitor.entry(station(n))?;
+            std::thread::sleep(Duration::from_millis(u64::from(n * 7 % 40)));
+            Ok(at.duration_since(begun).as_secs_f64() * 1e3)
+        });
+        // The first waits for FRR's start.
+        Ok(p99(ms.skip(1).collect::<Result<Vec<_>>>()?))
+    })
+}
+
+fn padded(from: Mac) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..14].copy_from_slice(&header(Mac::local(99), from));
+    frame
+}
+
+/// ms from a new station's first frame at Linux with FRR until it is in the table here (p99).
+pub fn inward(lab: &Lab) -> Result<f64> {
+    lab.once_missing("FRR", || {
+        let mut pair = Pair::start(lab, &[3], 4096)?;
+        pair.net.kernel_tunnel(3, None, 1400)?;
+        let _frr = Frr::start(&pair.net, 3, 2)?;
+        wait_for(&pair.daemon, "/v1/evpn", |evpn| evpn["vteps"][0]["floods"] == true)?;
+        let daemon = &pair.daemon;
+        let ms = (0..repetitions(lab) + 1).map(|n| {
+            speak_at_linux(&pair.net, "g3", station(n))?;
+            let begun = Instant::now();
+            let mac = station(n).to_string();
+            wait_for(daemon, "/v1/switches/vale0/fdb", |table| {
+                let is_it = |e: &serde_json::Value| e["mac"] == *mac && e["origin"] == "remote";
+                table.as_array().into_iter().flatten().any(is_it)
+            })?;
+            Ok(begun.elapsed().as_secs_f64() * 1e3)
+        });
+        Ok(p99(ms.skip(1).collect::<Result<Vec<_>>>()?))
+    })
+}
+
+/// ms from a new station's first frame at one Linux with FRR to the FDB of another (p99).
+pub fn between_frr(lab: &Lab) -> Result<f64> {
+    lab.once_missing("FRR", || {
+        let mut net = Net::new(4, 1500)?;
+        let _reflector = Reflector::start(&net, 2, &[3, 4])?;
+        for n in [3, 4] {
+            net.kernel_tunnel(n, None, 1400)?;
+        }
+        let _frr = (Frr::start(&net, 3, 2)?, Frr::start(&net, 4, 2)?);
+        net.reach("g3", "192.168.7.4")?;
+        let monitor = Monitor::start(&net, "h4")?;
+        let ms = (0..repetitions(lab)).map(|n| {
+            speak_at_linux(&net, "g3", station(n))?;
+            let begun = Instant::now();
+            Ok(monitor.entry(station(n))?.saturating_duration_since(begun).as_secs_f64() * 1e3)
+        });
+        Ok(p99(ms.collect::<Result<Vec<_>>>()?))
+    })
+}
+
+/// A frame from this station, out of a guest's interface.
+fn speak_at_linux(net: &Net, guest: &str, mac: Mac) -> Result<()> {
+    let words = format!("arping -q -c 1 -w 0.001 -0 -s {mac} -i e0 192.168.7.250");
+    // Nothing answers.
+    net.command(guest, &words).output().context("arping is missing")?;
+    Ok(())
+}
