@@ -227,6 +227,39 @@ fn the_demo_loses_nothing_and_cleans_up() {
     assert!(is_empty(&place));
 }
 
+/// Objective: three hosts have one segment, and nothing of them is left.
+///
+/// Steps: the demo runs, with GoBGP and FRR as far as they are here; each part that ran has a
+/// result; then no directory and no namespace is there.
+#[test]
+fn the_demo_of_hosts_pings_across_and_cleans_up() {
+    let test = "the_demo_of_hosts_pings_across_and_cleans_up";
+    let place = tempfile::tempdir().unwrap();
+    let mut command = demo(&place, &["--hosts", "--duration", "500ms"]);
+    if let Ok(program) = daemon::routers::gobgpd() {
+        command.env("TOKLAT_GOBGPD", program);
+    }
+    let child = command.spawn().unwrap();
+    let namespaces = format!("toklat-demo-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    let outcomes = result_of(&output, &["demo", "--hosts"]);
+    let outcomes = outcomes.as_array().unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome["state"] != "failed"), "{outcomes:?}");
+    let is = |what: &str| outcomes.iter().find(|outcome| outcome["what"] == what);
+    match is("three hosts") {
+        Some(skipped) => daemon::skip(test, skipped["result"].as_str().unwrap()),
+        None => {
+            let pings = is("round trip between toklat and toklat").expect("they ping");
+            assert!(pings["result"].as_str().unwrap().ends_with(" us"), "{outcomes:?}");
+        }
+    }
+    assert!(is_empty(&place));
+    let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    let is_its = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(&namespaces);
+    assert!(!left.iter().any(is_its), "{left:?}");
+}
+
 #[test]
 fn an_interrupted_demo_cleans_up() {
     let place = tempfile::tempdir().unwrap();

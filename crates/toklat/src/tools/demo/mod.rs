@@ -20,6 +20,7 @@ use control::units;
 use control::{Client, Global};
 
 mod guests;
+mod hosts;
 mod light;
 mod processes;
 mod taps;
@@ -40,6 +41,10 @@ pub struct DemoArgs {
     /// Skip the Linux guests
     #[arg(long)]
     no_vms: bool,
+    /// Instead: hosts of network namespaces with one segment, two with toklat, one with Linux and
+    /// FRR; as root
+    #[arg(long)]
+    hosts: bool,
 }
 
 /// A row of the table at the end.
@@ -123,6 +128,11 @@ impl Cpus {
 /// # Errors
 /// If something that should work does not, or it is interrupted. Everything is cleaned up first.
 pub fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<()> {
+    if args.hosts {
+        let outcomes = hosts::run(args)?;
+        global.print_list(&outcomes, || table(&outcomes), "")?;
+        return verdict(&outcomes, args.strict);
+    }
     let mut demo = Demo::start()?;
     let outcomes = demo.measure(args);
     if outcomes.is_err() && !demo.stop.load(Ordering::Relaxed) {
