@@ -229,3 +229,18 @@ fn failed_starts_leave_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(std::fs::read_dir(&there).unwrap().count(), 0);
 }
+
+#[test]
+fn the_doctor_needs_no_daemon_and_says_what_to_do_about_each_lack() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = toklat(dir.path(), &["doctor", "--json"]);
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = checks.as_array().unwrap();
+    for check in checks {
+        assert_eq!(check["state"] == "good", check["remedy"] == "", "{check}");
+    }
+    let daemon = checks.iter().find(|check| check["what"] == "daemon").unwrap();
+    assert!(daemon["remedy"].as_str().unwrap().contains("toklat daemon"), "{daemon}");
+    let is_bad = checks.iter().any(|check| check["state"] == "bad");
+    assert_eq!(output.status.success(), !is_bad, "{checks:?}");
+}

@@ -5,6 +5,7 @@
 
 mod completion;
 mod daemon;
+mod doctor;
 mod evpn;
 mod fdb;
 mod guest;
@@ -154,6 +155,8 @@ enum Command {
     Bench(lab::bench::BenchCommand),
 
     // About this program.
+    /// Check what this machine lacks for toklat, and say what to do about it
+    Doctor,
     /// Print a completion script for a shell
     Completions(completion::CompletionsArgs),
     /// Write the manual pages
@@ -200,6 +203,7 @@ impl Command {
                 crate::guests::programs::run(&program, &args).map_err(anyhow::Error::from_boxed)
             }
             Self::Bench(command) => command.run(global),
+            Self::Doctor => doctor::run(global),
             Self::Completions(args) => completion::completions(&args),
             Self::Man(args) => manual::man(&args),
         }

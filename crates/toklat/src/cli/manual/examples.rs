@@ -13,6 +13,7 @@ const EXAMPLES: &[(&str, &str)] = &[
          toklat daemon --group net --topology /etc/toklat/net.toml",
     ),
     ("toklat-status", "  toklat status"),
+    ("toklat-doctor", "  toklat doctor\n  toklat doctor --json"),
     ("toklat-switch", "  toklat switch add vale0\n  toklat switch show"),
     (
         "toklat-switch-set",
