@@ -129,13 +129,7 @@ impl Frr {
         chown(dir.path(), Some(frr), Some(frr))?;
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("zebra.conf"), "")?;
-        let bgp = format!(
-            "router bgp 65000\n bgp router-id 10.99.0.{n}\n no bgp default ipv4-unicast\n \
-             neighbor 10.99.0.{reflector} remote-as 65000\n neighbor 10.99.0.{reflector} timers 3 9\n \
-             neighbor 10.99.0.{reflector} timers connect 1\n \
-             address-family l2vpn evpn\n  neighbor 10.99.0.{reflector} activate\n  advertise-all-vni\n"
-        );
-        std::fs::write(at("bgpd.conf"), bgp)?;
+        std::fs::write(at("bgpd.conf"), bgp(n, reflector))?;
         let start = |name: &str, more: &str| {
             let words = format!(
                 "{FRR}/{name} --vty_socket {} -z {} -i {} -f {}{more}",
@@ -151,6 +145,16 @@ impl Frr {
         let bgpd = start("bgpd", " -p 0")?;
         Ok(Self { _daemons: [bgpd, zebra], _dir: dir })
     }
+}
+
+/// The configuration of bgpd on host `h<n>`.
+fn bgp(n: usize, reflector: usize) -> String {
+    format!(
+        "router bgp 65000\n bgp router-id 10.99.0.{n}\n no bgp default ipv4-unicast\n \
+             neighbor 10.99.0.{reflector} remote-as 65000\n neighbor 10.99.0.{reflector} timers 3 9\n \
+             neighbor 10.99.0.{reflector} timers connect 1\n \
+             address-family l2vpn evpn\n  neighbor 10.99.0.{reflector} activate\n  advertise-all-vni\n"
+    )
 }
 
 fn user(name: &str) -> Option<u32> {

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use netring::Port;
 
 use super::super::lab::{Daemon, Lab, wait_until};
 use super::super::traffic::{BATCH, SINK, SOURCE, announce, header, take};
@@ -44,19 +45,25 @@ fn counter(daemon: &Daemon, what: &str) -> Result<u64> {
     Ok(fabric[what].as_u64().unwrap_or(0))
 }
 
+/// Has the sender's switch learn where the sink is.
+fn learn(source: &mut Port, sink: &mut Port) -> Result<()> {
+    let begun = Instant::now();
+    while take(source) == 0 {
+        announce(sink)?;
+        source.flush()?;
+        std::thread::sleep(Duration::from_millis(10));
+        ensure!(begun.elapsed() < Duration::from_secs(10), "no frame comes through the tunnel");
+    }
+    Ok(())
+}
+
 /// Nanoseconds of both data processes for a frame from ring to ring, through a tunnel.
 pub fn cost(lab: &Lab, frames: Frames) -> Result<f64> {
     let net = Net::new(2, LARGE)?;
     let sender = lab.daemon(&static_tunnel(&net, (1, 2), None))?;
     let receiver = lab.daemon(&static_tunnel(&net, (2, 1), None))?;
     let (mut source, mut sink) = (sender.port("gen")?, receiver.port("sink")?);
-    let begun = Instant::now();
-    while take(&mut source) == 0 {
-        announce(&mut sink)?;
-        source.flush()?;
-        std::thread::sleep(Duration::from_millis(10));
-        ensure!(begun.elapsed() < Duration::from_secs(10), "no frame comes through the tunnel");
-    }
+    learn(&mut source, &mut sink)?;
     let pids = [sender.data_process()?, receiver.data_process()?];
     let read = || -> Result<[u64; 4]> {
         let counts = [counter(&sender, "out_frames")?, counter(&receiver, "in_frames")?];
