@@ -161,6 +161,9 @@ impl Supervisor {
     pub(super) async fn close_port(&self, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };
         let mut switch = handle.lock().await;
+        if let Some(lost) = switch.losses(port) {
+            tracing::warn!(switch = switch.name, port, lost, "frames of a netmap port were lost");
+        }
         if let Err(error) = switch.close_port(port).await {
             tracing::error!(switch = switch.name, port, %error, "port was not detached in order");
         }

@@ -43,7 +43,8 @@ impl Supervisor {
         }
         let spec = card_spec(ifname, InterfaceEngine::Xdp)?;
         topology.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
-        topology::check_claims(&topology)?;
+        topology::check_claims(&topology)
+            .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))?;
         let access = Access { user: Some(client.uid), ..Access::default() };
         let handle = self.create(name, SwitchConfig::default(), access, true).await?;
         let mut switch = handle.lock().await;

@@ -108,6 +108,22 @@ impl Switch {
         self.ports.get(&id).map_or_else(|| format!("#{id}"), |port| port.name.clone())
     }
 
+    /// The frames of a port that were dropped so far, with the reasons; `None` if all were
+    /// delivered.
+    #[must_use]
+    pub fn losses(&self, name: &str) -> Option<String> {
+        let port = self.port(name).ok().filter(|port| port.known)?;
+        let stats = self.view.port(port.id)?.snapshot();
+        let ways = [("sent", stats.in_drops), ("to be received", stats.out_drops)];
+        let lost: Vec<_> = ways
+            .iter()
+            .flat_map(|(way, drops)| {
+                drops.iter().map(move |(reason, count)| format!("{count} {way}: {}", reason.name()))
+            })
+            .collect();
+        (!lost.is_empty()).then(|| lost.join(", "))
+    }
+
     /// Describes the switch for the API.
     #[must_use]
     pub fn info(&self) -> SwitchInfo {
