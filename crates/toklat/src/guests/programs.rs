@@ -50,9 +50,8 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
     };
     match program {
         "call" => {
-            let server = frame::Mac::of_name(word(0).ok_or("usage: call SWITCH:PORT [SECONDS]")?);
-            let seconds = number(1, 5.0)?;
-            host.run(|stack| call(stack, server, after(seconds)))?;
+            let (to, time) = (word(0).ok_or("usage: call SWITCH:PORT [SECONDS]")?, number(1, 5.0)?);
+            host.run(|stack| call(stack, frame::Mac::of_name(to), after(time)))?;
         }
         "calls" => host.run(answer_calls)?,
         "echo" => host.run(guest::apps::echo::serve)?,
@@ -68,7 +67,6 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
             let server = server("usage: load SERVER:PORT PATH [CONNECTIONS [SECONDS]]")?;
             let path = word(1).unwrap_or("/1k").to_owned();
             let (connections, seconds) = (number(2, 16.0)?, number(3, 5.0)?);
-            // The first call asks the kernel where its clock is, which a sealed guest may not.
             let _ = busy();
             host.run(|stack| load(stack, server, &path, connections as usize, seconds))?;
         }
@@ -130,7 +128,8 @@ fn load(
     Ok(())
 }
 
-/// Seconds that this thread has spent on a core.
+/// Seconds that this thread has spent on a core. Its first call asks the kernel where the clock is,
+/// which a sealed guest may not: call it before.
 fn busy() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
