@@ -39,8 +39,16 @@ impl Report {
     }
 }
 
+/// Opens a port. The daemon may answer late, as attackers share its CPU.
 fn open(name: &str) -> Port {
-    Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open().unwrap()
+    let started = Instant::now();
+    loop {
+        match Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open() {
+            Ok(port) => return port,
+            Err(error) => assert!(started.elapsed() < PATIENCE, "{name}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Runs the honest pair. Its options: the duration in milliseconds, and frames a second (0: as many
