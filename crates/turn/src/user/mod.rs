@@ -19,8 +19,9 @@
 //! grow. A busy machine does not harm a user: only time that the calling thread itself worked
 //! counts. A user that is helped is served as well as others, with one more wake-up.
 //!
-//! A user's memory can delay threads, too ([`crate::suspicion`]). No other thread can touch it on
-//! the user's behalf, so a user whose memory is proven to delay threads is at fault at once.
+//! A user's memory can delay threads, too (`suspicion` in the crate `dataplane`). No other thread
+//! can touch it on the user's behalf, so a user whose memory is proven to delay threads is at fault
+//! at once.
 
 mod conduct;
 mod helper;
