@@ -139,7 +139,10 @@ pub(crate) fn ask_on(
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
-    match rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL) {
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL)
+    });
+    match sent {
         // A daemon without room for the connection replies before it is asked.
         Ok(_) | Err(Errno::PIPE) => (),
         Err(error) => return Err(OpenError::Io(error)),
@@ -176,7 +179,10 @@ fn receive_reply(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [rustix::io::IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    // A signal of the program's own is no answer.
+    let got = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
     let got = got.map_err(OpenError::Io)?;
     let mut fds = Vec::new();
     for message in control.drain() {
