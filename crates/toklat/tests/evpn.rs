@@ -2,12 +2,10 @@
 
 mod daemon;
 
-use std::time::{Duration, Instant};
-
 use daemon::namespace::Namespace;
 use daemon::routers::{Linux, Router, THEIRS, gobgpd, linux_sends_to, reflector};
 use daemon::underlay::{Underlay, ip, pings};
-use daemon::{Daemon, PATIENCE};
+use daemon::{Daemon, wait_until};
 use serde_json::{Value, json};
 
 const STATION: &str = "02:00:00:00:07:01";
@@ -97,14 +95,6 @@ fn topology_of(number: usize, program: &str, underlay: &Underlay, guest: &Namesp
 
 fn fabric(test: &str) -> Option<Fabric> {
     Fabric::new().inspect_err(|why| daemon::skip(test, why)).ok()
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "no {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn fdb_kind(daemon: &Daemon, mac: &str) -> Option<String> {

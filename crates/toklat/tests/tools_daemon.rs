@@ -3,9 +3,8 @@
 mod daemon;
 
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use daemon::Daemon;
+use daemon::{Daemon, wait_until};
 use frame::Layers;
 use serde_json::Value;
 use toklat::tools::pcap;
@@ -34,14 +33,6 @@ fn start_announced(daemon: &Daemon, port: &str, args: &[&str]) -> Child {
         counters(daemon, port).is_some_and(|(sent, _)| sent > 0)
     });
     tool
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn result_of(output: &Output, args: &[&str]) -> Value {

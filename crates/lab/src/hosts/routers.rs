@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Net, Running};
 
 /// Where Debian has FRR's programs.
-const FRR: &str = "/usr/lib/frr";
+pub const FRR: &str = "/usr/lib/frr";
 
 /// GoBGP's daemon of version 4: `$TOKLAT_GOBGPD`, or on the path.
 ///
@@ -19,11 +19,25 @@ const FRR: &str = "/usr/lib/frr";
 pub fn gobgpd() -> Result<PathBuf> {
     let program: PathBuf =
         std::env::var_os("TOKLAT_GOBGPD").unwrap_or_else(|| "gobgpd".into()).into();
-    let said = Command::new(&program).arg("--version").output();
-    let said = said.context("gobgpd is missing: see docs/many-hosts.md, or set TOKLAT_GOBGPD")?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    ensure!(said.contains("version 4"), "gobgpd of version 4 is missing: this is {}", said.trim());
+    ensure!(
+        is_gobgpd(&program),
+        "gobgpd of version 4 is missing: see docs/many-hosts.md, or set TOKLAT_GOBGPD"
+    );
     Ok(program)
+}
+
+/// True for a program that is GoBGP's daemon of version 4.
+#[must_use]
+pub fn is_gobgpd(program: &Path) -> bool {
+    let said = Command::new(program).arg("--version").output();
+    said.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("version 4"))
+}
+
+/// The configuration of GoBGP at `own` as the route reflector of these clients.
+#[must_use]
+pub fn reflector_config(own: &str, clients: &[&str]) -> String {
+    let head = format!("[global.config]\nas = 65000\nrouter-id = \"{own}\"\nport = 179\n");
+    clients.iter().fold(head, |text, client| text + &neighbor(own, client))
 }
 
 /// GoBGP as a route reflector in a namespace.
@@ -41,10 +55,10 @@ impl Reflector {
     pub fn start(net: &Net, n: usize, clients: &[usize]) -> Result<Self> {
         let (program, own) = (gobgpd()?, format!("10.99.0.{n}"));
         let dir = tempfile::Builder::new().prefix("toklat-reflector").tempdir()?;
-        let head = format!("[global.config]\nas = 65000\nrouter-id = \"{own}\"\nport = 179\n");
-        let text = clients.iter().map(|client| neighbor(&own, *client));
+        let clients: Vec<String> = clients.iter().map(|n| format!("10.99.0.{n}")).collect();
+        let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
         let config = dir.path().join("r.toml");
-        std::fs::write(&config, head + &text.collect::<String>())?;
+        std::fs::write(&config, reflector_config(&own, &clients))?;
         let reflector_words = format!(
             "{} -f {} --api-hosts unix://{} --pprof-disable",
             program.display(),
@@ -70,13 +84,13 @@ impl Reflector {
     }
 }
 
-fn neighbor(own: &str, client: usize) -> String {
+fn neighbor(own: &str, client: &str) -> String {
     format!(
         r#"
 [[neighbors]]
   [neighbors.config]
     peer-as = 65000
-    neighbor-address = "10.99.0.{client}"
+    neighbor-address = "{client}"
   [neighbors.route-reflector.config]
     route-reflector-client = true
     route-reflector-cluster-id = "{own}"
@@ -125,11 +139,12 @@ impl Frr {
         net.run(&host, "bridge link set dev vx100 neigh_suppress on learning off")?;
         let dir = tempfile::Builder::new().prefix("toklat-frr").tempdir()?;
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777))?;
-        let frr = user("frr").context("FRR is missing: it has no user")?;
+        let frr = frr_user().context("FRR is missing: it has no user")?;
         chown(dir.path(), Some(frr), Some(frr))?;
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("zebra.conf"), "")?;
-        std::fs::write(at("bgpd.conf"), bgp(n, reflector))?;
+        let (own, neighbor) = (format!("10.99.0.{n}"), format!("10.99.0.{reflector}"));
+        std::fs::write(at("bgpd.conf"), bgpd_config(&own, &neighbor))?;
         let start = |name: &str, more: &str| {
             let words = format!(
                 "{FRR}/{name} --vty_socket {} -z {} -i {} -f {}{more}",
@@ -147,18 +162,21 @@ impl Frr {
     }
 }
 
-/// The configuration of bgpd on host `h<n>`.
-fn bgp(n: usize, reflector: usize) -> String {
+/// The configuration of FRR's bgpd at `own`, with one neighbour.
+#[must_use]
+pub fn bgpd_config(own: &str, neighbor: &str) -> String {
     format!(
-        "router bgp 65000\n bgp router-id 10.99.0.{n}\n no bgp default ipv4-unicast\n \
-             neighbor 10.99.0.{reflector} remote-as 65000\n neighbor 10.99.0.{reflector} timers 3 9\n \
-             neighbor 10.99.0.{reflector} timers connect 1\n \
-             address-family l2vpn evpn\n  neighbor 10.99.0.{reflector} activate\n  advertise-all-vni\n"
+        "router bgp 65000\n bgp router-id {own}\n no bgp default ipv4-unicast\n \
+         neighbor {neighbor} remote-as 65000\n neighbor {neighbor} timers 3 9\n \
+         neighbor {neighbor} timers connect 1\n \
+         address-family l2vpn evpn\n  neighbor {neighbor} activate\n  advertise-all-vni\n"
     )
 }
 
-fn user(name: &str) -> Option<u32> {
+/// The number of FRR's user, if it is installed.
+#[must_use]
+pub fn frr_user() -> Option<u32> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
-    let line = users.lines().find(|line| line.starts_with(&format!("{name}:")))?;
+    let line = users.lines().find(|line| line.starts_with("frr:"))?;
     line.split(':').nth(2)?.parse().ok()
 }

@@ -324,6 +324,15 @@ fn processes_that_hold(dir: &Path) -> Vec<Pid> {
     pids.filter(|pid| *pid != own && holds(pid)).filter_map(Pid::from_raw).collect()
 }
 
+/// Waits until `is_so`.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "no end of waiting for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits until the daemon ends, at most for `time`.
 pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
     let started = Instant::now();

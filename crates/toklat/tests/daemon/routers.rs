@@ -2,31 +2,24 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, Stdio};
 
 use jail::parent_death;
+use lab::hosts::routers::{self, FRR};
 use rustix::process::Signal;
 
-use super::PATIENCE;
 use super::namespace::Namespace;
 use super::underlay::{ip, try_ip};
+use super::wait_until;
 
 /// The station at Linux.
 pub const THEIRS: &str = "02:00:00:00:07:03";
-/// Where Debian has FRR's programs.
-const FRR: &str = "/usr/lib/frr";
-
 /// GoBGP's daemon of version 4, if `cargo xtask setup` made it or the system has it.
 pub fn gobgpd() -> Result<PathBuf, &'static str> {
     let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/gobgp/gobgpd");
     let places =
         [std::env::var_os("TOKLAT_GOBGPD").map(PathBuf::from), Some(made), Some("gobgpd".into())];
-    let is_new = |program: &PathBuf| {
-        let said = Command::new(program).arg("--version").output();
-        said.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("version 4"))
-    };
-    let found = places.into_iter().flatten().find(is_new);
+    let found = places.into_iter().flatten().find(|program| routers::is_gobgpd(program));
     found.ok_or("gobgpd of version 4 is missing (cargo xtask setup)")
 }
 
@@ -47,35 +40,8 @@ impl Drop for Router {
 pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router, &'static str> {
     let program = gobgpd()?;
     let dir = tempfile::tempdir().unwrap();
-    let mut text = format!("[global.config]\nas = 65000\nrouter-id = \"{own}\"\nport = 179\n");
-    for client in clients {
-        text += &format!(
-            r#"
-            [[neighbors]]
-              [neighbors.config]
-                peer-as = 65000
-                neighbor-address = "{client}"
-              [neighbors.route-reflector.config]
-                route-reflector-client = true
-                route-reflector-cluster-id = "{own}"
-              [neighbors.timers.config]
-                hold-time = 9
-                keepalive-interval = 3
-              [neighbors.transport.config]
-                passive-mode = true
-              [neighbors.graceful-restart.config]
-                enabled = true
-                restart-time = 60
-              [[neighbors.afi-safis]]
-                [neighbors.afi-safis.config]
-                  afi-safi-name = "l2vpn-evpn"
-                [neighbors.afi-safis.mp-graceful-restart.config]
-                  enabled = true
-            "#
-        );
-    }
     let config = dir.path().join("r.toml");
-    std::fs::write(&config, text).unwrap();
+    std::fs::write(&config, routers::reflector_config(own, clients)).unwrap();
     let api = format!("unix://{}", dir.path().join("api.sock").display());
     let program = program.display().to_string();
     let args = [&program, "-f", &config.display().to_string(), "--api-hosts", &api];
@@ -133,17 +99,11 @@ impl Linux {
         ip(&station, &format!("link set s0 address {THEIRS} mtu 1400 up"));
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let frr = user("frr").ok_or("FRR has no user")?;
+        let frr = routers::frr_user().ok_or("FRR has no user")?;
         chown(dir.path(), Some(frr), Some(frr)).unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         std::fs::write(at("zebra.conf"), "").unwrap();
-        let bgp = format!(
-            "router bgp 65000\n bgp router-id {own}\n no bgp default ipv4-unicast\n \
-             neighbor {reflector} remote-as 65000\n neighbor {reflector} timers 3 9\n \
-             neighbor {reflector} timers connect 1\n \
-             address-family l2vpn evpn\n  neighbor {reflector} activate\n  advertise-all-vni\n"
-        );
-        std::fs::write(at("bgpd.conf"), bgp).unwrap();
+        std::fs::write(at("bgpd.conf"), routers::bgpd_config(own, reflector)).unwrap();
         let start = |name: &str, more: &[&str]| {
             let program = format!("{FRR}/{name}");
             let (pid, conf) = (at(&format!("{name}.pid")), at(&format!("{name}.conf")));
@@ -159,24 +119,10 @@ impl Linux {
                 .unwrap()
         };
         let zebra = start("zebra", &[]);
-        let begun = Instant::now();
-        while !dir.path().join("zserv.api").exists() {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "zebra: {}",
-                std::fs::read_to_string(at("zebra.log")).unwrap()
-            );
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        wait_until("the socket of zebra", || dir.path().join("zserv.api").exists());
         let bgpd = start("bgpd", &["-p", "0"]);
         Ok(Self { daemons: vec![bgpd, zebra], station, _dir: dir })
     }
-}
-
-fn user(name: &str) -> Option<u32> {
-    let users = std::fs::read_to_string("/etc/passwd").ok()?;
-    let line = users.lines().find(|line| line.starts_with(&format!("{name}:")))?;
-    line.split(':').nth(2)?.parse().ok()
 }
 
 /// The host that Linux sends a station's frames to.
