@@ -27,7 +27,7 @@ pub enum OpenError {
     /// The name is not a port's.
     #[error("`{0}` is not a port's name; write switch:port, for example vale0:p1")]
     Name(String),
-    /// Nobody answers.
+    /// No daemon listens on the socket.
     #[error("No daemon listens on {}; start `toklat daemon`, or set TOKLAT_DIR", socket.display())]
     NoDaemon {
         /// Where it was looked for.

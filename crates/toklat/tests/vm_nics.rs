@@ -181,12 +181,12 @@ fn a_killed_data_process_is_a_pause_to_guests() {
         let mut server = Guest::boot(&daemon, "a", 1, &options, guest::SERVE);
         server.says("toklat-guest: ready");
         let ask = format!(
-            "{}; iperf3 -c 10.0.0.1 -t 5 >/dev/null && ping -c 2 10.0.0.1 && echo toklat-guest: over; sleep 1",
+            "{}; iperf3 -c 10.0.0.1 -t 8 >/dev/null && ping -c 2 10.0.0.1 && echo toklat-guest: over; sleep 1",
             guest::reach("10.0.0.1")
         );
         let mut client = Guest::boot(&daemon, "b", 2, &options, &ask);
         client.says("toklat-guest: reached");
-        for _ in 0..3 {
+        for _ in 0..5 {
             std::thread::sleep(Duration::from_millis(1100));
             kill_process(daemon.data_process("vale0"));
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netring::{Interest, Open, Pages, Port};
 
 use super::daemon::frames::{frame, receive, until_traffic_flows};
-use super::{directory, until};
+use super::{directory, pause, until};
 
 /// Frames sent in a row.
 const BATCH: u64 = 16;
@@ -47,7 +47,7 @@ fn open(name: &str) -> Port {
             Ok(port) => return port,
             Err(error) => assert!(started.elapsed() < PATIENCE, "{name}: {error}"),
         }
-        std::thread::sleep(Duration::from_millis(50));
+        pause();
     }
 }
 
