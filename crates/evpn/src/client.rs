@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path as FilePath;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -29,7 +29,7 @@ const EACH: Duration = Duration::from_millis(1);
 const MAX_MESSAGE: usize = 16 << 20;
 /// Most paths in a message.
 const BATCH: usize = 500;
-/// How often refused routes are searched for, for one refusal; then all of a part are resent.
+/// Most splits of a refused part; beyond, the whole part is sent without counts.
 const SEARCHES: u32 = 64;
 /// The global table (`api.TableType`).
 const GLOBAL: i32 = 1;
@@ -204,12 +204,13 @@ impl Client {
             other => return other,
         }
         let mut rest: Vec<&[OwnRoute]> = routes.chunks(BATCH).collect();
-        let mut searches = SEARCHES;
+        // Other hosts can cause refusals, and orders wait meanwhile.
+        let (mut searches, until) = (SEARCHES, Instant::now() + CALL);
         while let Some(part) = rest.pop() {
             let (left, right) = part.split_at(part.len() / 2);
             match self.add(part).await {
                 Err(error) if !error.is_late_move() => return Err(error),
-                Err(_) if left.is_empty() || searches == 0 => {
+                Err(_) if left.is_empty() || searches == 0 || Instant::now() >= until => {
                     let uncounted = |route: &OwnRoute| OwnRoute {
                         mobility: Mobility::default(),
                         ..route.clone()

@@ -117,6 +117,14 @@ pub struct Summary {
     pub vteps: Vec<VtepInfo>,
 }
 
+impl Summary {
+    /// How many neighbours have a session.
+    #[must_use]
+    pub fn neighbors_up(&self) -> usize {
+        self.neighbors.iter().filter(|neighbor| neighbor.state == "established").count()
+    }
+}
+
 impl Rib {
     /// All hosts, by segment and number.
     #[must_use]

@@ -14,6 +14,9 @@ use crate::segment::{Segment, SegmentConfig, TableChange, WINDOW_MS};
 pub use crate::told::{Counters, Notice};
 use crate::told::{Routes, Stored, Told};
 
+/// Most hosts whose routes are counted; those of more are ignored.
+const HOSTS: usize = 16_384;
+
 /// What other hosts may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -35,7 +38,7 @@ struct Share {
     stations: u32,
     /// Routes beyond its limit that were ignored.
     ignored: u64,
-    /// Routes that it has withdrawn since then.
+    /// Routes that it has withdrawn or changed since then.
     withdrawn: u32,
     since: u64,
     /// It has withdrawn too many: until then no new routes of it are taken.
@@ -59,9 +62,12 @@ pub struct Rib {
     shares: HashMap<IpAddr, Share>,
     pub(crate) segments: BTreeMap<u32, Segment>,
     told: Told,
-    /// Routes that were ignored could be taken now, and when they were asked for last.
+    /// Routes that were ignored could be taken now.
     refresh: bool,
+    /// When they were asked for last.
     refreshed: u64,
+    /// When a route in doubt was confirmed last.
+    confirmed: u64,
 }
 
 impl Rib {
@@ -71,7 +77,8 @@ impl Rib {
         let counters = Counters::default();
         let told = Told { vtep, routes: HashMap::new(), notices: Vec::new(), counters };
         let (routes, shares, segments) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        Self { router, limits, routes, shares, segments, told, refresh: false, refreshed: 0 }
+        let (refresh, refreshed, confirmed) = (false, 0, 0);
+        Self { router, limits, routes, shares, segments, told, refresh, refreshed, confirmed }
     }
 
     /// This host.
@@ -177,15 +184,23 @@ impl Rib {
     fn update(&mut self, update: Update, now: u64) {
         if !self.is_host(update.vtep) {
             self.told.counters.bad_host += 1;
-            return self.withdraw(&update.key, now);
+            return self.drop_route(&update.key, now);
         }
         let known = self.routes.get_mut(&update.key);
         if let Some(known) = known {
             if known.update == update {
-                known.stale = false;
+                if std::mem::take(&mut known.stale) {
+                    self.confirmed = now;
+                }
                 return;
             }
-            self.forget(&update.key);
+            // A change costs as much work as a withdrawal.
+            if let Some(host) = self.forget(&update.key) {
+                self.note_change(host, now);
+                if host != update.vtep && !self.has_room(&update, now) {
+                    return self.decide(update.key, now);
+                }
+            }
         } else if !self.has_room(&update, now) {
             return;
         }
@@ -210,6 +225,10 @@ impl Rib {
 
     /// True if one more route is within the limits.
     fn has_room(&mut self, update: &Update, now: u64) -> bool {
+        if self.shares.len() >= HOSTS && !self.shares.contains_key(&update.vtep) {
+            self.told.counters.over_limit += 1;
+            return false;
+        }
         let share = self.shares.entry(update.vtep).or_default();
         let is_damped = share.damped.is_some_and(|until| now < until);
         let too_many = share.stations >= self.limits.per_host && mac_of(&update.key).is_some();
@@ -229,14 +248,21 @@ impl Rib {
     fn withdraw(&mut self, key: &Key, now: u64) {
         if let Some(host) = self.forget(key) {
             self.told.counters.withdrawals += 1;
-            self.note_withdrawal(host, now);
+            self.note_change(host, now);
             self.decide(*key, now);
         }
     }
 
-    /// Damps a host that withdraws all it may have more than twice within a while: its routes only
-    /// cost work.
-    fn note_withdrawal(&mut self, host: IpAddr, now: u64) {
+    /// Removes a route that its host did not withdraw.
+    fn drop_route(&mut self, key: &Key, now: u64) {
+        if self.forget(key).is_some() {
+            self.decide(*key, now);
+        }
+    }
+
+    /// Damps a host that withdraws or changes all it may have more than twice within a while: its
+    /// routes only cost work.
+    fn note_change(&mut self, host: IpAddr, now: u64) {
         let most = self.limits.per_host.saturating_mul(2);
         let Some(share) = self.shares.get_mut(&host) else { return };
         if now.saturating_sub(share.since) >= WINDOW_MS {
@@ -285,7 +311,7 @@ impl Rib {
         });
         if is_own {
             if let (Some(mac), Some(segment)) = (mac_of(&key), &mut segment) {
-                segment.counted(mac, mobility.sequence, now, (&self.routes, &mut self.told));
+                segment.counted(mac, mobility, now, (&self.routes, &mut self.told));
             }
         } else {
             let (vni, vtep) = (segment.map_or(0, |segment| segment.config.vni), self.told.vtep);
@@ -341,11 +367,17 @@ impl Rib {
         std::mem::take(&mut self.refresh)
     }
 
+    /// When a route in doubt was confirmed last, in milliseconds.
+    #[must_use]
+    pub const fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
     /// Gives up routes and entries that were not confirmed since the daemon was lost.
     pub fn sweep(&mut self, now: u64) {
         let stale = self.routes.iter().filter(|(_, stored)| stored.stale);
         let stale: Vec<Key> = stale.map(|(key, _)| *key).collect();
-        stale.iter().for_each(|key| self.withdraw(key, now));
+        stale.iter().for_each(|key| self.drop_route(key, now));
         self.segments.values_mut().for_each(|segment| segment.sweep(&self.routes));
     }
 
@@ -361,11 +393,12 @@ impl Rib {
         self.segments.values_mut().for_each(|segment| segment.thaw(now, &self.routes));
     }
 
-    /// Ends damping whose time is over. Routes that were ignored are wanted again if their host has
-    /// a quarter of its limit free, at most once in a while, whatever hosts do.
+    /// Ends damping whose time is over. Routes that were ignored are wanted again if a quarter of
+    /// the limits is free, of their host's and of all; at most once in a while, whatever hosts do.
     fn undamp(&mut self, now: u64) {
         let enough = self.limits.per_host - self.limits.per_host / 4;
-        let may_ask = now.saturating_sub(self.refreshed) >= WINDOW_MS;
+        let has_room_at_all = self.routes.len() <= self.limits.routes - self.limits.routes / 4;
+        let may_ask = has_room_at_all && now.saturating_sub(self.refreshed) >= WINDOW_MS;
         for share in self.shares.values_mut() {
             if share.damped.is_some_and(|until| now >= until) {
                 (share.damped, share.withdrawn, share.since) = (None, 0, now);

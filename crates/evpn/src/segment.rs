@@ -227,13 +227,14 @@ impl Segment {
         }
     }
 
-    /// The daemon advertises a station here with this sequence: it counted a move of which this
-    /// host had not heard yet. Other hosts count from there, and so must this one.
-    pub fn counted(&mut self, mac: Mac, sequence: u32, now: u64, about: (&Routes, &mut Told)) {
-        let Some(local) = self.local.get_mut(&mac).filter(|local| local.sequence < sequence) else {
-            return;
-        };
-        local.sequence = sequence;
+    /// The daemon advertises a station here with this mobility. A later sequence is a move of which
+    /// this host had not heard yet; other hosts count from there, and so must this one. A route
+    /// that was sent without its count is not sticky either: it is sent again with both.
+    pub fn counted(&mut self, mac: Mac, said: Mobility, now: u64, about: (&Routes, &mut Told)) {
+        let differs =
+            |local: &&mut Local| local.sequence < said.sequence || local.sticky && !said.sticky;
+        let Some(local) = self.local.get_mut(&mac).filter(differs) else { return };
+        local.sequence = local.sequence.max(said.sequence);
         let local = *local;
         let routes = self.own(mac, local, about.1.vtep);
         routes.into_iter().for_each(|route| about.1.advertise(route));
@@ -249,7 +250,7 @@ impl Segment {
         }
     }
 
-    /// Decides anew where a station is, after other hosts' routes changed.
+    /// Decides where a station is, after other hosts' routes changed.
     pub fn decide(&mut self, mac: Mac, now: u64, (routes, told): (&Routes, &mut Told)) {
         let Some(best) = self.best(mac, routes) else {
             self.frozen.remove(&mac);

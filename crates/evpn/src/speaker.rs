@@ -32,8 +32,10 @@ use crate::segment::{SegmentConfig, TableChange};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// How often the daemon is asked whether it lives.
 const HEALTH: Duration = Duration::from_secs(1);
-/// How long after a neighbour came up all its routes have arrived.
+/// How long after a neighbour came up, and after a route was confirmed, all have arrived.
 const SETTLING: Duration = Duration::from_secs(10);
+/// The same, if routes go on being confirmed.
+const LONGEST_SETTLING: Duration = Duration::from_secs(60);
 /// How long events are collected before own routes are sent.
 const COLLECT: Duration = Duration::from_millis(2);
 
@@ -198,7 +200,8 @@ impl Speaker {
     async fn begin(&mut self) -> Result<(Client, Streaming<WatchEventResponse>), ClientError> {
         let mut client = Client::connect(&self.setup.socket).await?;
         client.begin(&self.setup.identity).await?;
-        let _ = self.rib.take_changed();
+        // All routes go out, and come.
+        let _ = (self.rib.take_changed(), self.rib.take_refresh());
         client.advertise(&self.rib.own_routes()).await?;
         let there = client.neighbors().await?;
         for neighbor in &self.setup.neighbors {
@@ -345,7 +348,11 @@ impl Speaker {
     fn settle(&mut self) {
         let (now, moment) = (self.now(), Instant::now());
         self.rib.tick(now);
-        let is_settled = self.up_since.is_some_and(|since| moment - since >= SETTLING);
+        let is_quiet = now.saturating_sub(self.rib.confirmed()) >= SETTLING.as_millis() as u64;
+        let is_settled = self.up_since.is_some_and(|since| {
+            let up = moment - since;
+            up >= LONGEST_SETTLING || up >= SETTLING && is_quiet
+        });
         let is_late = self.give_up_at.is_some_and(|at| moment >= at);
         if is_settled || is_late {
             self.rib.sweep(now);

@@ -293,6 +293,60 @@ fn routes_beyond_a_limit_are_asked_for_when_there_is_room_but_not_often() {
 }
 
 #[test]
+fn regression_routes_that_all_hosts_have_no_room_for_are_not_asked_for() {
+    let mut rib = rib_with(Limits { per_host: 100, routes: 10 });
+    (0..10).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+    take(&mut rib, route(2, 20, 0, false));
+    assert_eq!(rib.counters().over_limit, 1);
+    rib.tick(WINDOW_MS);
+    assert!(!rib.take_refresh());
+    (0..3).for_each(|n| rib.take(Ok(Event::Withdraw(key(1, n))), 0));
+    rib.tick(WINDOW_MS);
+    assert!(rib.take_refresh());
+}
+
+#[test]
+fn regression_a_host_gets_no_more_than_it_may_by_taking_over_routes() {
+    let mut rib = rib_with(Limits { per_host: 2, routes: 100 });
+    (0..2).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+    (2..4).for_each(|n| take(&mut rib, route(3, n, 0, false)));
+    take(&mut rib, Update { vtep: host(1).into(), ..route(3, 2, 0, false) });
+    assert_eq!((rib.route_count(), rib.counters().over_limit), (3, 1));
+}
+
+#[test]
+fn regression_a_host_that_changes_its_routes_without_end_is_damped() {
+    let mut rib = rib_with(Limits { per_host: 10, routes: 100 });
+    (0..4).for_each(|n| (0..10).for_each(|station| take(&mut rib, route(1, station, n, false))));
+    assert_eq!(rib.take_notices(), [Notice::Damped { host: host(1).into() }]);
+    assert_eq!(rib.route_count(), 10, "those that it has stay");
+}
+
+#[test]
+fn regression_a_sticky_route_that_was_sent_without_its_count_is_sent_again() {
+    let mut rib = rib();
+    rib.came(VNI, mac(1), true, 0);
+    rib.take_changed();
+    let said = |sticky| Ok(Event::Own(key(5, 1), Mobility { sticky, sequence: 4 }));
+    rib.take(said(false), 0);
+    let sent: Vec<_> = rib.take_changed().into_iter().map(|(route, _)| route.mobility).collect();
+    assert_eq!(sent, [Mobility { sticky: true, sequence: 4 }]);
+    rib.take(said(true), 0);
+    assert!(rib.take_changed().is_empty());
+}
+
+#[test]
+fn a_route_in_doubt_says_when_it_was_confirmed() {
+    let mut rib = rib();
+    take(&mut rib, route(1, 1, 0, false));
+    rib.take(Ok(Event::Update(route(1, 1, 0, false))), 50);
+    assert_eq!(rib.confirmed(), 0, "it was in no doubt");
+    rib.doubt();
+    rib.take(Ok(Event::Update(route(1, 1, 0, false))), 77);
+    assert_eq!((rib.confirmed(), rib.stale()), (77, 0));
+}
+
+#[test]
 fn a_million_stations_of_a_host_cost_no_more_than_its_limit() {
     let mut rib = rib_with(Limits { per_host: 1000, routes: 3000 });
     take(&mut rib, route(2, 1, 0, false));

@@ -288,6 +288,7 @@ async fn a_daemon_that_answers_late_holds_no_question_up_for_long() {
     let calls = daemon.state().calls.len();
     host.order(Order::Local(VNI, stations(None))).await;
     host.order(Order::Local(VNI, vec![(Mac::local(300), Some(false))])).await;
+    wait("the next call", async || daemon.state().calls.len() > calls).await;
     let asked = tokio::time::Instant::now();
     let summary = host.summary().await;
     // The daemon's API gives up after ten seconds.

@@ -116,11 +116,14 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Service {
     /// Notes a call, and does to it what the test wants.
     async fn called(&self, name: &'static str) -> Result<(), Status> {
-        let late = self.0.lock().unwrap().late;
-        tokio::time::sleep(late).await;
-        let stalls = {
+        let late = {
             let mut state = self.0.lock().unwrap();
             state.calls.push(name.to_owned());
+            state.late
+        };
+        tokio::time::sleep(late).await;
+        let stalls = {
+            let state = self.0.lock().unwrap();
             match state.refuses {
                 Some((what, words)) if what == name => return Err(Status::invalid_argument(words)),
                 _ => state.stalls == Some(name),
