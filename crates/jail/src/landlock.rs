@@ -26,6 +26,13 @@ pub fn restrict([files, network, scope]: [bool; 3]) -> Vec<(Wall, Result<(), Str
     wanted.into_iter().filter_map(note).collect()
 }
 
+/// Returns true if the kernel has Landlock and it is enabled.
+#[must_use]
+pub fn is_available() -> bool {
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    strict.handle_access(AccessFs::from_all(ABI::V1)).and_then(|rules| rules.create()).is_ok()
+}
+
 fn raise([files, network, scope]: [bool; 3]) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     if files {

@@ -15,7 +15,7 @@ pub mod calls;
 pub mod cell;
 pub mod child;
 mod fork;
-mod landlock;
+pub mod landlock;
 mod namespaces;
 pub mod parent_death;
 pub mod peer;

@@ -249,3 +249,25 @@ fn a_stopped_daemon_is_gone() {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     assert!(command.is_empty(), "its data process {pid} lives");
 }
+
+#[test]
+fn the_doctor_names_ports_that_do_not_work_and_what_fits_tunnels() {
+    let mut daemon = Daemon::start();
+    daemon.apply(
+        "[switch.vale0.port.up]
+        kind.stream = { address = '/nowhere/passt.sock', client = true }
+        [switch.vale0.port.vm]
+        [switch.vale0.port.fabric]
+        kind.vxlan = { vni = 7, local = '127.0.0.1', peers = ['127.0.0.2'], port = 14789 }",
+    );
+    let found = |daemon: &Daemon, what: &str| {
+        let checks = daemon.json(&["doctor"]);
+        checks.as_array().unwrap().iter().find(|check| check["what"] == what).cloned()
+    };
+    daemon.wait_for("why it has no peer", |daemon| found(daemon, "port").is_some());
+    let port = found(&daemon, "port").unwrap();
+    assert!(port["found"].as_str().unwrap().starts_with("vale0:up: "), "{port}");
+    assert_eq!(found(&daemon, "daemon").unwrap()["state"], "good");
+    let mtu = found(&daemon, "MTU").unwrap();
+    assert!(mtu["found"].as_str().unwrap().contains("fits the tunnel of vale0"), "{mtu}");
+}

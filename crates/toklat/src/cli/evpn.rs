@@ -101,7 +101,7 @@ fn overview(summary: &Summary) -> Table {
         (false, None) => "not connected yet".to_owned(),
         (false, Some(trouble)) => trouble.clone(),
     };
-    let up = summary.neighbors.iter().filter(|one| one.state == "established").count();
+    let up = summary.neighbors_up();
     let rows = [
         ("routing daemon", daemon),
         ("lost", summary.restarts.to_string()),

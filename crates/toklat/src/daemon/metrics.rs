@@ -113,7 +113,7 @@ fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
 
 /// Metrics of EVPN.
 fn evpn(text: &mut String, summary: &Summary) {
-    let up = summary.neighbors.iter().filter(|one| one.state == "established").count();
+    let up = summary.neighbors_up();
     let gauges = [
         ("connected", "1 while the routing daemon answers", u64::from(summary.connected)),
         ("neighbors", "BGP neighbours", summary.neighbors.len() as u64),

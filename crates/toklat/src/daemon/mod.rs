@@ -21,7 +21,7 @@ mod clients;
 mod configure;
 mod descriptors;
 mod directory;
-mod evpn;
+pub(crate) mod evpn;
 pub mod file;
 mod front_ends;
 mod hangups;

@@ -42,6 +42,7 @@ impl Supervisor {
             return is_card(&*handle.lock().await, ifname);
         }
         let spec = card_spec(ifname, InterfaceEngine::Xdp)?;
+        let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
         topology.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
         topology::check_claims(&topology)
             .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))?;
@@ -51,8 +52,7 @@ impl Supervisor {
         let mut done = switch.add_temporary_port(PORT, spec).await;
         if let Err(error) = &done {
             tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
-            let spec = card_spec(ifname, InterfaceEngine::Packet)?;
-            done = switch.add_temporary_port(PORT, spec).await;
+            done = switch.add_temporary_port(PORT, by_packets).await;
         }
         if done.is_err() {
             self.drop_switch(&mut switch).await;
@@ -79,7 +79,8 @@ fn is_card(switch: &Switch, ifname: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     let reason = format!("Switch {} is not the one of interface {ifname}", switch.name);
-    Err(ApiError::new(ErrorCode::Busy, reason, "remove it (toklat switch remove)"))
+    let remedy = format!("remove it: toklat switch rm {}", switch.name);
+    Err(ApiError::new(ErrorCode::Busy, reason, remedy))
 }
 
 fn card_spec(ifname: &str, engine: InterfaceEngine) -> Result<PortSpec, ApiError> {

@@ -184,8 +184,7 @@ impl Keeper {
         let said = said.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let said = said.map_err(|e| cannot(&format!("run {}", self.program), &e))?;
         let text = String::from_utf8_lossy(&said.stdout).into_owned();
-        let is_new = version_of(&text).is_some_and(|version| version >= OLDEST);
-        is_new.then_some(()).ok_or_else(|| {
+        is_new_enough(&text).then_some(()).ok_or_else(|| {
             let reason = format!(
                 "{} is {:?}, and GoBGP {OLDEST} is needed: earlier ones have another API, and are slow with \
                  many stations",
@@ -197,10 +196,17 @@ impl Keeper {
     }
 }
 
-const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
+/// What to do without one.
+pub const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
 
 fn cannot(what: &str, error: &io::Error) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, format!("Cannot {what}: {error}"), INSTALL)
+}
+
+/// True for the answer of a program that can be used to `--version`.
+#[must_use]
+pub fn is_new_enough(said: &str) -> bool {
+    said.contains("gobgpd") && version_of(said).is_some_and(|version| version >= OLDEST)
 }
 
 /// The major number of `gobgpd version 4.8.0`.

@@ -1,6 +1,6 @@
 //! The speaker of EVPN that runs, and its routing daemon.
 
-pub(super) mod gobgpd;
+pub(crate) mod gobgpd;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
