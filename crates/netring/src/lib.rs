@@ -60,7 +60,7 @@ mod send;
 #[doc(hidden)]
 pub use ask::OpenError;
 pub use hostile::drive_hostile_pipe;
-pub use open::{Monitor, Open, ports};
+pub use open::{Monitor, Open, find_daemon, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
 pub use port::{Interest, Port, PortError, QueuePair, Readiness, Rings};
 pub use receive::{Incoming, Received, ReceivedSlot};

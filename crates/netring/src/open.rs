@@ -376,6 +376,14 @@ impl Port {
     }
 }
 
+/// Checks that a daemon listens.
+///
+/// # Errors
+/// There is no daemon, or permission is missing.
+pub fn find_daemon(directory: &Path) -> Result<(), OpenError> {
+    connect(&directory.join(SOCKET)).map(drop)
+}
+
 /// The names of all ports of the daemon's switches, in order.
 ///
 /// # Errors

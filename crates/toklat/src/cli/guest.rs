@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use control::table::Table;
-use control::{Global, Result, UsageError, WrongValue, print_json};
+use control::{Global, Result, UsageError, print_json};
 use topology::GuestSpec;
 
 use crate::guests::manager::{Manager, Options, manifest};
@@ -106,10 +106,10 @@ impl GuestCommand {
 
 fn run(args: &RunArgs, global: &Global) -> Result {
     if let Some(spec) = &args.spec {
-        spec.check().map_err(|invalid| WrongValue(invalid.to_string()))?;
+        spec.check().map_err(|invalid| UsageError::new(invalid.to_string()))?;
     }
     // Without a daemon nothing is started.
-    netring::ports(&global.dir())?;
+    netring::find_daemon(&global.dir())?;
     if args.detach {
         return detach(global);
     }
@@ -127,7 +127,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
             manager.add(args.name.as_deref().unwrap_or(of_port), spec)?;
         }
         (None, None) => {
-            return Err(UsageError("say what to run: a program, or --file MANIFEST").into());
+            return Err(UsageError::new("say what to run: a program, or --file MANIFEST").into());
         }
     }
     match manager.run()? {
@@ -175,8 +175,8 @@ fn detach(global: &Global) -> Result {
                 bail!("{}: {end}", info.name);
             }
         }
-        // Without any, the manager has ended.
-        if !mine.is_empty() || child.wait()?.success() {
+        // Without any, the manager has ended, or does not answer.
+        if !mine.is_empty() || talk::has_ended_well(&mut child)? {
             return global.print_list(&mine, || table(&mine), "ended");
         }
     }

@@ -153,7 +153,7 @@ pub struct End {
     /// In words.
     pub how: String,
     pub success: bool,
-    /// The daemon refused its port.
+    /// The daemon refused its port, and will again: the command is wrong.
     pub refused: bool,
 }
 
@@ -164,8 +164,13 @@ impl End {
 
     /// It could not be started.
     pub fn not_started(error: &anyhow::Error) -> Self {
-        let refused = |cause: &(dyn std::error::Error + 'static)| {
-            matches!(cause.downcast_ref(), Some(netring::OpenError::Refused { .. }))
+        // Others pass, as when a data process starts again or a limit is reached.
+        const FINAL: [Errno; 4] = [Errno::NOENT, Errno::INVAL, Errno::ACCESS, Errno::PERM];
+        let refused = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+            Some(netring::OpenError::Refused { errno, .. }) => {
+                FINAL.iter().any(|known| known.raw_os_error() == *errno)
+            }
+            _ => false,
         };
         let refused = error.chain().any(refused);
         Self { how: format!("{error:#}"), success: false, refused }
@@ -193,4 +198,24 @@ pub fn collect(pidfd: BorrowedFd<'_>, said: &Said) -> Option<End> {
         }
         _ => End::failed("ended"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_that_pass_are_told_from_those_that_stay() {
+        for (errno, stays) in [
+            (Errno::NOENT, true),
+            (Errno::ACCESS, true),
+            (Errno::NETDOWN, false),
+            (Errno::NOSPC, false),
+        ] {
+            let (name, message) = ("vale0:a".to_owned(), "no".to_owned());
+            let errno = errno.raw_os_error();
+            let error = netring::OpenError::Refused { name, errno, message };
+            assert_eq!(End::not_started(&error.into()).refused, stays, "{errno}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
 use guest::rpc::{self, Answer, Calling, Failure, Serving, SessionId};
 use guest::{Guest, Host, Nanos, RingNic, Stack};
+use hdrhistogram::Histogram;
 
 /// Names, and what they do.
 pub const PROGRAMS: [(&str, &str); 8] = [
@@ -191,18 +192,17 @@ fn call(stack: Stack<RingNic>, server: frame::Mac, mut done: impl FnMut() -> boo
     let config = rpc::Config { checksum: false, ..rpc::Config::new(stack.mac()) };
     let (mut calling, now) = (Calling::new(stack.into_nic(), config), clock());
     let mut session = calling.connect(server, now());
-    // Times in nanoseconds; memory for a second's at most.
-    let (mut times, mut asked, mut calls) = (Vec::with_capacity(1 << 20), None, 0u64);
-    let mut failed = 0u64;
+    let mut times = Histogram::<u64>::new_with_bounds(1, 60 * Nanos::SECOND, 3)?;
+    let (mut asked, mut calls, mut failed) = (None, 0u64, 0u64);
     while !done() {
         let at = now();
         let due =
             calling.poll(at, &mut |_: SessionId, _: u64, reply: Result<&[u8], Failure>| {
                 let took = asked.take().map_or(0, |asked| now() - asked);
-                failed += u64::from(reply.is_err());
                 calls += 1;
-                if times.len() < times.capacity() {
-                    times.push(u32::try_from(took).unwrap_or(u32::MAX));
+                match reply {
+                    Ok(_) => times.saturating_record(took),
+                    Err(_) => failed += 1,
                 }
             })?;
         let client = calling.client();
@@ -218,8 +218,7 @@ fn call(stack: Stack<RingNic>, server: frame::Mac, mut done: impl FnMut() -> boo
             calling.wait(Some(Duration::from_nanos(rest.min(1_000_000))))?;
         }
     }
-    times.sort_unstable();
-    let median = times.get(times.len() / 2).map_or(0.0, |time| f64::from(*time) / 1e3);
+    let median = times.value_at_quantile(0.5) as f64 / 1e3;
     println!("{{\"calls\":{calls},\"failed\":{failed},\"median_us\":{median:.2}}}");
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Child;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::de::DeserializeOwned;
@@ -33,6 +34,21 @@ pub enum Request {
     },
 }
 
+/// Returns true if a manager ends with success before it should have answered.
+///
+/// # Errors
+/// It cannot be waited for.
+pub fn has_ended_well(manager: &mut Child) -> std::io::Result<bool> {
+    let asked = Instant::now();
+    while asked.elapsed() < TIME {
+        if let Some(status) = manager.try_wait()? {
+            return Ok(status.success());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(false)
+}
+
 /// A manager's socket, removed on drop.
 #[derive(Debug)]
 pub struct Listener {
@@ -46,8 +62,11 @@ impl Listener {
         // Of a process that had this number before.
         let _ = std::fs::remove_file(&path);
         let bound = UnixListener::bind(&path).or_else(|error| {
-            // A manager that ended just now removed the empty directory.
-            std::fs::DirBuilder::new().mode(0o700).create(home).map_err(|_| error)?;
+            if error.kind() != std::io::ErrorKind::NotFound {
+                return Err(error);
+            }
+            // A manager that ended just now removed the empty directory; another one may be faster.
+            let _ = std::fs::DirBuilder::new().mode(0o700).create(home);
             UnixListener::bind(&path)
         });
         let socket = bound.with_context(|| format!("Cannot listen at {}", path.display()))?;

@@ -140,7 +140,8 @@ impl Unit {
     pub fn ended(&mut self, end: End, restart: Restart, now: Instant) -> Option<Duration> {
         let served = self.state == State::Running && now.duration_since(self.since) >= HEALTHY;
         self.failures = if served { 0 } else { self.failures };
-        // What the command asks for cannot be; later refusals may pass, as a switch may come back.
+        // A refusal at the first start is a mistake of the command. A later one may pass, for
+        // example when the switch is added again.
         let mistaken = end.refused && self.restarts == 0 && self.start_us.is_none();
         self.process = None;
         self.last_end = Some(if self.stopped { "stopped".to_owned() } else { end.how });
