@@ -17,6 +17,8 @@ pub use self::client::{Client, ClientError};
 pub use self::global::{Global, print_json};
 pub use topology::users;
 
+use std::borrow::Cow;
+
 use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
@@ -26,12 +28,14 @@ pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 /// A usage error that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct UsageError(pub &'static str);
+pub struct UsageError(pub Cow<'static, str>);
 
-/// A value on the command line that cannot be, in words that have it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct WrongValue(pub String);
+impl UsageError {
+    /// A usage error in these words.
+    pub fn new(words: impl Into<Cow<'static, str>>) -> Self {
+        Self(words.into())
+    }
+}
 
 /// Pins the thread to one CPU.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {

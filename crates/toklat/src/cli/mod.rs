@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use control::{ClientError, Global, Result, UsageError, WrongValue};
+use control::{ClientError, Global, Result, UsageError};
 
 use crate::{integration, tools};
 
@@ -250,10 +250,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         matches!(e.downcast_ref(), Some(ClientError::NotRunning { .. }))
             || matches!(e.downcast_ref(), Some(netring::OpenError::NoDaemon { .. }))
     };
-    if error.is::<UsageError>()
-        || error.is::<WrongValue>()
-        || error.is::<tools::traffic::TrafficError>()
-    {
+    if error.is::<UsageError>() || error.is::<tools::traffic::TrafficError>() {
         ExitCode::from(2)
     } else if error.chain().any(not_running) {
         ExitCode::from(3)

@@ -103,7 +103,9 @@ impl PortCommand {
             Self::Set { name, policy } => {
                 let patch = policy.patch();
                 if patch.is_empty() {
-                    return Err(UsageError("nothing to change; see toklat port set --help").into());
+                    return Err(
+                        UsageError::new("nothing to change; see toklat port set --help").into()
+                    );
                 }
                 let info: PortInfo =
                     Client::connect(global)?.send(Method::PATCH, &name.path(), &patch)?;
@@ -120,9 +122,10 @@ impl PortCommand {
             Self::Reattach { name, qmp, id, force } => {
                 let info: PortInfo = Client::connect(global)?.get(&name.path())?;
                 let PortKind::VfioUser(VfioUser { path, nic }) = &info.spec.kind else {
-                    return Err(
-                        UsageError("only emulated cards (--nic) are plugged in again").into()
-                    );
+                    return Err(UsageError::new(
+                        "only emulated cards (--nic) are plugged in again",
+                    )
+                    .into());
                 };
                 if nic.model == NicModel::I82574L && !force {
                     bail!(

@@ -9,7 +9,7 @@ use port::DropReason;
 
 use super::port::state_name;
 use super::rates::{PortRates, Rates};
-use crate::api::{ApiError, ErrorCode, PortStats, Stats, SwitchInfo};
+use crate::api::{ApiError, ErrorCode, PortStats, Stats};
 use control::Client;
 use control::name::Name;
 use control::table::{Table, bps, bytes, count, pps, scaled};
@@ -66,13 +66,14 @@ pub fn read(client: &mut Client, name: Option<&Name>) -> Result<Stats> {
 /// If the daemon does not run or goes away, or there is no such switch or port.
 pub fn run(args: &StatsArgs, global: &Global) -> Result {
     let mut client = Client::connect(global)?;
-    if let (Some(Name::Switch(name)), Some(_)) = (&args.name, args.watch)
-        && name.as_str().parse::<f64>().is_ok()
-        && !client.get::<Vec<SwitchInfo>>("/v1/switches")?.iter().any(|s| s.name == name.as_str())
-    {
-        return Err(UsageError("seconds are written with =, as in --watch=1").into());
-    }
-    let stats = read(&mut client, args.name.as_ref())?;
+    let stats = read(&mut client, args.name.as_ref()).map_err(|error| match &args.name {
+        Some(Name::Switch(name))
+            if args.watch.is_some() && name.as_str().parse::<f64>().is_ok() =>
+        {
+            UsageError::new("seconds are written with =, as in --watch=1").into()
+        }
+        _ => error,
+    })?;
     if let Some(interval) = args.watch {
         return watch(args, global, &mut client, stats, interval);
     }

@@ -203,7 +203,7 @@ impl SwitchCommand {
                 let patch = settings.patch();
                 if patch.is_empty() {
                     let nothing = "nothing to change; see toklat switch set --help";
-                    return Err(UsageError(nothing).into());
+                    return Err(UsageError::new(nothing).into());
                 }
                 let info: SwitchInfo =
                     Client::connect(global)?.send(Method::PATCH, &name.path(), &patch)?;

@@ -36,7 +36,7 @@ pub struct TopArgs {
 pub fn run(args: &TopArgs, global: &Global) -> Result {
     if !std::io::stdout().is_terminal() || global.json {
         let message = "top needs a terminal; for programs there is toklat stats --watch --json";
-        return Err(UsageError(message).into());
+        return Err(UsageError::new(message).into());
     }
     let mut source = Source { global, name: args.name.as_ref(), client: None };
     let first = source.read()?;

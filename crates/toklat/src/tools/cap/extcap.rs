@@ -102,7 +102,7 @@ pub fn run(args: &ExtcapArgs, global: &Global) -> anyhow::Result<()> {
         Some(_) if args.extcap_capture_filter.is_some() => {
             Ok(writeln!(out, "toklat captures without a filter; use a display filter")?)
         }
-        _ => Err(UsageError("say --extcap-interfaces; Wireshark calls this program").into()),
+        _ => Err(UsageError::new("say --extcap-interfaces; Wireshark calls this program").into()),
     }
 }
 

@@ -67,11 +67,13 @@ const SLOTS: u32 = 4096;
 pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
     ensure!(
         !is_to_stdout(args) || !args.rotation.is_wanted(),
-        UsageError("-C and -G begin new files; name one with -w, not standard output")
+        UsageError::new("-C and -G begin new files; name one with -w, not standard output")
     );
     ensure!(
         args.drops || !matches!(args.port.parse(), Ok(Name::Switch(_))),
-        UsageError("a whole switch is watched with --drops; else name a port, such as vale0:p1")
+        UsageError::new(
+            "a whole switch is watched with --drops; else name a port, such as vale0:p1"
+        )
     );
     if args.drops {
         let frames = drops::capture(args, global, || output(args))?;

@@ -169,7 +169,7 @@ impl BootArgs {
             (!self.test_guest && self.run.is_some(), "--run goes with --test-guest"),
         ];
         if let Some((_, why)) = misplaced.into_iter().find(|(wrong, _)| *wrong) {
-            bail!(UsageError(why));
+            bail!(UsageError::new(why));
         }
         if self.test_guest {
             let dir = guest::find()?;
@@ -187,7 +187,7 @@ impl BootArgs {
         if let Some(image) = &self.image {
             return Ok(Boot::Image { path: there(image)?, snapshot: self.snapshot });
         }
-        let Some(kernel) = &self.kernel else { bail!(UsageError("say what it boots")) };
+        let Some(kernel) = &self.kernel else { bail!(UsageError::new("say what it boots")) };
         let initrd = self.initrd.as_deref().map(there).transpose()?;
         let append = self.append.clone().unwrap_or_else(|| "console=ttyS0".to_owned());
         Ok(Boot::Kernel { kernel: there(kernel)?, initrd, append })
@@ -200,7 +200,7 @@ impl RunArgs {
         let given_model = given.map(|given| given.model);
         let model = self.nic.or(given_model).unwrap_or(Model::Virtio);
         if !model.kind().queues && (self.queues > 1 || self.packed) {
-            bail!(UsageError("--queues and --packed are virtio's"));
+            bail!(UsageError::new("--queues and --packed are virtio's"));
         }
         if let Some(given) = given {
             self.fits(port, given)?;
@@ -215,12 +215,12 @@ impl RunArgs {
     fn fits(&self, port: &PortName, given: &Given) -> Result {
         let options = [&self.combine, &self.doorbell, &self.interrupts];
         if self.csb || options.into_iter().any(Option::is_some) {
-            bail!(UsageError(
+            bail!(UsageError::new(
                 "--csb, --combine, --doorbell and --interrupts are for a port that is made; see toklat port set"
             ));
         }
         if given.model.emulated().is_some() && self.mac.is_some() {
-            bail!(UsageError("--mac is for a port that is made: its NIC has the port's"));
+            bail!(UsageError::new("--mac is for a port that is made: its NIC has the port's"));
         }
         if let Some(model) = self.nic.filter(|model| *model != given.model) {
             bail!("{port} is there, and is not for --nic {}; name another --port", name_of(model));
@@ -270,7 +270,7 @@ impl RunArgs {
         }
         let emulated = nic.model.emulated().is_some();
         if !options.is_empty() && !emulated {
-            bail!(UsageError(
+            bail!(UsageError::new(
                 "--csb, --combine and --doorbell are for NICs that the port emulates"
             ));
         }
