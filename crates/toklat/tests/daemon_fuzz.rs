@@ -105,7 +105,7 @@ impl Stranger {
     /// test itself would wait.
     fn let_go(self, was_sent: bool) -> Option<TcpStream> {
         let peer = self.peer.filter(|_| was_sent);
-        // By now a peer that does not stay is gone.
+        // Its close may wait, so another thread does it.
         if self.is_slow {
             std::thread::spawn(|| drop(self.fd));
         }

@@ -123,6 +123,9 @@ fn a_guest_that_floods_another_costs_third_ones_nothing_and_a_limit_tames_it() {
     assert!(told["answers"].as_u64().unwrap() > 0, "{told}");
     assert_eq!((&told["errors"], &told["lost"]), (&0.into(), &0.into()), "{told}");
     // Its target's ring is full of the flood, until its port has a limit.
+    daemon.wait_for("the target to lose frames", |daemon| {
+        daemon.counters("victim")["out_drops"]["full"].as_u64() > Some(0)
+    });
     let limit = json!({ "tx_rate_limiter": { "ops": { "size": 100, "refill_time": 100 } } });
     let (status, said) = daemon.ask("PATCH", "/v1/switches/vale0/ports/deluge", &limit);
     assert_eq!(status, 200, "{said}");

@@ -153,7 +153,7 @@ impl SlowFiles {
         self.mounted.path().join("file")
     }
 
-    /// From now on, all who come wait.
+    /// From now on, opens and closes wait for an answer.
     pub fn hold(&self) {
         self.asked.lock().unwrap().answers = false;
     }
