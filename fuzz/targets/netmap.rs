@@ -149,7 +149,7 @@ impl Switches for Ports {
         Ok(Box::new(Charged(Arc::clone(&self.0))))
     }
 
-    fn has_interface(&self, ifname: &str) -> bool {
+    fn has_interface(&self, _: u32, ifname: &str) -> bool {
         ifname.starts_with('e')
     }
 

@@ -97,6 +97,8 @@ impl Policy {
     pub const FLOOD_LIMIT: u32 = Rules::FLOOD_LIMIT;
     /// The largest MTU.
     pub const MAX_MTU: u16 = Rules::MAX_MTU;
+    /// MTU by default, in bytes.
+    pub const MTU: u16 = Rules::MTU;
 
     /// What the switch needs to know of it.
     #[must_use]

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use daemon::namespace::Namespace;
+use daemon::namespace::{Namespace, may_load_programs};
 use daemon::programs::library;
 use daemon::underlay::ip;
 use daemon::{Daemon, PATIENCE, kill_process, wait};
@@ -252,7 +252,26 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
     // Killed, a program leaves nothing behind either.
     let stay = machine.start_program("stay", &["c1"]);
     assert!(machine.daemon.done(&["port", "show"]).contains("nic-c1:card"));
+    let card = machine.daemon.get("/v1/switches/nic-c1/ports/card");
+    if may_load_programs() {
+        assert_eq!(card["interface"]["engine"], "xdp", "{card}");
+    }
+    // It is this program's: no switch, no port and no program of toklat's gets it meanwhile.
+    machine.daemon.done(&["switch", "add", "vale1"]);
+    for taken in [
+        &["switch", "add", "nic-c1"][..],
+        &["port", "add", "vale1:up", "--interface", "c1"],
+        &["gen", "nic-c1:x", "--duration", "1"],
+    ] {
+        let (code, _, said) = machine.daemon.run(taken);
+        assert!(code == Some(1) && said.contains("netmap program has"), "{taken:?}: {said}");
+    }
+    machine.daemon.done(&["switch", "rm", "vale1"]);
+    // Who watches it keeps it from nobody.
+    let mut watcher = machine.daemon.start_tool(&["cap", "nic-c1:card", "-w", "/dev/null"]);
+    machine.daemon.wait_for("the monitor", |daemon| daemon.ports("nic-c1").len() == 3);
     drop(stay);
+    wait(&mut watcher, PATIENCE).expect("it ends");
     let gone = |machine: &mut Machine| {
         machine.daemon.wait_for("the interface's switch to go", |daemon| {
             daemon.get("/v1/switches").as_array().is_some_and(Vec::is_empty)

@@ -70,7 +70,13 @@ pub struct NewPort<'a> {
 /// the programs that open it.
 const CARD: &str = "nic-";
 /// The name of the programs' port in such a switch.
-const CARD_PORT: &str = "netmap";
+pub const CARD_PORT: &str = "netmap";
+
+/// The name of the switch that joins an interface of the host to programs.
+#[must_use]
+pub fn card_switch(ifname: &str) -> String {
+    format!("{CARD}{ifname}")
+}
 
 /// The interface that a switch of this name joins to programs; `None` for other switches.
 #[must_use]
@@ -89,14 +95,15 @@ pub trait Switches: Send + Sync {
     /// The error number for the program: the user's quota is exhausted.
     fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
 
-    /// Returns true if the host has a network interface of this name that programs may open.
-    fn has_interface(&self, ifname: &str) -> bool;
+    /// Returns true if the host has a network interface of this name, and this user's programs may
+    /// open it. For other users the name is free, and is theirs alone.
+    fn has_interface(&self, uid: u32, ifname: &str) -> bool;
 
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
     ///
-    /// A switch that is [of an interface](interface_of) has a port of it, too, until this port is
-    /// detached.
+    /// If the switch is [an interface's](interface_of), this also adds a port of the interface;
+    /// `detach` removes it.
     ///
     /// # Errors
     /// The error number for the program.

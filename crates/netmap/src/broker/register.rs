@@ -8,7 +8,9 @@ use shmem::Memfd;
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
-use super::{Binding, Broker, CARD, CARD_PORT, Call, NewPort, Requester, Switches};
+use super::{
+    Binding, Broker, CARD_PORT, Call, NewPort, Requester, Switches, card_switch, interface_of,
+};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -122,10 +124,11 @@ impl<S: Switches> Broker<S> {
         let key = match Name::parse(text)? {
             Name::Pipe { base, brace, id } => self.pipe(call.uid, &base, brace, &id, request)?,
             Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
-            Name::Plain(name) if self.adapters.contains_key(&name) => name,
-            Name::Plain(name) if self.switches.has_interface(&name) => {
+            // First, as another user may have made a port of this name.
+            Name::Plain(name) if self.switches.has_interface(call.uid, &name) => {
                 self.card_port(call, &name, request)?
             }
+            Name::Plain(name) if self.adapters.contains_key(&name) => name,
             Name::Plain(_) => return Err(Errno::NXIO),
         };
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
@@ -164,7 +167,7 @@ impl<S: Switches> Broker<S> {
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return Err(Errno::INVAL);
         }
-        self.make_vale(call.uid, &format!("{CARD}{ifname}"), CARD_PORT, request)
+        self.make_vale(call.uid, &card_switch(ifname), CARD_PORT, request)
     }
 
     /// Returns the adapter of this port of a switch.
@@ -195,8 +198,8 @@ impl<S: Switches> Broker<S> {
         let place = Some((switch.to_owned(), port.to_owned()));
         let name = format!("{switch}:{port}");
         self.adapters.insert(name.clone(), Adapter::new(Kind::Ephemeral, region, shape, place));
-        // An interface that a program opens is in no switch that it knows.
-        if !switch.starts_with(CARD) {
+        // `VALE_LIST` does not show the switches of interfaces.
+        if interface_of(switch).is_none() {
             self.list.add(switch, port);
         }
         Ok(name)
@@ -473,7 +476,7 @@ impl<S: Switches> Broker<S> {
 
 /// The key of an interface's adapter.
 pub(super) fn card_key(ifname: &str) -> String {
-    format!("{CARD}{ifname}:{CARD_PORT}")
+    format!("{}:{CARD_PORT}", card_switch(ifname))
 }
 
 /// Checks `nr_mode`; [`Adapter::choose`] checks the rest.

@@ -19,8 +19,8 @@ impl Switches for Noted {
         if uid != 0 && bytes > 100 << 20 { Err(Errno::NOMEM) } else { Ok(Box::new(())) }
     }
 
-    fn has_interface(&self, ifname: &str) -> bool {
-        ifname == "eth0"
+    fn has_interface(&self, uid: u32, ifname: &str) -> bool {
+        uid == 0 && ifname == "eth0"
     }
 
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -222,6 +222,19 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     (1..4).for_each(|cookie| run(broker.close(cookie)));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     assert_eq!(register(&mut broker, 4, "eth1"), Err(Errno::NXIO));
+}
+
+#[test]
+fn regression_a_user_cannot_take_an_interfaces_name_before_others() {
+    let mut broker = broker();
+    let new = ValeNewif { tx_slots: 0, rx_slots: 0, tx_rings: 0, rx_rings: 0, mem_id: 0, pad: 0 };
+    control(&mut broker, 11, reqtype::VALE_NEWIF, "eth0", &new).unwrap();
+    let second = control(&mut broker, 1, reqtype::VALE_NEWIF, "eth0", &new);
+    assert_eq!(second.err(), Some(Errno::EXIST));
+    register(&mut broker, 11, "eth0").unwrap();
+    assert!(ports(&broker).is_empty(), "a port of the user's own");
+    register(&mut broker, 1, "eth0").unwrap();
+    assert_eq!(ports(&broker), ["nic-eth0:netmap"]);
 }
 
 #[test]

@@ -60,13 +60,13 @@ impl<S: Switches> Broker<S> {
             _ => (name.to_owned(), false),
         };
         let found = match Name::parse(&base)? {
+            Name::Plain(name) if !is_pipe && self.switches.has_interface(call.uid, &name) => {
+                Some(card_key(&name)).filter(|key| self.adapters.contains_key(key))
+            }
             _ if self.adapters.contains_key(name) => Some(name.to_owned()),
             Name::Vale { switch, port } => self.find_vale(&switch, &port)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => Some(name),
             Name::Plain(_) if is_pipe => None,
-            Name::Plain(name) if self.switches.has_interface(&name) => {
-                Some(card_key(&name)).filter(|key| self.adapters.contains_key(key))
-            }
             _ => return Err(Errno::NXIO),
         };
         if let Some(adapter) = found.and_then(|key| self.adapters.get(&key)) {
@@ -89,7 +89,7 @@ impl<S: Switches> Broker<S> {
         if Name::is_switched(&name) {
             return Err(Errno::INVAL);
         }
-        if self.adapters.contains_key(&name) {
+        if self.adapters.contains_key(&name) || self.switches.has_interface(call.uid, &name) {
             return Err(Errno::EXIST);
         }
         let ValeNewif { tx_slots, rx_slots, tx_rings, rx_rings, mem_id, .. } = asked;

@@ -165,7 +165,7 @@ impl Switches for None {
         Ok(Box::new(()))
     }
 
-    fn has_interface(&self, _: &str) -> bool {
+    fn has_interface(&self, _: u32, _: &str) -> bool {
         false
     }
 

@@ -106,6 +106,11 @@ impl Supervisor {
             if switch.removed {
                 continue;
             }
+            let is_card = switch.ephemeral && interface_of(name).is_some();
+            if is_card && !is_monitor && !how.netmap {
+                let reason = format!("{name} is an interface that a netmap program has open");
+                return Err(ApiError::new(ErrorCode::Busy, reason, "end the program"));
+            }
             let item = switch.item_for(if is_monitor { None } else { Some(port) }, client.uid);
             let allowed = item.is_none_or(|item| self.environment.ledger.allows(client.uid, &item));
             if allowed || std::mem::replace(&mut waited, true) {

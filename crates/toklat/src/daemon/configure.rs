@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netmap::broker::interface_of;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -107,6 +108,10 @@ impl Supervisor {
             // A client made the switch by opening a port. From here on it is permanent.
             Some(handle) => {
                 let mut switch = handle.lock().await;
+                if switch.ephemeral && interface_of(name).is_some() {
+                    let reason = format!("{name} is an interface that a netmap program has open");
+                    return Err(ApiError::new(ErrorCode::Busy, reason, "end the program"));
+                }
                 switch.set_config(spec.config.clone()).await?;
                 switch.set_access(Access::of(&spec)).await?;
                 switch.set_sampling(sflow::Settings::of(&spec))?;
@@ -221,6 +226,7 @@ impl Supervisor {
         port: &str,
         spec: PortSpec,
     ) -> Result<(), ApiError> {
+        self.check_interface(&spec.kind).await?;
         let handle = self.switch(switch)?;
         let recorded = &mut spec_of(topology, switch)?.port;
         // A port that is recorded already could not be added earlier, or is there after a restart.
@@ -255,6 +261,9 @@ impl Supervisor {
         check_owner(&name, spec.owner, user)?;
         if configured {
             check_with(&topology, (switch, port), &spec)?;
+            if spec.kind != old.kind {
+                self.check_interface(&spec.kind).await?;
+            }
             self.change_port(&mut topology, switch, port, spec).await?;
             self.save(&mut topology)?;
         } else {
@@ -319,10 +328,8 @@ pub(super) fn spec_of<'t>(
     topology: &'t mut Topology,
     name: &str,
 ) -> Result<&'t mut SwitchSpec, ApiError> {
-    if !topology.switch.contains_key(name) {
-        return Err(not_configured(topology, name, false));
-    }
-    topology.switch.get_mut(name).ok_or_else(|| not_configured(&Topology::default(), name, false))
+    let missing = not_configured(topology, name, false);
+    topology.switch.get_mut(name).ok_or(missing)
 }
 
 fn not_configured(topology: &Topology, name: &str, runs: bool) -> ApiError {

@@ -204,8 +204,11 @@ impl Switches for Ports {
         })
     }
 
-    fn has_interface(&self, ifname: &str) -> bool {
-        interfaces::exists(ifname)
+    fn has_interface(&self, uid: u32, ifname: &str) -> bool {
+        // The kernel is asked for those only who may open interfaces.
+        let of = Client { uid, pid: 0 };
+        self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of))
+            && interfaces::exists(ifname)
     }
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {

@@ -1,8 +1,9 @@
 //! Interfaces of the host that programs open by netmap's interface, as `netmap:eth0`. Each has a
 //! switch of its own, with a port of the interface and one for programs; no address is learned
-//! there, so every frame goes to the other port.
+//! there, so each port's frames go to the other.
 
 use dataplane::config::{Policy, SwitchConfig};
+use netmap::broker::{CARD_PORT, card_switch};
 use topology::{Interface, InterfaceEngine, PortKind};
 
 use super::interfaces;
@@ -37,36 +38,51 @@ impl Supervisor {
             let remedy = "run the program as root, or as the daemon's user";
             return Err(ApiError::new(ErrorCode::Forbidden, reason, remedy));
         }
-        let mut topology = self.topology.lock().await.clone();
+        // The interface and the name are this switch's before anything else can claim them.
+        let topology = self.topology.lock().await;
         if let Some(handle) = self.handle(name) {
             return is_card(&*handle.lock().await, ifname);
         }
         let spec = card_spec(ifname, InterfaceEngine::Xdp)?;
         let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
-        topology.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
-        topology::check_claims(&topology)
+        let mut all = topology.clone();
+        all.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
+        topology::check_claims(&all)
             .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))?;
         let access = Access { user: Some(client.uid), ..Access::default() };
         let handle = self.create(name, SwitchConfig::default(), access, true).await?;
         let mut switch = handle.lock().await;
-        let mut done = switch.add_temporary_port(PORT, spec).await;
-        if let Err(error) = &done {
+        if let Err(error) = switch.add_temporary_port(PORT, spec).await {
             tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
-            done = switch.add_temporary_port(PORT, by_packets).await;
+            switch.add_temporary_port(PORT, by_packets).await?;
         }
-        if done.is_err() {
-            self.drop_switch(&mut switch).await;
-        }
-        done
+        Ok(())
     }
 
-    /// Removes the switch of an interface that no program has open.
+    /// Removes the switch of an interface that no program has open, whoever watches it.
     pub(super) async fn leave_card(&self, name: &str) {
         let Some(handle) = self.handle(name) else { return };
         let mut switch = handle.lock().await;
-        if switch.ephemeral && !switch.removed && switch.ports().all(|port| port.name == PORT) {
+        if switch.ephemeral && !switch.removed && switch.port(CARD_PORT).is_err() {
             self.drop_switch(&mut switch).await;
         }
+    }
+
+    /// Checks that no program has the interface that a port is to be.
+    ///
+    /// # Errors
+    /// One has it.
+    pub(super) async fn check_interface(&self, kind: &PortKind) -> Result<(), ApiError> {
+        let PortKind::Interface(Interface { ifname, netns: None, .. }) = kind else {
+            return Ok(());
+        };
+        let Some(handle) = self.handle(&card_switch(ifname)) else { return Ok(()) };
+        let switch = handle.lock().await;
+        if switch.removed || is_card(&switch, ifname).is_err() {
+            return Ok(());
+        }
+        let reason = format!("A netmap program has interface {ifname} open");
+        Err(ApiError::new(ErrorCode::Busy, reason, "end the program"))
     }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ::netmap::broker::interface_of;
 use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
@@ -434,6 +435,11 @@ impl Supervisor {
                 tracing::debug!(switch = name, %error, "no data process to take over");
                 // It may be gone already.
                 let _ = std::fs::remove_file(entry.path());
+                continue;
+            }
+            if interface_of(name).is_some() {
+                // Its program has lost its descriptors with the daemon that it asked.
+                switch.remove().await;
                 continue;
             }
             switch.remove_leftovers().await;
