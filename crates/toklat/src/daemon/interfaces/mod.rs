@@ -93,6 +93,12 @@ pub fn fits(engine: &Engine, mtu: u16) -> bool {
     }
 }
 
+/// True if AF_XDP has chunks for packets of `mtu` bytes.
+#[must_use]
+pub fn fits_xdp(mtu: u16) -> bool {
+    xdp::chunk_len(mtu.into()).is_some()
+}
+
 /// Returns true if this thread's namespace has an interface of this name.
 #[must_use]
 pub fn exists(ifname: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Network interfaces of the host.
 
-use dataplane::config::{Attachment, Engine};
+use dataplane::config::{Attachment, Engine, Policy};
 use jail::strangers::Descriptor;
 use tokio::sync::mpsc;
 use topology::{Interface, InterfaceEngine};
@@ -17,18 +17,19 @@ use crate::api::{ApiError, ErrorCode};
 
 const _: () = assert!(Interface::MAX_QUEUES as usize == dataplane::attach::interface::MAX_QUEUES);
 
-/// The MTU of a port that has no wish.
-const USUAL_MTU: u16 = 1500;
-
 impl Open for Interface {
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let settings = self.clone();
-        // The usual MTU is no wish: an interface may have a smaller one for a reason.
-        let wished = Some(at.mtu).filter(|mtu| *mtu > USUAL_MTU);
+        let mtu = at.mtu;
         Box::pin(async move {
             let netns = settings.netns.clone();
             let open = move || {
-                wished.map_or(Ok(()), |mtu| raise_mtu(&settings.ifname, mtu))?;
+                if settings.engine == InterfaceEngine::Xdp && !interfaces::fits_xdp(mtu) {
+                    return Err(does_not_fit(&settings.ifname, mtu));
+                }
+                if let Err(error) = raise_mtu(&settings.ifname, mtu) {
+                    tracing::warn!(ifname = settings.ifname, mtu, %error, "MTU was not raised");
+                }
                 interfaces::open(&settings)
             };
             let (config, fds) = in_namespace(netns, open).await?;
@@ -54,7 +55,11 @@ impl Open for Interface {
         };
         let Self { ifname, netns, .. } = self.clone();
         Box::pin(in_namespace(netns, move || match fits {
-            true => raise_mtu(&ifname, mtu),
+            true => match raise_mtu(&ifname, mtu) {
+                // It is raised when the interface is there again.
+                Err(error) if error.code == ErrorCode::NotFound => Ok(()),
+                raised => raised,
+            },
             false => Err(does_not_fit(&ifname, mtu)),
         }))
     }
@@ -97,10 +102,14 @@ impl Open for Interface {
     }
 }
 
-/// Raises the MTU of an interface of this thread's namespace to `mtu`. It is never lowered: others
-/// may use the interface.
+/// Raises the MTU of an interface of this thread's namespace to `mtu`, if that is above a port's
+/// usual one: an interface may have a smaller one for a reason. It is never lowered: others may use
+/// the interface.
 fn raise_mtu(ifname: &str, mtu: u16) -> Result<(), ApiError> {
-    if interfaces::mtu(ifname)? >= u32::from(mtu) { Ok(()) } else { set_link_mtu(ifname, mtu) }
+    match mtu <= Policy::MTU || interfaces::mtu(ifname)? >= u32::from(mtu) {
+        true => Ok(()),
+        false => set_link_mtu(ifname, mtu),
+    }
 }
 
 fn does_not_fit(ifname: &str, mtu: u16) -> ApiError {

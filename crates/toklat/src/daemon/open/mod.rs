@@ -161,7 +161,7 @@ pub trait Open {
     /// Has the device that the port is attached to take packets as long as this, if it has an MTU.
     ///
     /// # Errors
-    /// The interface is gone, it has no frames as long, or the daemon may not change it.
+    /// The interface is gone, its device does not allow this MTU, or the daemon may not change it.
     fn set_mtu(&self, mtu: u16, attachment: &Attachment) -> Future<'_, ()> {
         let _ = (mtu, attachment);
         Box::pin(std::future::ready(Ok(())))

@@ -93,7 +93,7 @@ fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
 /// Sets the MTU of an interface of this thread's namespace.
 ///
 /// # Errors
-/// The interface is gone, it has no frames as long, or the daemon may not change it.
+/// The interface is gone, its device does not allow this MTU, or the daemon may not change it.
 pub(super) fn set_link_mtu(ifname: &str, mtu: u16) -> Result<(), ApiError> {
     let failed = |e| privileged(&format!("Cannot set the MTU of {ifname} to {mtu}"), e);
     let socket = datagram_socket().map_err(failed)?;
