@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use frame::OffloadSet;
 use rustix::io::Errno;
@@ -168,9 +168,7 @@ pub(crate) fn connect(path: &Path) -> Result<OwnedFd, OpenError> {
         source => OpenError::NoDaemon { socket: path.to_owned(), source },
     };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
-    rustix::net::connect(&socket, &address).map_err(failed)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIME))
-        .map_err(OpenError::Io)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
     Ok(socket)
 }
 
@@ -179,11 +177,18 @@ fn receive_reply(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [rustix::io::IoSliceMut::new(&mut bytes)];
-    // A signal of the program's own is no answer.
-    let got = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-    });
-    let got = got.map_err(OpenError::Io)?;
+    let until = Instant::now() + ANSWER_TIME;
+    let got = loop {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))
+            .map_err(OpenError::Io)?;
+        let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        match got {
+            // A signal of the program's own is no answer.
+            Err(Errno::INTR) if Instant::now() < until => {}
+            got => break got.map_err(OpenError::Io)?,
+        }
+    };
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {

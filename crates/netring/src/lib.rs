@@ -57,8 +57,8 @@ mod receive;
 mod region;
 mod send;
 
-#[doc(hidden)]
 pub use ask::OpenError;
+#[doc(hidden)]
 pub use hostile::drive_hostile_pipe;
 pub use open::{Monitor, Open, find_daemon, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
