@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// What belongs to a queue, of two. No number leads beyond them, so no access has a check.
+/// The element of queue 0 or 1. The number is masked, so no access needs a bounds check.
 #[inline(always)]
 pub(crate) const fn of_queue<T>(two: &[T; 2], queue: usize) -> &T {
     &two[queue & 1]

@@ -46,7 +46,7 @@ pub(super) struct Behind {
     /// - Without it: frames wait for the next batch
     /// - Shown by: `toklat` tests `interface`
     left: AtomicU8,
-    /// Readable after the first frame that was left.
+    /// Readable after that has changed.
     bell: OwnedFd,
 }
 
@@ -60,7 +60,7 @@ impl Behind {
     fn note(&self, left: Left) {
         let before = self.left();
         self.left.store(left as u8, Ordering::Relaxed);
-        if before == Left::Nothing && left != Left::Nothing {
+        if left != Left::Nothing && left != before {
             turn::signal(self.bell.as_fd());
         }
     }
@@ -84,7 +84,7 @@ impl Behind {
 pub(super) struct XdpEgress {
     pub socket: Arc<OwnedFd>,
     pub takes: OffloadSet,
-    /// Which frames of the transmit ring the kernel has not taken.
+    /// Whether the transmit ring waits for another call.
     pub behind: Arc<Behind>,
     pub sending: Mutex<Sending>,
 }
