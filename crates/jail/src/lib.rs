@@ -31,6 +31,7 @@ use std::os::fd::RawFd;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::privileges::holds;
 pub use self::wall::{Refused, Wall, Walls};
 
 /// The confinement of a process.

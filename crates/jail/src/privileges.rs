@@ -10,6 +10,12 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// The number of capabilities that a kernel can have: its masks have 64 bits.
 const CAPABILITIES: libc::c_ulong = 64;
 
+/// True if this thread has all these capabilities in effect.
+#[must_use]
+pub fn holds(needed: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
 /// Empties the bounding set of capabilities, if this process may. Without new privileges the set
 /// has no effect. Call it before the change of user, which takes that right away.
 pub fn drop_bounds() {

@@ -23,7 +23,7 @@ pub fn dedicated(name: &str) -> Option<u32> {
 #[must_use]
 pub fn may_change() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
-    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+    super::privileges::holds(needed)
 }
 
 /// The user number for `name`, with the users and groups of these maps (`/proc/PID/uid_map`).

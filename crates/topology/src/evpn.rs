@@ -88,7 +88,7 @@ fn spawn() -> String {
 }
 
 fn gobgpd() -> String {
-    "gobgpd".into()
+    Evpn::PROGRAM.into()
 }
 
 const fn restart_time() -> u16 {
@@ -104,6 +104,9 @@ const fn stations() -> u32 {
 }
 
 impl Evpn {
+    /// The program that is started unless another one is named.
+    pub const PROGRAM: &str = "gobgpd";
+
     /// The socket of a daemon that somebody else runs.
     #[must_use]
     pub fn socket(&self) -> Option<&str> {

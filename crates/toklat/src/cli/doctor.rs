@@ -3,7 +3,9 @@
 use std::net::UdpSocket;
 use std::process::Command;
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
+use topology::{Evpn, PortKind, Topology};
 
 use control::table::{Table, counted};
 use control::{Client, Global, Result};
@@ -60,7 +62,7 @@ pub fn run(global: &Global) -> Result {
     if let Some(client) = &mut client {
         checks.extend(of_daemon(client));
     } else {
-        checks.push(tunnel_port());
+        checks.extend([gobgpd(Evpn::PROGRAM), tunnel_port()]);
     }
     global.print_list(&checks, || table(&checks), "")?;
     let bad = checks.iter().filter(|check| check.state == State::Bad).count();
@@ -93,16 +95,8 @@ fn read(path: &str) -> String {
 /// What needs no daemon.
 fn machine() -> Vec<Check> {
     let mut checks = vec![kernel(&read("/proc/sys/kernel/osrelease")), walls(), hugepages()];
-    let devices = [
-        (
-            "taps",
-            "/dev/net/tun",
-            "modprobe tun; as an ordinary user, --netns of a namespace of yours",
-        ),
-        ("KVM", "/dev/kvm", "enable virtualization in the firmware; add yourself to the group kvm"),
-    ];
-    checks.extend(devices.map(|(what, path, remedy)| device(what, path, remedy)));
-    checks.push(gobgpd("gobgpd"));
+    let remedy = "enable virtualization in the firmware; add yourself to the group kvm";
+    checks.extend([taps(), device("KVM", "/dev/kvm", remedy)]);
     checks
 }
 
@@ -151,6 +145,17 @@ fn device(what: &'static str, path: &str, remedy: &str) -> Check {
     }
 }
 
+/// Whether a daemon that this user starts can make taps.
+fn taps() -> Check {
+    const WHAT: &str = "taps";
+    let check = device(WHAT, "/dev/net/tun", "modprobe tun");
+    if check.state == State::Good && !jail::holds(CapabilitySet::NET_ADMIN) {
+        let remedy = "run the daemon as root, or --netns of a namespace of yours";
+        return Check::limited(WHAT, "no CAP_NET_ADMIN", remedy);
+    }
+    check
+}
+
 /// The routing daemon's program, for EVPN.
 fn gobgpd(program: &str) -> Check {
     const WHAT: &str = "gobgpd";
@@ -196,7 +201,7 @@ fn daemon(global: &Global) -> (Check, Option<Client>) {
         Ok((client, status)) => {
             let found = format!("{} in {}", status.version, status.runtime_dir);
             let own = env!("CARGO_PKG_VERSION");
-            let check = match status.version.starts_with(own) {
+            let check = match status.version == own {
                 true => Check::good(WHAT, found),
                 false => {
                     let remedy = "restart it, then: toklat upgrade";
@@ -211,6 +216,13 @@ fn daemon(global: &Global) -> (Check, Option<Client>) {
 /// What the daemon knows: EVPN, and what fits tunnels.
 fn of_daemon(client: &mut Client) -> Vec<Check> {
     let mut checks = Vec::new();
+    let evpn = client.get::<Topology>("/v1/topology").ok().and_then(|topology| topology.evpn);
+    match &evpn {
+        None => checks.push(gobgpd(Evpn::PROGRAM)),
+        // Another service starts it.
+        Some(evpn) if evpn.socket().is_some() => {}
+        Some(evpn) => checks.push(gobgpd(&evpn.program)),
+    }
     // Without EVPN the answer is an error.
     if let Ok(summary) = client.get::<Summary>("/v1/evpn") {
         checks.push(routes(&summary));
@@ -265,11 +277,12 @@ fn failures(switch: &str, ports: &[PortInfo]) -> Vec<Check> {
     failed.collect()
 }
 
-/// Ports whose frames do not fit the tunnel of their switch.
+/// Ports whose frames do not fit the tunnel of their switch. Guests of vhost-user ports are told.
 fn inner_mtu(switch: &str, ports: &[PortInfo]) -> Option<Check> {
     let tunnels = ports.iter().filter_map(|port| port.tunnel.as_ref());
     let inner = tunnels.filter_map(|tunnel| tunnel.inner_mtu).min()?;
-    let mut others = ports.iter().filter(|port| port.tunnel.is_none());
+    let is_told = |port: &PortInfo| matches!(port.spec.kind, PortKind::VhostUser(_));
+    let mut others = ports.iter().filter(|port| port.tunnel.is_none() && !is_told(port));
     let too_large = others.find_map(|port| {
         let mtu = Some(port.spec.policy.mtu).filter(|mtu| *mtu > inner)?;
         Some(format!("{switch}:{} has MTU {mtu}", port.name))

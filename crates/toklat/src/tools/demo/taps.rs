@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hyper::Method;
+use rustix::thread::CapabilitySet;
 use topology::Tap;
 
 use super::processes::{Process, output};
 use super::{Demo, Outcome};
 use crate::api::{NewPort, PortInfo, PortSpec};
 
-/// CAP_NET_ADMIN and CAP_SYS_ADMIN (to make network namespaces), as bits of `CapEff`.
-const NEEDED: u64 = 1 << 12 | 1 << 21;
+/// To make taps, and network namespaces for them.
+const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_ADMIN);
 
 /// Why taps cannot be made; `None` if they can.
 pub fn obstacle() -> Option<String> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if effective_capabilities(&status) & NEEDED != NEEDED {
+    if !jail::holds(NEEDED) {
         return Some("needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run the demo as root".into());
     }
     if find("ip").is_none() {
@@ -29,11 +29,6 @@ pub fn obstacle() -> Option<String> {
         return Some("needs /dev/net/tun: modprobe tun".into());
     }
     None
-}
-
-fn effective_capabilities(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Where a program is.
@@ -149,14 +144,6 @@ fn iperf(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn capabilities_are_read_from_the_status() {
-        let status = "Name:\tx\nCapEff:\t0000000000201000\nCapBnd:\t000001ffffffffff\n";
-        assert_eq!(effective_capabilities(status) & NEEDED, NEEDED);
-        assert_eq!(effective_capabilities("CapEff:\t0000000000000000\n") & NEEDED, 0);
-        assert_eq!(effective_capabilities(""), 0);
-    }
 
     #[test]
     fn programs_are_found_where_they_are() {
