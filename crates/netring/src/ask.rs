@@ -1,22 +1,17 @@
 //! Requests to the daemon at its attach socket, and its replies.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use frame::OffloadSet;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    sockopt,
-};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::RegionError;
 use crate::attach::{Reply, Request, SOCKET, VERSION, op};
 use crate::doorbell::Doorbell;
+use crate::exchange::{self, ExchangeError, exchange};
 use crate::queue::Memory;
 use crate::region::Ends;
 
@@ -115,8 +110,6 @@ impl Opened {
 
 /// How long the daemon may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Most descriptors of a reply.
-const MOST_FDS: usize = 4;
 
 /// Sends a request with its descriptors; returns the reply with its own.
 pub(crate) fn ask(
@@ -124,7 +117,7 @@ pub(crate) fn ask(
     request: &Request,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
-    ask_on(&connect(&directory.join(SOCKET))?, request, fds)
+    ask_on(&connect(directory)?, request, fds)
 }
 
 /// As [`ask`], on an existing connection.
@@ -133,21 +126,11 @@ pub(crate) fn ask_on(
     request: &Request,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
-    let sent = rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL)
-    });
-    match sent {
-        // A daemon without room for the connection replies before it is asked.
-        Ok(_) | Err(Errno::PIPE) => (),
-        Err(error) => return Err(OpenError::Io(error)),
-    }
-    let (reply, fds) = receive_reply(socket)?;
+    let exchanged = exchange(socket, request.as_bytes(), fds, ANSWER_TIME);
+    let (reply, fds): (Reply, _) = exchanged.map_err(|error| match error {
+        ExchangeError::Io(error) => OpenError::Io(error),
+        ExchangeError::Length => OpenError::Malformed("length"),
+    })?;
     if reply.version != VERSION {
         return Err(OpenError::Malformed("version"));
     }
@@ -159,45 +142,11 @@ pub(crate) fn ask_on(
     Ok((reply, fds))
 }
 
-pub(crate) fn connect(path: &Path) -> Result<OwnedFd, OpenError> {
-    let kind = SocketType::SEQPACKET;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        .map_err(OpenError::Io)?;
-    let failed = |source| match source {
-        Errno::ACCESS | Errno::PERM => OpenError::Denied { socket: path.to_owned() },
-        source => OpenError::NoDaemon { socket: path.to_owned(), source },
-    };
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
-    Ok(socket)
-}
-
-fn receive_reply(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
-    let mut bytes = [0; size_of::<Reply>()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [rustix::io::IoSliceMut::new(&mut bytes)];
-    let until = Instant::now() + ANSWER_TIME;
-    let got = loop {
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))
-            .map_err(OpenError::Io)?;
-        let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
-        match got {
-            // A signal of the program's own is no answer.
-            Err(Errno::INTR) if Instant::now() < until => {}
-            got => break got.map_err(OpenError::Io)?,
-        }
-    };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = message {
-            fds.extend(some);
-        }
-    }
-    if got.bytes != bytes.len() || got.flags.contains(ReturnFlags::TRUNC) {
-        return Err(OpenError::Malformed("length"));
-    }
-    let reply = Reply::read_from_bytes(&bytes).map_err(|_| OpenError::Malformed("length"))?;
-    Ok((reply, fds))
+pub(crate) fn connect(directory: &Path) -> Result<OwnedFd, OpenError> {
+    let socket = directory.join(SOCKET);
+    exchange::connect(&socket).map_err(|source| match source {
+        Errno::ACCESS | Errno::PERM => OpenError::Denied { socket },
+        Errno::MFILE | Errno::NFILE => OpenError::Io(source),
+        source => OpenError::NoDaemon { socket, source },
+    })
 }

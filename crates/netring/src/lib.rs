@@ -47,6 +47,8 @@ compile_error!("a slot is read as one little-endian word");
 mod ask;
 pub mod attach;
 mod doorbell;
+#[doc(hidden)]
+pub mod exchange;
 mod hostile;
 pub mod layout;
 mod open;

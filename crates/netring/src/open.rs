@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use shmem::Pages;
 
 use crate::ask::{Attached, OpenError, Opened, ask, ask_on, connect};
-use crate::attach::{NAME, Request, SOCKET, flags, op, runtime_directory};
+use crate::attach::{NAME, Request, flags, op, runtime_directory};
 use crate::doorbell::Doorbell;
 use crate::layout::SLOTS;
 use crate::port::Parts;
@@ -381,7 +381,7 @@ impl Port {
 /// # Errors
 /// There is no daemon, or permission is missing.
 pub fn find_daemon(directory: &Path) -> Result<(), OpenError> {
-    connect(&directory.join(SOCKET)).map(drop)
+    connect(directory).map(drop)
 }
 
 /// The names of all ports of the daemon's switches, in order.
@@ -389,7 +389,7 @@ pub fn find_daemon(directory: &Path) -> Result<(), OpenError> {
 /// # Errors
 /// There is no daemon, or permission is missing.
 pub fn ports(directory: &Path) -> Result<Vec<String>, OpenError> {
-    let socket = connect(&directory.join(SOCKET))?;
+    let socket = connect(directory)?;
     let mut names: Vec<String> = Vec::new();
     let parts = |name: &str| name.split_once(':').map(|(s, p)| (s.to_owned(), p.to_owned()));
     loop {

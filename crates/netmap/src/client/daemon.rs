@@ -1,24 +1,18 @@
 //! Asks the daemon, over one connection per question, so that no descriptor is kept that a program
 //! could close.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use netring::attach::{SOCKET, runtime_directory};
+use netring::exchange::{self, ExchangeError, exchange};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
-};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::wire::{Answer, Ask, VERSION, kind};
 
 /// Time limit for the daemon's answer: it may have to start a switch.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// Most descriptors of an answer.
-const MOST_FDS: usize = 4;
 
 /// Asks the daemon. At most two descriptors go with the question.
 ///
@@ -26,17 +20,11 @@ const MOST_FDS: usize = 4;
 /// `ENXIO` if there is no daemon, `EACCES` if access is denied, otherwise the daemon's answer.
 pub fn ask(question: &Ask, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Errno> {
     let socket = connect()?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let bytes = [rustix::io::IoSlice::new(question.as_bytes())];
-    rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)
-    })
-    .map_err(|_| Errno::NXIO)?;
-    let (answer, fds) = receive(&socket)?;
+    let exchanged = exchange(socket, question.as_bytes(), fds, ANSWER_TIME);
+    let (answer, fds): (Answer, _) = exchanged.map_err(|error| match error {
+        ExchangeError::Io(_) => Errno::NXIO,
+        ExchangeError::Length => Errno::PROTO,
+    })?;
     if answer.version != VERSION {
         return Err(Errno::PROTO);
     }
@@ -66,34 +54,9 @@ pub fn identify(token: BorrowedFd<'_>) -> Result<Option<(Answer, Vec<OwnedFd>)>,
 }
 
 fn connect() -> Result<OwnedFd, Errno> {
-    let path = runtime_directory().join(SOCKET);
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    let address = SocketAddrUnix::new(path).map_err(|_| Errno::NXIO)?;
-    rustix::net::connect(&socket, &address).map_err(|error| match error {
+    exchange::connect(&runtime_directory().join(SOCKET)).map_err(|error| match error {
         Errno::ACCESS | Errno::PERM => Errno::ACCESS,
+        Errno::MFILE | Errno::NFILE => error,
         _ => Errno::NXIO,
-    })?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIME))?;
-    Ok(socket)
-}
-
-fn receive(socket: &OwnedFd) -> Result<(Answer, Vec<OwnedFd>), Errno> {
-    let mut bytes = [0; size_of::<Answer>()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::io::retry_on_intr(|| {
-        let mut parts = [rustix::io::IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
     })
-    .map_err(|_| Errno::NXIO)?;
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = message {
-            fds.extend(some);
-        }
-    }
-    let whole = got.bytes == bytes.len();
-    let answer = Answer::read_from_bytes(&bytes).ok().filter(|_| whole).ok_or(Errno::PROTO)?;
-    Ok((answer, fds))
 }
