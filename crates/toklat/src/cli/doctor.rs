@@ -339,6 +339,29 @@ mod tests {
     }
 
     #[test]
+    fn guests_that_are_told_their_mtu_are_not_named() {
+        let port = |mtu: u16, kind: serde_json::Value, tunnel: Option<u16>| -> PortInfo {
+            let mut port = serde_json::json!({
+                "name": "p", "id": 0, "state": "attached", "ephemeral": false,
+                "memory": { "mappings": 0, "bytes": 0, "refused": 0 }, "spec": { "mtu": mtu, "kind": kind },
+            });
+            if let Some(inner) = tunnel {
+                port["tunnel"] = serde_json::json!({ "inner_mtu": inner, "peers": [] });
+            }
+            serde_json::from_value(port).unwrap()
+        };
+        let tunnel = || port(1500, "ring".into(), Some(1450));
+        let of = |port| inner_mtu("vale0", &[tunnel(), port]).unwrap();
+        assert_eq!(
+            of(port(1500, serde_json::json!({ "vhost_user": {} }), None)).state,
+            State::Good
+        );
+        assert_eq!(of(port(1450, "ring".into(), None)).state, State::Good);
+        let named = of(port(1500, "ring".into(), None));
+        assert!(named.found.contains("vale0:p has MTU 1500"), "{named:?}");
+    }
+
+    #[test]
     fn another_gobgpd_than_version_4_is_refused() {
         assert_eq!(gobgpd("/nowhere/gobgpd").state, State::Limited);
         assert!(gobgpd("echo").found.contains("version 4 is needed"));
