@@ -2,11 +2,13 @@
 //! namespace.
 
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
 use control::Result;
+
+use crate::hosts::namespaces;
+use crate::hosts::programs::ip;
 
 /// A bridge and its taps; removed on drop.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ impl Bridge {
     pub fn new() -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "tap and bridge are root's to make");
         let bridge = Self { namespace: format!("toklat-bridge-{}", std::process::id()) };
-        ip(&["netns", "add", &bridge.namespace])?;
+        ip(&format!("netns add {}", bridge.namespace))?;
         bridge.ip("link add br0 type bridge")?;
         bridge.ip("link set br0 up")?;
         for tap in TAPS {
@@ -54,21 +56,12 @@ impl Bridge {
     }
 
     fn ip(&self, rest: &str) -> Result {
-        let words = ["-n", &self.namespace].into_iter().chain(rest.split(' '));
-        ip(&words.collect::<Vec<_>>())
+        ip(&format!("-n {} {rest}", self.namespace)).map(drop)
     }
 }
 
 impl Drop for Bridge {
     fn drop(&mut self) {
-        let _ = ip(&["netns", "del", &self.namespace]);
+        namespaces::remove(&self.namespace);
     }
-}
-
-fn ip(words: &[&str]) -> Result {
-    let done = Command::new("ip").args(words).stdin(Stdio::null()).output();
-    let done = done.context("`ip` is missing: install iproute2")?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "ip {}: {}", words.join(" "), said.trim());
-    Ok(())
 }

@@ -13,7 +13,8 @@ use super::peer::Peer;
 use super::rows::{Better, Row, more};
 use super::stacks_linux::{Hosts, time};
 use super::traffic::{Flow, SINK, on_core};
-use crate::hosts::done;
+use crate::hosts::NEVER;
+use crate::hosts::programs::{done, need};
 
 const OUT: &str = "core 0: a client's generator, core 1: the switch's worker, polling, which sends by the interface; frames \
     that its far end counts. Peer: a minimal AF_XDP program sends on core 1";
@@ -65,13 +66,13 @@ enum Far {
 }
 
 /// A port of the interface that leads to a host.
-fn interface(end: &str, netns: &str, engine: &str) -> Value {
-    json!({ "interface": { "ifname": format!("{end}0"), "netns": netns, "engine": engine } })
+fn interface(host: u32, netns: &str, engine: &str) -> Value {
+    json!({ "interface": { "ifname": format!("p{host}"), "netns": netns, "engine": engine } })
 }
 
 /// A counter of an interface of a host.
 fn counter(hosts: &Hosts, end: &str, ifname: &str, way: &str) -> Result<f64> {
-    let told = done(&mut hosts.run(end, &format!("ip -s -j link show dev {ifname}")))?;
+    let told = done(&mut hosts.net.command(end, &format!("ip -s -j link show dev {ifname}")))?;
     let told: Value = serde_json::from_slice(&told.stdout)?;
     told[0]["stats64"][way]["packets"].as_f64().context("ip says no number of packets")
 }
@@ -101,12 +102,12 @@ fn out(lab: &Lab, far: Far) -> Result<f64> {
     let netns = hosts.without_bridge()?;
     let daemon = lab.daemon(POLLED)?;
     let kind = match far {
-        Far::Card => interface("a", &netns, "xdp"),
+        Far::Card => interface(1, &netns, "xdp"),
         Far::Tap => json!({ "tap": { "ifname": "tap0", "netns": netns } }),
     };
     daemon.add_port_of("far", &kind, &[SINK])?;
     let (mut port, flow) = (daemon.port("gen")?, Flow::new(64, false));
-    let (end, ifname) = if far == Far::Card { ("a", "eth0") } else { ("br", "tap0") };
+    let (end, ifname) = if far == Far::Card { ("h1", "u0") } else { ("link", "tap0") };
     counted(
         lab.duration(),
         || counter(&hosts, end, ifname, "rx"),
@@ -124,7 +125,7 @@ fn come(daemon: &Daemon) -> Result<f64> {
 
 /// A sender at the interface's far end, for longer than any measurement takes.
 fn sender(lab: &Lab) -> Result<String> {
-    Ok(format!("taskset -c 0 {} tx eth0 60", program(lab, "xdp", "-O2")?.display()))
+    Ok(format!("taskset -c 0 {} tx u0 60", program(lab, "xdp", "-O2")?.display()))
 }
 
 /// Frames from an interface into the switch.
@@ -132,9 +133,9 @@ fn into(lab: &Lab) -> Result<f64> {
     let hosts = Hosts::new(false)?;
     let netns = hosts.without_bridge()?;
     let daemon = lab.daemon(POLLED)?;
-    daemon.add_port("near", &interface("a", &netns, "xdp"))?;
+    daemon.add_port("near", &interface(1, &netns, "xdp"))?;
     daemon.add_port_of("far", &json!("null"), &[SINK])?;
-    let _sender = hosts.start("a", &sender(lab)?)?;
+    let _sender = hosts.net.start("h1", &sender(lab)?)?;
     let start = Instant::now();
     while come(&daemon)? < 1000.0 {
         ensure!(start.elapsed() < Duration::from_secs(10), "nothing comes from the interface");
@@ -154,25 +155,28 @@ fn alone(lab: &Lab, way: &str) -> Result<f64> {
     let hosts = Hosts::new(false)?;
     hosts.without_bridge()?;
     let xdp = program(lab, "xdp", "-O2")?;
-    let _sender = (way == "rx").then(|| hosts.start("a", &sender(lab)?)).transpose()?;
+    let _sender = (way == "rx").then(|| hosts.net.start("h1", &sender(lab)?)).transpose()?;
     figure(
-        &mut hosts.run("br", &format!("taskset -c 1 {} {way} a0 {}", xdp.display(), lab.seconds())),
+        &mut hosts
+            .net
+            .command("link", &format!("taskset -c 1 {} {way} p1 {}", xdp.display(), lab.seconds())),
     )
 }
 
 /// Gb/s of TCP between two hosts, both ends on core 0.
 fn iperf3(lab: &Lab, hosts: &Hosts) -> Result<f64> {
     lab.once_missing("iperf3", || {
-        let _server = hosts.start("b", "taskset -c 0 iperf3 -s -1")?;
-        let client = format!("taskset -c 0 iperf3 -c 10.9.0.2 -J -t {}", time(lab));
+        need("iperf3")?;
+        let _server = hosts.net.start("h2", "taskset -c 0 iperf3 -s -1")?;
+        let client = format!("taskset -c 0 iperf3 -c 10.99.0.2 -J -t {}", time(lab));
         // Until the server listens. With -J, iperf3 may fail with a status of success.
         let (start, mut bits) = (Instant::now(), None);
         while bits.is_none() && start.elapsed() < Duration::from_secs(10) {
-            let Ok(told) = done(&mut hosts.run("a", &client)) else { continue };
+            let Ok(told) = done(&mut hosts.net.command("h1", &client)) else { continue };
             let told: Value = serde_json::from_slice(&told.stdout)?;
             bits = told["end"]["sum_received"]["bits_per_second"].as_f64();
         }
-        Ok(bits.context("iperf3 is missing, or says no number")? / 1e9)
+        Ok(bits.context("iperf3 says no number")? / 1e9)
     })
 }
 
@@ -181,10 +185,9 @@ fn tcp(lab: &Lab) -> Result<f64> {
     let hosts = Hosts::new(true)?;
     let netns = hosts.without_bridge()?;
     let daemon = lab.daemon(POLLED)?;
-    for end in ["a", "b"] {
-        daemon.add_port(end, &interface(end, &netns, "packet"))?;
+    for host in [1, 2] {
+        daemon.add_port(&format!("p{host}"), &interface(host, &netns, "packet"))?;
     }
-    let answers = || done(&mut hosts.run("a", "ping -c 1 -W 1 10.9.0.2")).is_ok();
-    ensure!((0..10).any(|_| answers()), "the hosts do not reach each other");
+    hosts.net.reach("h1", "10.99.0.2", &NEVER)?;
     iperf3(lab, &hosts)
 }

@@ -40,6 +40,12 @@ macro_rules! http {
     };
 }
 
+/// So many guests.
+const fn batching<const COUNT: u32>(id: &'static str) -> Row {
+    let one = Peer::Toklat("one guest", |lab| confined::batching(lab, 1));
+    less(id, "kicks/frame", "-", BATCHING, |lab| confined::batching(lab, COUNT), one)
+}
+
 /// All rows.
 pub const ROWS: &[Row] = &[
     Row {
@@ -118,20 +124,6 @@ pub const ROWS: &[Row] = &[
         ours: livelock::flooded,
         peer: Peer::Toklat("its peak", livelock::peak),
     },
-    less(
-        "guest.batching.10",
-        "kicks/frame",
-        "-",
-        BATCHING,
-        |lab| confined::batching(lab, 10),
-        Peer::Toklat("one guest", |lab| confined::batching(lab, 1)),
-    ),
-    less(
-        "guest.batching.100",
-        "kicks/frame",
-        "-",
-        BATCHING,
-        |lab| confined::batching(lab, 100),
-        Peer::Toklat("one guest", |lab| confined::batching(lab, 1)),
-    ),
+    batching::<10>("guest.batching.10"),
+    batching::<100>("guest.batching.100"),
 ];

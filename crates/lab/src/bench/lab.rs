@@ -12,6 +12,7 @@ use netring::{Open, Port};
 use rustix::process::Signal;
 
 use super::sources;
+use crate::hosts::programs::Missing;
 use control::api;
 use control::{Client, Global, units};
 use jail::parent_death;
@@ -102,9 +103,8 @@ impl Lab {
             bail!("{reason}");
         }
         run().inspect_err(|error| {
-            let reason = format!("{error:#}");
-            if reason.contains("missing") {
-                self.missing.borrow_mut().insert(peer.to_owned(), reason);
+            if Missing::is(error) {
+                self.missing.borrow_mut().insert(peer.to_owned(), format!("{error:#}"));
             }
         })
     }

@@ -12,6 +12,7 @@ use super::peer::Peer;
 use super::pipe;
 use super::rows::{Row, less, more};
 use super::traffic;
+use crate::hosts::programs::Missing;
 
 const PORTS: &str = "core 0: one thread of one netmap program with both ports, which writes headers, and looks by \
     poll() with no time after each batch; core 1: the switch's worker, polling";
@@ -104,7 +105,7 @@ pub(super) fn program(lab: &Lab, name: &str, option: &str) -> Result<PathBuf> {
         let source = program.with_extension("c");
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-o"]).arg(&program).arg(source).arg(option);
-        let built = cc.output().context("cc is missing")?;
+        let built = cc.output().context(Missing::new("cc", "apt-get install gcc libc6-dev"))?;
         let said = String::from_utf8_lossy(&built.stderr);
         ensure!(built.status.success(), "{name}.c does not compile: {said}");
     }
@@ -197,7 +198,7 @@ fn python(lab: &Lab) -> Result<f64> {
         let mut imports = Command::new(&interpreter);
         let imports = imports.args(["-c", "import numpy, toklat"]).output();
         let there = imports.is_ok_and(|done| done.status.success());
-        ensure!(there, "toklat for Python is missing: pip install ./python numpy");
+        ensure!(there, Missing::new("toklat for Python", "pip install ./python numpy"));
         let daemon = lab.daemon(POLLED)?;
         let mut run = Command::new(interpreter);
         run.env("TOKLAT_DIR", daemon.dir()).arg(lab.dir().join("batch.py"));

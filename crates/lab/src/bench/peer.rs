@@ -6,6 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::lab::Lab;
+use crate::hosts::programs::Missing;
+
+/// The exit status by which a runner of `bench/peers` says that something is missing.
+const MISSING: i32 = 3;
 
 /// Measures something once.
 pub type Measure = fn(&Lab) -> Result<f64>;
@@ -79,6 +83,11 @@ fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
 /// Runs it, and reads the value from the JSON object that it prints.
 fn value(command: &mut Command) -> Result<f64> {
     let done = command.output().context("it could not be started")?;
+    let missing =
+        (done.status.code() == Some(MISSING)).then(|| String::from_utf8_lossy(&done.stderr));
+    if let Some(said) = missing {
+        bail!(Missing::said(said.trim()));
+    }
     if !done.status.success() {
         bail!("{}", String::from_utf8_lossy(&done.stderr).trim());
     }

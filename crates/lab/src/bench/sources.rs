@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::hosts::programs::Missing;
+
 /// Files of `bench/`, unpacked by [`unpack`].
 const FILES: &[(&str, &str)] = &[
     ("forward.c", include_str!("programs/forward.c")),
@@ -44,7 +46,7 @@ pub fn compile_floor(dir: &Path) -> Result<PathBuf> {
         .arg(&program)
         .arg(dir.join("forward.c"))
         .arg("-lpthread");
-    let done = cc.output().context("cc is missing: apt-get install gcc libc6-dev")?;
+    let done = cc.output().context(Missing::new("cc", "apt-get install gcc libc6-dev"))?;
     if !done.status.success() {
         bail!("the floor does not compile: {}", String::from_utf8_lossy(&done.stderr).trim());
     }

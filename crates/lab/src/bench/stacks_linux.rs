@@ -1,72 +1,41 @@
 //! The peer of light guests: Linux's own stack, between two network namespaces at a bridge.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::lab::Lab;
-use crate::hosts::{Running, done, ip};
+use crate::hosts::programs::{Running, done, need};
+use crate::hosts::{NEVER, Net};
 
-/// Two namespaces with an interface each, and one with the bridge between them; removed on drop.
+/// Two [hosts](Net), h1 and h2, and the congestion control that both use.
 pub(super) struct Hosts {
-    name: String,
+    pub(super) net: Net,
     algorithm: String,
 }
 
 impl Hosts {
-    /// Hosts 10.9.0.1 and 10.9.0.2, with offloads or without. They use cubic, as the guests do.
+    /// Hosts with offloads or without. They use cubic, as the guests do.
     pub(super) fn new(offloads: bool) -> Result<Self> {
-        ensure!(rustix::process::geteuid().is_root(), "network namespaces are root's to make");
-        let name = format!("toklat-peer-{}", std::process::id());
-        let mut hosts = Self { name: name.clone(), algorithm: String::new() };
-        for end in ["a", "b", "br"] {
-            ip(&format!("netns add {name}-{end}"))?;
-        }
-        let br = format!("{name}-br");
-        ip(&format!("-n {br} link add br0 type bridge stp_state 0"))?;
-        ip(&format!("-n {br} link set br0 up"))?;
-        for (end, host) in [("a", 1), ("b", 2)] {
-            let of = format!("{name}-{end}");
-            ip(&format!("-n {br} link add {end}0 type veth peer name eth0 netns {of}"))?;
-            ip(&format!("-n {br} link set {end}0 master br0 up"))?;
-            ip(&format!("-n {of} addr add 10.9.0.{host}/24 dev eth0"))?;
-            ip(&format!("-n {of} link set eth0 up"))?;
-            ip(&format!("-n {of} link set lo up"))?;
-            hosts.algorithm = hosts.use_cubic(end)?;
+        let mut hosts = Self { net: Net::new(2, 1500)?, algorithm: String::new() };
+        for n in [1, 2] {
+            let host = format!("h{n}");
+            hosts.algorithm = hosts.use_cubic(&host)?;
             if !offloads {
-                hosts.without_offloads(end, "eth0")?;
-                hosts.without_offloads("br", &format!("{end}0"))?;
+                hosts.without_offloads(&host, "u0")?;
+                hosts.without_offloads("link", &format!("p{n}"))?;
             }
         }
-        // Until the other host answers.
-        let answers = || done(&mut hosts.run("a", "ping -c 1 -W 1 10.9.0.2")).is_ok();
-        ensure!((0..10).any(|_| answers()), "the hosts do not reach each other");
+        hosts.net.reach("h1", "10.99.0.2", &NEVER)?;
         Ok(hosts)
     }
 
-    /// Removes the bridge. Interfaces a0 and b0 of the returned namespace are left, each of which
+    /// Removes the bridge. Interfaces p1 and p2 of the returned namespace are left, each of which
     /// leads to a host.
     pub(super) fn without_bridge(&self) -> Result<String> {
-        let between = format!("{}-br", self.name);
-        ip(&format!("-n {between} link del br0"))?;
-        Ok(between)
-    }
-
-    /// A command in a namespace.
-    pub(super) fn run(&self, end: &str, words: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &format!("{}-{end}", self.name)]);
-        command.args(words.split(' ')).stdin(Stdio::null());
-        command
-    }
-
-    /// Starts a command in a namespace.
-    pub(super) fn start(&self, end: &str, words: &str) -> Result<Running> {
-        let mut command = self.run(end, words);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        Running::start(&mut command)
+        self.net.ip("link", "link del br0")?;
+        Ok(self.net.name("link"))
     }
 
     /// Selects cubic, if available; returns the algorithm in use. The kernel lets a namespace have
@@ -74,13 +43,17 @@ impl Hosts {
     fn use_cubic(&self, end: &str) -> Result<String> {
         const NAME: &str = "net.ipv4.tcp_congestion_control";
         let _allowed = Allowed::cubic();
-        let _ = done(&mut self.run(end, &format!("sysctl -qw {NAME}=cubic")));
-        let used = done(&mut self.run(end, &format!("sysctl -n {NAME}")))?;
+        let _ = done(&mut self.net.command(end, &format!("sysctl -qw {NAME}=cubic")));
+        let used = done(&mut self.net.command(end, &format!("sysctl -n {NAME}")))?;
         Ok(String::from_utf8_lossy(&used.stdout).trim().to_owned())
     }
 
     fn without_offloads(&self, end: &str, device: &str) -> Result<()> {
-        done(&mut self.run(end, &format!("ethtool -K {device} tso off gso off gro off tx off")))?;
+        done(
+            &mut self
+                .net
+                .command(end, &format!("ethtool -K {device} tso off gso off gro off tx off")),
+        )?;
         Ok(())
     }
 }
@@ -108,22 +81,15 @@ impl Drop for Allowed {
     }
 }
 
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for end in ["a", "b", "br"] {
-            let _ = ip(&format!("netns del {}-{end}", self.name));
-        }
-    }
-}
-
 /// Gb/s of iperf3 per second of both ends' core time; both run on core 0.
 fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
     lab.once_missing("iperf3", || {
+        need("iperf3")?;
         let hosts = Hosts::new(offloads)?;
-        let _server = hosts.start("b", "taskset -c 0 iperf3 -s -1")?;
+        let _server = hosts.net.start("h2", "taskset -c 0 iperf3 -s -1")?;
         std::thread::sleep(Duration::from_millis(300));
-        let client = format!("taskset -c 0 iperf3 -c 10.9.0.2 -C cubic -J -t {}", time(lab));
-        let told = done(&mut hosts.run("a", &client))?;
+        let client = format!("taskset -c 0 iperf3 -c 10.99.0.2 -C cubic -J -t {}", time(lab));
+        let told = done(&mut hosts.net.command("h1", &client))?;
         let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
         let end = &told["end"];
         let used = end["sender_tcp_congestion"].as_str().unwrap_or("an unknown algorithm");
@@ -180,6 +146,7 @@ struct Nginx {
 
 impl Nginx {
     fn start(lab: &Lab, len: usize) -> Result<Self> {
+        ["nginx", "wrk", "curl"].into_iter().try_for_each(need)?;
         let hosts = Hosts::new(true)?;
         let dir = tempfile::Builder::new().prefix("nginx").tempdir_in(lab.dir())?;
         let path = |name: &str| -> PathBuf { dir.path().join(name) };
@@ -190,17 +157,18 @@ impl Nginx {
              error_log {root}/errors; events {{ worker_connections 1024; }}\n\
              http {{ sendfile on; tcp_nopush on; tcp_nodelay on; access_log off;\n\
              keepalive_requests 100000000; open_file_cache max=100; open_file_cache_valid 600s;\n\
-             server {{ listen 10.9.0.2:80; root {root}; }} }}\n",
+             server {{ listen 10.99.0.2:80; root {root}; }} }}\n",
             pid.display()
         );
         std::fs::write(path("nginx.conf"), text)?;
         let config = path("nginx.conf");
-        let server = hosts.start("b", &format!("nginx -c {}", config.display()))?;
-        let asked = || done(&mut hosts.run("a", "curl -sf -o /dev/null http://10.9.0.2/page"));
+        let server = hosts.net.start("h2", &format!("nginx -c {}", config.display()))?;
+        let asked =
+            || done(&mut hosts.net.command("h1", "curl -sf -o /dev/null http://10.99.0.2/page"));
         let mut tries = 0;
         while let Err(error) = asked() {
             tries += 1;
-            ensure!(tries < 50, "nginx is missing, or does not answer: {error}");
+            ensure!(tries < 50, "nginx does not answer: {error}");
             std::thread::sleep(Duration::from_millis(100));
         }
         let master = std::fs::read_to_string(&pid)?.trim().to_owned();
@@ -213,8 +181,8 @@ impl Nginx {
     fn pages(&self, lab: &Lab, connections: usize, both: bool) -> Result<f64> {
         let (before, children) = (cpu_of(&self.workers), cpu_of_children());
         let time = time(lab);
-        let words = format!("taskset -c 0 wrk -t1 -c{connections} -d{time} http://10.9.0.2/page");
-        let told = done(&mut self.hosts.run("a", &words))?;
+        let words = format!("taskset -c 0 wrk -t1 -c{connections} -d{time} http://10.99.0.2/page");
+        let told = done(&mut self.hosts.net.command("h1", &words))?;
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         let requests = told.lines().find_map(|line| line.trim().split_once(" requests in "));
         let requests: f64 = requests.context("wrk says no number")?.0.trim().parse()?;

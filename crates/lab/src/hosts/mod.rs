@@ -2,58 +2,24 @@
 //! underlay.
 
 pub mod lines;
+pub mod namespaces;
+pub mod programs;
 pub mod routers;
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use jail::parent_death;
-use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that ends with the measurement.
-#[derive(Debug)]
-pub struct Running(pub Child);
+use self::programs::{Missing, Running, done, ip, need};
 
-impl Running {
-    /// Starts a program that ends when this is dropped, and when this process ends in any way.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn start(command: &mut Command) -> Result<Self> {
-        let name = command.get_program().to_string_lossy().into_owned();
-        let child = parent_death::signal(command, Signal::TERM).spawn();
-        child.map(Self).with_context(|| format!("{name} is missing"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs a program to its end.
-///
-/// # Errors
-/// It is missing, or fails; the error has its words.
-pub fn done(command: &mut Command) -> Result<Output> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{name} is missing"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed: {}", said.trim());
-    Ok(output)
-}
-
-/// Runs `ip` with these words.
-///
-/// # Errors
-/// As [`done`].
-pub fn ip(words: &str) -> Result<Output> {
-    done(Command::new("ip").args(words.split(' ')))
-}
+/// How the names of namespaces begin; the number of the process that made them follows.
+const PREFIX: &str = "toklat-hosts-";
+/// How long a guest may take to answer another.
+const ANSWER: Duration = Duration::from_secs(60);
+/// A flag to stop that is never set.
+pub static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Namespaces of one measurement; removed on drop.
 #[derive(Debug)]
@@ -63,12 +29,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// Hosts `h1`, `h2`, ... on one link of this MTU: host n is 10.99.0.n.
+    /// Hosts `h1`, `h2`, ... on one link of this MTU: host n is 10.99.0.n. Removes what an earlier
+    /// process has left, if it is gone.
     ///
     /// # Errors
     /// There is no root, or no `ip`.
     pub fn new(hosts: usize, mtu: u32) -> Result<Self> {
-        Self::with_names(format!("toklat-hosts-{}", std::process::id()), hosts, mtu)
+        namespaces::remove_abandoned(PREFIX);
+        Self::with_names(format!("{PREFIX}{}", std::process::id()), hosts, mtu)
     }
 
     /// The same; the names of all namespaces begin with `prefix`.
@@ -98,7 +66,7 @@ impl Net {
     pub fn add(&mut self, name: &str) -> Result<()> {
         let full = self.name(name);
         // One of an earlier process with this number may be there.
-        let _ = ip(&format!("netns del {full}"));
+        namespaces::remove(&full);
         ip(&format!("netns add {full}"))?;
         self.made.push(full);
         self.ip(name, "link set lo up").map(drop)
@@ -171,7 +139,7 @@ impl Net {
         let options = format!("id 100 local 10.99.0.{n}{remote} dstport 4789");
         let learning = if peer.is_some() { "" } else { " nolearning" };
         let made = self.ip(&host, &format!("link add vx100 type vxlan {options}{learning}"));
-        made.context("the kernel's VXLAN is missing")?;
+        made.context(Missing::new("the kernel's VXLAN", ""))?;
         self.ip(&host, "link add br100 type bridge stp_state 0")?;
         self.add(&guest)?;
         self.veth((&host, "g0"), (&guest, "e0"), mtu)?;
@@ -188,10 +156,11 @@ impl Net {
     /// # Errors
     /// iperf3 is missing, or does not come through.
     pub fn tcp(&self, from: &str, (to, address): (&str, &str), seconds: u32) -> Result<f64> {
+        need("iperf3")?;
         let _server = self.start(to, "iperf3 -s -1")?;
         let begun = Instant::now();
         while !self.run(to, "ss -Hltn sport = :5201")?.contains("5201") {
-            ensure!(begun.elapsed() < Duration::from_secs(10), "iperf3 is missing");
+            ensure!(begun.elapsed() < Duration::from_secs(10), "iperf3 does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         let told = self.run(from, &format!("iperf3 -c {address} -J -t {seconds}"))?;
@@ -217,10 +186,14 @@ impl Net {
     /// Waits until a guest reaches an address.
     ///
     /// # Errors
-    /// It does not.
-    pub fn reach(&self, from: &str, to: &str) -> Result<()> {
-        let answers = || self.run(from, &format!("ping -c 1 -W 1 {to}")).is_ok();
-        ensure!((0..60).any(|_| answers()), "{from} does not reach {to}");
+    /// It does not within a minute, or `stop` is set before.
+    pub fn reach(&self, from: &str, to: &str, stop: &AtomicBool) -> Result<()> {
+        let begun = Instant::now();
+        while self.run(from, &format!("ping -c 1 -W 1 {to}")).is_err() {
+            ensure!(!stop.load(Ordering::Relaxed), "Interrupted");
+            ensure!(begun.elapsed() < ANSWER, "{from} does not reach {to}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         Ok(())
     }
 }
@@ -228,7 +201,7 @@ impl Net {
 impl Drop for Net {
     fn drop(&mut self) {
         for name in &self.made {
-            let _ = ip(&format!("netns del {name}"));
+            namespaces::remove(name);
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Net, Running};
+use super::Net;
+use super::programs::{Missing, Running};
 
 /// Where Debian has FRR's programs.
 pub const FRR: &str = "/usr/lib/frr";
@@ -21,7 +22,7 @@ pub fn gobgpd() -> Result<PathBuf> {
         std::env::var_os("TOKLAT_GOBGPD").unwrap_or_else(|| "gobgpd".into()).into();
     ensure!(
         is_gobgpd(&program),
-        "gobgpd of version 4 is missing: see docs/many-hosts.md, or set TOKLAT_GOBGPD"
+        Missing::new("gobgpd of version 4", "see docs/many-hosts.md, or set TOKLAT_GOBGPD")
     );
     Ok(program)
 }
@@ -40,33 +41,39 @@ pub fn reflector_config(own: &str, clients: &[&str]) -> String {
     clients.iter().fold(head, |text, client| text + &neighbor(own, client))
 }
 
+/// Writes a configuration of GoBGP into a directory; returns the words that start it. The socket of
+/// its API is `api.sock` there.
+///
+/// # Errors
+/// The configuration cannot be written.
+pub fn reflector_words(program: &Path, dir: &Path, config: &str) -> Result<Vec<String>> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    std::fs::write(at("r.toml"), config)?;
+    let (program, api) = (program.display().to_string(), format!("unix://{}", at("api.sock")));
+    let words = [&program, "-f", &at("r.toml"), "--api-hosts", &api, "--pprof-disable"];
+    Ok(words.map(str::to_owned).into())
+}
+
 /// GoBGP as a route reflector in a namespace.
 #[derive(Debug)]
 pub struct Reflector {
-    _running: Running,
+    running: Running,
     dir: tempfile::TempDir,
 }
 
 impl Reflector {
-    /// Starts it on host `h<n>` for these clients.
+    /// Starts it on host `h<n>` for these clients. Its files are in a directory in `within`.
     ///
     /// # Errors
     /// There is no gobgpd of version 4, or it makes no socket.
-    pub fn start(net: &Net, n: usize, clients: &[usize]) -> Result<Self> {
+    pub fn start(net: &Net, n: usize, clients: &[usize], within: &Path) -> Result<Self> {
         let (program, own) = (gobgpd()?, format!("10.99.0.{n}"));
-        let dir = tempfile::Builder::new().prefix("toklat-reflector").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("reflector").tempdir_in(within)?;
         let clients: Vec<String> = clients.iter().map(|n| format!("10.99.0.{n}")).collect();
         let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
-        let config = dir.path().join("r.toml");
-        std::fs::write(&config, reflector_config(&own, &clients))?;
-        let reflector_words = format!(
-            "{} -f {} --api-hosts unix://{} --pprof-disable",
-            program.display(),
-            config.display(),
-            dir.path().join("api.sock").display()
-        );
-        let running = net.start(&format!("h{n}"), &reflector_words)?;
-        let reflector = Self { _running: running, dir };
+        let words = reflector_words(&program, dir.path(), &reflector_config(&own, &clients))?;
+        let running = net.start(&format!("h{n}"), &words.join(" "))?;
+        let reflector = Self { running, dir };
         until("the reflector's socket", || reflector.socket().exists())?;
         Ok(reflector)
     }
@@ -80,7 +87,7 @@ impl Reflector {
     /// Its process's number.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self._running.0.id()
+        self.running.0.id()
     }
 }
 
@@ -129,37 +136,60 @@ pub struct Frr {
 }
 
 impl Frr {
-    /// Starts them on host `h<n>`, with the reflector at host `reflector` as the neighbour.
+    /// Starts them on host `h<n>`, with the reflector at host `reflector` as the neighbour. Their
+    /// files are in a directory in `within`, which FRR's user may then pass through.
     ///
     /// # Errors
     /// FRR is missing, or does not start.
-    pub fn start(net: &Net, n: usize, reflector: usize) -> Result<Self> {
-        ensure!(Path::new(FRR).join("bgpd").exists(), "FRR is missing: apt-get install frr");
+    pub fn start(net: &Net, n: usize, reflector: usize, within: &Path) -> Result<Self> {
         let host = format!("h{n}");
-        net.run(&host, "bridge link set dev vx100 neigh_suppress on learning off")?;
-        let dir = tempfile::Builder::new().prefix("toklat-frr").tempdir()?;
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777))?;
-        let frr = frr_user().context("FRR is missing: it has no user")?;
-        chown(dir.path(), Some(frr), Some(frr))?;
-        let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("zebra.conf"), "")?;
         let (own, neighbor) = (format!("10.99.0.{n}"), format!("10.99.0.{reflector}"));
-        std::fs::write(at("bgpd.conf"), bgpd_config(&own, &neighbor))?;
-        let start = |name: &str, more: &str| {
-            let words = format!(
-                "{FRR}/{name} --vty_socket {} -z {} -i {} -f {}{more}",
-                dir.path().display(),
-                at("zserv.api").display(),
-                at(&format!("{name}.pid")).display(),
-                at(&format!("{name}.conf")).display()
-            );
-            net.start(&host, &words)
-        };
-        let zebra = start("zebra", "")?;
-        until("socket of zebra", || at("zserv.api").exists())?;
-        let bgpd = start("bgpd", " -p 0")?;
-        Ok(Self { _daemons: [bgpd, zebra], _dir: dir })
+        let dir = frr_directory(within, &bgpd_config(&own, &neighbor))?;
+        net.run(&host, "bridge link set dev vx100 neigh_suppress on learning off")?;
+        let start = |name: &str| net.start(&host, &frr_words(name, dir.path()).join(" "));
+        let zebra = start("zebra")?;
+        until("socket of zebra", || zserv(dir.path()).exists())?;
+        Ok(Self { _daemons: [start("bgpd")?, zebra], _dir: dir })
     }
+}
+
+/// A directory in `within` for FRR's daemons, with the configuration of bgpd. FRR's user may then
+/// pass through `within`.
+///
+/// # Errors
+/// FRR is missing, or the directory cannot be made.
+pub fn frr_directory(within: &Path, bgpd: &str) -> Result<tempfile::TempDir> {
+    let user = frr_user().filter(|_| Path::new(FRR).join("bgpd").exists());
+    let user = user.with_context(|| Missing::new("FRR", "apt-get install frr"))?;
+    let mode = std::fs::metadata(within)?.permissions().mode() | 0o011;
+    std::fs::set_permissions(within, std::fs::Permissions::from_mode(mode))?;
+    let dir = tempfile::Builder::new().prefix("frr").tempdir_in(within)?;
+    chown(dir.path(), Some(user), Some(user))?;
+    for (name, text) in [("zebra", ""), ("bgpd", bgpd)] {
+        std::fs::write(dir.path().join(format!("{name}.conf")), text)?;
+    }
+    Ok(dir)
+}
+
+/// The words that start a daemon of FRR with this [directory](frr_directory). It listens at no TCP
+/// port.
+#[must_use]
+pub fn frr_words(daemon: &str, dir: &Path) -> Vec<String> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let (vty, zserv) = (dir.display(), zserv(dir));
+    let (pid, config) = (at(&format!("{daemon}.pid")), at(&format!("{daemon}.conf")));
+    let port = if daemon == "bgpd" { " -p 0" } else { "" };
+    let words = format!(
+        "{FRR}/{daemon} --vty_socket {vty} -z {} -i {pid} -f {config}{port}",
+        zserv.display()
+    );
+    words.split(' ').map(str::to_owned).collect()
+}
+
+/// The socket at which zebra serves the others.
+#[must_use]
+pub fn zserv(dir: &Path) -> PathBuf {
+    dir.join("zserv.api")
 }
 
 /// The configuration of FRR's bgpd at `own`, with one neighbour.

@@ -1,6 +1,5 @@
 //! Routers for tests of EVPN: GoBGP as a route reflector, FRR with the kernel's VXLAN.
 
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -14,6 +13,8 @@ use super::wait_until;
 
 /// The station at Linux.
 pub const THEIRS: &str = "02:00:00:00:07:03";
+const NO_FRR: &str = "FRR is missing (cargo xtask setup)";
+
 /// GoBGP's daemon of version 4, if `cargo xtask setup` made it or the system has it.
 pub fn gobgpd() -> Result<PathBuf, &'static str> {
     let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/gobgp/gobgpd");
@@ -40,12 +41,10 @@ impl Drop for Router {
 pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router, &'static str> {
     let program = gobgpd()?;
     let dir = tempfile::tempdir().unwrap();
-    let config = dir.path().join("r.toml");
-    std::fs::write(&config, routers::reflector_config(own, clients)).unwrap();
-    let api = format!("unix://{}", dir.path().join("api.sock").display());
-    let program = program.display().to_string();
-    let args = [&program, "-f", &config.display().to_string(), "--api-hosts", &api];
-    let mut command = host.command(&[&args[..], &["--pprof-disable"]].concat());
+    let config = routers::reflector_config(own, clients);
+    let words = routers::reflector_words(&program, dir.path(), &config).unwrap();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = host.command(&words);
     parent_death::signal(&mut command, Signal::KILL);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     Ok(Router { child: child.unwrap(), _dir: dir })
@@ -77,7 +76,7 @@ impl Linux {
         inside: &str,
     ) -> Result<Self, &'static str> {
         if !Path::new(FRR).join("bgpd").exists() {
-            return Err("FRR is missing (cargo xtask setup)");
+            return Err(NO_FRR);
         }
         // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does
         // neither.
@@ -97,20 +96,13 @@ impl Linux {
         ip(host, "link set s1 master br100 up");
         ip(&station, &format!("address add {inside} dev s0"));
         ip(&station, &format!("link set s0 address {THEIRS} mtu 1400 up"));
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let frr = routers::frr_user().ok_or("FRR has no user")?;
-        chown(dir.path(), Some(frr), Some(frr)).unwrap();
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        std::fs::write(at("zebra.conf"), "").unwrap();
-        std::fs::write(at("bgpd.conf"), routers::bgpd_config(own, reflector)).unwrap();
-        let start = |name: &str, more: &[&str]| {
-            let program = format!("{FRR}/{name}");
-            let (pid, conf) = (at(&format!("{name}.pid")), at(&format!("{name}.conf")));
-            let (vty, zserv) = (dir.path().display().to_string(), at("zserv.api"));
-            let args = [&*program, "--vty_socket", &vty, "-z", &zserv, "-i", &pid, "-f", &conf];
-            let mut command = host.command(&[&args[..], more].concat());
-            let log = std::fs::File::create(at(&format!("{name}.log"))).unwrap();
+        let config = routers::bgpd_config(own, reflector);
+        let dir = routers::frr_directory(&std::env::temp_dir(), &config).map_err(|_| NO_FRR)?;
+        let start = |name: &str| {
+            let words = routers::frr_words(name, dir.path());
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut command = host.command(&words);
+            let log = std::fs::File::create(dir.path().join(format!("{name}.log"))).unwrap();
             parent_death::signal(&mut command, Signal::KILL)
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
@@ -118,9 +110,9 @@ impl Linux {
                 .spawn()
                 .unwrap()
         };
-        let zebra = start("zebra", &[]);
-        wait_until("the socket of zebra", || dir.path().join("zserv.api").exists());
-        let bgpd = start("bgpd", &["-p", "0"]);
+        let zebra = start("zebra");
+        wait_until("the socket of zebra", || routers::zserv(dir.path()).exists());
+        let bgpd = start("bgpd");
         Ok(Self { daemons: vec![bgpd, zebra], station, _dir: dir })
     }
 }

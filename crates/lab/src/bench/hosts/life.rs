@@ -8,8 +8,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::lab::{Daemon, Lab, wait_until};
 use super::tunnel::{lost_while, wait_for};
 use super::{evpn, tap, with_guest};
-use crate::hosts::Net;
 use crate::hosts::routers::{Frr, Reflector, gobgpd};
+use crate::hosts::{NEVER, Net};
+
+/// Pings at 10 ms around a death: more than another start takes.
+const PINGS: u32 = 1500;
 
 /// Hosts with a guest each, 1, 3 and more, and a reflector, 2.
 struct Pinging {
@@ -22,7 +25,7 @@ impl Pinging {
     fn start(lab: &Lab, hosts: &[usize]) -> Result<Self> {
         let program = gobgpd()?;
         let mut net = Net::new(hosts.len() + 1, 1500)?;
-        let reflector = Reflector::start(&net, 2, hosts)?;
+        let reflector = Reflector::start(&net, 2, hosts, lab.dir())?;
         let mut daemons = Vec::new();
         for n in hosts {
             let lines = tap(&net, *n, 1400) + &evpn(&net, *n, 2, &program);
@@ -35,14 +38,14 @@ impl Pinging {
                 evpn["neighbors"][0]["state"] == "established" && floods == hosts.len() - 1
             })?;
         }
-        net.reach("g1", "192.168.7.3")?;
+        net.reach("g1", "192.168.7.3", &NEVER)?;
         Ok(Self { daemons, _reflector: reflector, net })
     }
 
-    /// Pings that are lost while `die` happens.
+    /// Pings that are lost while something dies, and is there again before the last ping.
     fn lost_by(&mut self, die: impl FnOnce(&mut Daemon) -> Result<()>) -> Result<f64> {
         let first = &mut self.daemons[0];
-        let lost = lost_while(&self.net, "192.168.7.3", 400, || {
+        let lost = lost_while(&self.net, "192.168.7.3", PINGS, || {
             // A few pings before.
             std::thread::sleep(Duration::from_millis(300));
             die(first)
@@ -59,13 +62,14 @@ fn kill(pid: i32) -> Result<()> {
 pub fn without_gobgpd(lab: &Lab) -> Result<f64> {
     lab.once_missing("gobgpd", || {
         let mut pinging = Pinging::start(lab, &[1, 3])?;
-        let lost = pinging.lost_by(|daemon| {
+        pinging.lost_by(|daemon| {
             let socket = daemon.dir().join("evpn/gobgp.sock");
             let socket = std::os::unix::net::UnixStream::connect(socket)?;
-            kill(rustix::net::sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())
-        })?;
-        wait_for(&pinging.daemons[0], "/v1/evpn", |evpn| evpn["restarts"] == 1)?;
-        Ok(lost)
+            kill(rustix::net::sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())?;
+            wait_for(daemon, "/v1/evpn", |evpn| {
+                evpn["restarts"] == 1 && evpn["neighbors"][0]["state"] == "established"
+            })
+        })
     })
 }
 
@@ -73,18 +77,23 @@ pub fn without_gobgpd(lab: &Lab) -> Result<f64> {
 pub fn without_supervisor(lab: &Lab) -> Result<f64> {
     lab.once_missing("gobgpd", || {
         let mut pinging = Pinging::start(lab, &[1, 3])?;
-        let lost = pinging.lost_by(Daemon::kill_and_start_again)?;
-        wait_for(&pinging.daemons[0], "/v1/evpn", |evpn| {
-            evpn["neighbors"][0]["state"] == "established"
-        })?;
-        Ok(lost)
+        pinging.lost_by(|daemon| {
+            daemon.kill_and_start_again()?;
+            wait_for(daemon, "/v1/evpn", |evpn| evpn["neighbors"][0]["state"] == "established")
+        })
     })
 }
 
 /// ms without answers as the data process of a host is killed: pings at 10 ms that are lost.
 pub fn without_data_process(lab: &Lab) -> Result<f64> {
     lab.once_missing("gobgpd", || {
-        let lost = Pinging::start(lab, &[1, 3])?.lost_by(|daemon| kill(daemon.data_process()?))?;
+        let lost = Pinging::start(lab, &[1, 3])?.lost_by(|daemon| {
+            let before = daemon.data_process()?;
+            kill(before)?;
+            wait_until(Duration::from_secs(10), || {
+                daemon.data_process().is_ok_and(|pid| pid != before)
+            })
+        })?;
         Ok(lost * 10.0)
     })
 }
@@ -106,7 +115,7 @@ fn lost_by_move(net: &Net) -> Result<f64> {
     prepare(net, "g3")?;
     prepare(net, "g4")?;
     net.ip("g3", "link set mv up")?;
-    net.reach("g1", "192.168.7.9")?;
+    net.reach("g1", "192.168.7.9", &NEVER)?;
     let lost = lost_while(net, "192.168.7.9", 300, || {
         std::thread::sleep(Duration::from_millis(500));
         net.ip("g3", "link set mv down")?;
@@ -124,14 +133,14 @@ pub fn moved(lab: &Lab) -> Result<f64> {
 pub fn moved_between_frr(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || {
         let mut net = Net::new(4, 1500)?;
-        let _reflector = Reflector::start(&net, 2, &[1, 3, 4])?;
+        let _reflector = Reflector::start(&net, 2, &[1, 3, 4], lab.dir())?;
         let mut frr = Vec::new();
         for n in [1, 3, 4] {
             net.kernel_tunnel(n, None, 1400)?;
-            frr.push(Frr::start(&net, n, 2)?);
+            frr.push(Frr::start(&net, n, 2, lab.dir())?);
         }
         for (from, to) in [("g1", "192.168.7.3"), ("g1", "192.168.7.4"), ("g3", "192.168.7.4")] {
-            net.reach(from, to)?;
+            net.reach(from, to, &NEVER)?;
         }
         // All hosts' FRRs have their routes.
         wait_until(Duration::from_secs(20), || {

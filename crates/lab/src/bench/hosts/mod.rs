@@ -5,20 +5,47 @@ pub mod rows;
 mod stations;
 mod tunnel;
 
+use std::collections::HashMap;
+
 use anyhow::{Context, Result};
 
 use super::lab::{Daemon, Lab};
 use crate::hosts::Net;
 use crate::hosts::lines::{evpn, static_tunnel, tap};
 
-/// Processor time of all threads of a process so far, in nanoseconds.
-fn cpu(pid: i32) -> Result<u64> {
-    let mut nanos = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        nanos += stat.split(' ').next().unwrap_or("").parse::<u64>().unwrap_or(0);
+/// Processor time of the threads of a process so far, in nanoseconds, by thread.
+struct Threads(HashMap<String, u64>);
+
+impl Threads {
+    fn of(pid: i32) -> Result<Self> {
+        let mut times = HashMap::new();
+        for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let task = task?;
+            // One that has just ended has no file.
+            let Ok(stat) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());
+            let nanos = nanos.context("no time in schedstat")?;
+            times.insert(task.file_name().to_string_lossy().into_owned(), nanos);
+        }
+        Ok(Self(times))
     }
-    Ok(nanos)
+
+    /// Nanoseconds since `before`, of threads that live.
+    fn since(&self, before: &Self) -> u64 {
+        let of = |(thread, nanos): (&String, &u64)| {
+            nanos.saturating_sub(before.0.get(thread).copied().unwrap_or(0))
+        };
+        self.0.iter().map(of).sum()
+    }
+}
+
+/// Processor time of a process so far in seconds, ended threads included, in steps of 10 ms.
+fn process_time(pid: i32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let rest = stat.rsplit_once(')').context("no name in stat")?.1;
+    let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks: u64 = ticks.sum::<Result<_, _>>()?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Resident memory of a process in MiB.

@@ -1,5 +1,6 @@
 //! The rows of `toklat bench hosts`, and the bars that they must clear.
 
+use super::super::lab::Lab;
 use super::super::peer::Peer;
 use super::super::rows::{Better, Row, less};
 use super::tunnel::Frames;
@@ -20,59 +21,55 @@ const MOVES: &str = "1,000 simulated hosts with 100 stations each, of which 1,00
 const MOVE: &str = "three hosts; pings at 10 ms to a station whose interface goes down at one and comes up at another: lost \
     pings, the time for both commands included";
 
-macro_rules! cost {
-    ($id:literal, $bar:literal, $len:literal, $trains:literal) => {
-        less(
-            $id,
-            "ns/frame",
-            $bar,
-            COST,
-            |lab| tunnel::cost(lab, Frames { len: $len, trains: $trains }),
-            Peer::Toklat("kernel", |lab| {
-                tunnel::kernel_cost(lab, Frames { len: $len, trains: $trains })
-            }),
-        )
-    };
+/// Frames of one length through a tunnel.
+const fn cost<const LEN: usize, const TRAINS: bool>(id: &'static str, bar: &'static str) -> Row {
+    let ours = |lab: &Lab| tunnel::cost(lab, Frames { len: LEN, trains: TRAINS });
+    let kernel = |lab: &Lab| tunnel::kernel_cost(lab, Frames { len: LEN, trains: TRAINS });
+    less(id, "ns/frame", bar, COST, ours, Peer::Toklat("kernel", kernel))
 }
 
-macro_rules! tcp {
-    ($id:literal, $bar:literal, $offloads:literal) => {
-        Row {
-            id: $id,
-            unit: "Gb/s",
-            bar: $bar,
-            better: Better::More,
-            how: TCP,
-            ours: |lab| tunnel::tcp(lab, $offloads),
-            peer: Peer::Toklat("kernel", |lab| tunnel::kernel_tcp(lab, $offloads)),
-        }
-    };
+const fn tcp<const OFFLOADS: bool>(id: &'static str, bar: &'static str) -> Row {
+    Row {
+        id,
+        unit: "Gb/s",
+        bar,
+        better: Better::More,
+        how: TCP,
+        ours: |lab| tunnel::tcp(lab, OFFLOADS),
+        peer: Peer::Toklat("kernel", |lab| tunnel::kernel_tcp(lab, OFFLOADS)),
+    }
+}
+
+/// Round trips, with workers that sleep at once or as they do.
+const fn rtt<const SLEEP: bool>(id: &'static str, bar: &'static str) -> Row {
+    const fn how<const SLEEP: bool>() -> (&'static str, f64) {
+        if SLEEP { ("sleep", 0.01) } else { ("auto", 0.002) }
+    }
+    let ours = |lab: &Lab| tunnel::round_trip(lab, how::<SLEEP>().0, how::<SLEEP>().1);
+    let kernel = |lab: &Lab| tunnel::kernel_round_trip(lab, how::<SLEEP>().1);
+    less(id, "us", bar, RTT, ours, Peer::Toklat("kernel", kernel))
+}
+
+/// So many stations of other hosts.
+const fn many_in<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
+    less(id, "s", bar, MANY_IN, |lab| stations::many_in(lab, COUNT), Peer::None)
+}
+
+/// So many stations here.
+const fn many_out<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
+    less(id, "s", bar, MANY_OUT, |lab| stations::many_out(lab, COUNT), Peer::None)
 }
 
 /// All rows.
 pub const ROWS: &[Row] = &[
-    cost!("hosts.vxlan.cpu.64", "ratio >= 0.59", 64, false),
-    cost!("hosts.vxlan.cpu.1514", "ratio >= 0.59", 1514, false),
-    cost!("hosts.vxlan.trains.64", "ratio >= 1.18", 64, true),
-    cost!("hosts.vxlan.trains.1514", "ratio >= 1.18", 1514, true),
-    tcp!("hosts.tcp", "ratio >= 0.8", true),
-    tcp!("hosts.tcp.plain", "ratio >= 1", false),
-    less(
-        "hosts.rtt",
-        "us",
-        "ratio >= 0.67",
-        RTT,
-        |lab| tunnel::round_trip(lab, "auto", 0.002),
-        Peer::Toklat("kernel", |lab| tunnel::kernel_round_trip(lab, 0.002)),
-    ),
-    less(
-        "hosts.rtt.sleep",
-        "us",
-        "-",
-        RTT,
-        |lab| tunnel::round_trip(lab, "sleep", 0.01),
-        Peer::Toklat("kernel", |lab| tunnel::kernel_round_trip(lab, 0.01)),
-    ),
+    cost::<64, false>("hosts.vxlan.cpu.64", "ratio >= 0.59"),
+    cost::<1514, false>("hosts.vxlan.cpu.1514", "ratio >= 0.59"),
+    cost::<64, true>("hosts.vxlan.trains.64", "ratio >= 1.18"),
+    cost::<1514, true>("hosts.vxlan.trains.1514", "ratio >= 1.18"),
+    tcp::<true>("hosts.tcp", "ratio >= 0.8"),
+    tcp::<false>("hosts.tcp.plain", "ratio >= 1"),
+    rtt::<false>("hosts.rtt", "ratio >= 0.67"),
+    rtt::<true>("hosts.rtt.sleep", "-"),
     less(
         "hosts.mac.out",
         "ms",
@@ -89,38 +86,10 @@ pub const ROWS: &[Row] = &[
         stations::inward,
         Peer::Toklat("FRR to FRR", stations::between_frr),
     ),
-    less(
-        "hosts.macs.in.10k",
-        "s",
-        "<= 3",
-        MANY_IN,
-        |lab| stations::many_in(lab, 10_000),
-        Peer::None,
-    ),
-    less(
-        "hosts.macs.out.10k",
-        "s",
-        "<= 3",
-        MANY_OUT,
-        |lab| stations::many_out(lab, 10_000),
-        Peer::None,
-    ),
-    less(
-        "hosts.macs.in.100k",
-        "s",
-        "<= 60",
-        MANY_IN,
-        |lab| stations::many_in(lab, 100_000),
-        Peer::None,
-    ),
-    less(
-        "hosts.macs.out.100k",
-        "s",
-        "<= 60",
-        MANY_OUT,
-        |lab| stations::many_out(lab, 100_000),
-        Peer::None,
-    ),
+    many_in::<10_000>("hosts.macs.in.10k", "<= 3"),
+    many_out::<10_000>("hosts.macs.out.10k", "<= 3"),
+    many_in::<100_000>("hosts.macs.in.100k", "<= 60"),
+    many_out::<100_000>("hosts.macs.out.100k", "<= 60"),
     less("hosts.moves", "% of a core", "<= 50", MOVES, stations::moves, Peer::None),
     less(
         "hosts.move",

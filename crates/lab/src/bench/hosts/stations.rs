@@ -17,9 +17,10 @@ use netring::Port;
 use super::super::lab::{Daemon, Lab};
 use super::super::traffic::{BATCH, header, send_one};
 use super::tunnel::wait_for;
-use super::{cpu, evpn, memory};
+use super::{evpn, memory, process_time};
+use crate::hosts::programs::{Running, need};
 use crate::hosts::routers::{Frr, Reflector, gobgpd};
-use crate::hosts::{Net, Running};
+use crate::hosts::{NEVER, Net};
 
 const VNI: u32 = 100;
 /// How long many routes may take.
@@ -38,7 +39,7 @@ impl Pair {
         let program = gobgpd()?;
         let net = Net::new(2 + more.len(), 1500)?;
         let clients: Vec<usize> = [1].iter().chain(more).copied().collect();
-        let reflector = Reflector::start(&net, 2, &clients)?;
+        let reflector = Reflector::start(&net, 2, &clients, lab.dir())?;
         let lines = format!(
             "fdb_entries = {}\n[switch.vale0.port.gen]\nkind = \"ring\"\nmac_limit = {stations}\n\
              flood_limit = 1000000\n{}",
@@ -113,14 +114,14 @@ pub fn many_in(lab: &Lab, count: u32) -> Result<f64> {
 /// memory.
 fn converge(pair: &Pair, count: u32) -> Result<(f64, f64, f64)> {
     let routes: Vec<_> = (0..count).map(|n| route(n, n % 1000, 0)).collect();
-    let (begun, before) = (Instant::now(), cpu(pair.daemon.pid())?);
+    let (begun, before) = (Instant::now(), process_time(pair.daemon.pid())?);
     block_on(async {
         let mut client = Client::connect(&pair.reflector.socket()).await?;
         Ok(client.advertise(&routes).await?)
     })?;
     until_known(&pair.daemon, count as usize)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let used = (cpu(pair.daemon.pid())? - before) as f64 / 1e9;
+    let used = process_time(pair.daemon.pid())? - before;
     Ok((seconds, used, memory(pair.daemon.pid())?))
 }
 
@@ -159,7 +160,7 @@ pub fn many_out(lab: &Lab, count: u32) -> Result<f64> {
 
 /// Sends a frame from each of `count` stations.
 fn speak_as_all(port: &mut Port, count: u32) -> Result<()> {
-    let mut n = 0;
+    let (begun, mut n) = (Instant::now(), 0);
     while n < count {
         let sent = port.send(BATCH).fill(BATCH.min((count - n) as usize), |window| {
             window.copy_in(&header(Mac::local(99), station(n)));
@@ -168,6 +169,7 @@ fn speak_as_all(port: &mut Port, count: u32) -> Result<()> {
         });
         port.flush()?;
         if sent == 0 {
+            ensure!(begun.elapsed() < PATIENCE, "the switch took {n} frames of {count}");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
@@ -182,7 +184,7 @@ pub fn moves(lab: &Lab) -> Result<f64> {
         let (count, seconds) = if short { (10_000, 3) } else { (100_000, 60) };
         let pair = Pair::start(lab, &[], count)?;
         let (converged, ..) = converge(&pair, count)?;
-        let (before, begun) = (cpu(pair.daemon.pid())?, Instant::now());
+        let (before, begun) = (process_time(pair.daemon.pid())?, Instant::now());
         // Each second another thousand moves to the next host.
         block_on(async {
             let mut client = Client::connect(&pair.reflector.socket()).await?;
@@ -203,11 +205,16 @@ pub fn moves(lab: &Lab) -> Result<f64> {
             Ok(())
         })?;
         let took = begun.elapsed().as_secs_f64();
+        let used = 100.0 * (process_time(pair.daemon.pid())? - before) / took;
+        let rate = f64::from(seconds) * 1000.0 / took;
+        ensure!(rate > 950.0, "the reflector took only {rate:.0} moves a second");
         until_settled(&pair.daemon, seconds * 1000, count)?;
-        let used = (cpu(pair.daemon.pid())? - before) as f64 / 1e7 / took;
         lab.note(
             "hosts",
-            format!("{count} stations converged in {converged:.1} s; {took:.0} s of moves"),
+            format!(
+                "{count} stations converged in {converged:.1} s; {took:.0} s of moves, settled {:.1} s later",
+                begun.elapsed().as_secs_f64() - took
+            ),
         );
         lab.note("memory", format!("supervisor {:.0} MiB", memory(pair.daemon.pid())?));
         Ok(used)
@@ -291,7 +298,7 @@ pub fn out(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || {
         let mut pair = Pair::start(lab, &[3], 4096)?;
         pair.net.kernel_tunnel(3, None, 1400)?;
-        let _frr = Frr::start(&pair.net, 3, 2)?;
+        let _frr = Frr::start(&pair.net, 3, 2, lab.dir())?;
         wait_for(&pair.daemon, "/v1/evpn", |evpn| evpn["vteps"][0]["floods"] == true)?;
         let (monitor, mut port) =
             (Monitor::start(&pair.net, "h3")?, pair.daemon.open("gen").existing().open()?);
@@ -318,7 +325,7 @@ pub fn inward(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || {
         let mut pair = Pair::start(lab, &[3], 4096)?;
         pair.net.kernel_tunnel(3, None, 1400)?;
-        let _frr = Frr::start(&pair.net, 3, 2)?;
+        let _frr = Frr::start(&pair.net, 3, 2, lab.dir())?;
         wait_for(&pair.daemon, "/v1/evpn", |evpn| evpn["vteps"][0]["floods"] == true)?;
         let daemon = &pair.daemon;
         let ms = (0..repetitions(lab) + 1).map(|n| {
@@ -339,26 +346,29 @@ pub fn inward(lab: &Lab) -> Result<f64> {
 pub fn between_frr(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || {
         let mut net = Net::new(4, 1500)?;
-        let _reflector = Reflector::start(&net, 2, &[3, 4])?;
+        let _reflector = Reflector::start(&net, 2, &[3, 4], lab.dir())?;
         for n in [3, 4] {
             net.kernel_tunnel(n, None, 1400)?;
         }
-        let _frr = (Frr::start(&net, 3, 2)?, Frr::start(&net, 4, 2)?);
-        net.reach("g3", "192.168.7.4")?;
+        let _frr = [3, 4].map(|n| Frr::start(&net, n, 2, lab.dir()));
+        net.reach("g3", "192.168.7.4", &NEVER)?;
         let monitor = Monitor::start(&net, "h4")?;
-        let ms = (0..repetitions(lab)).map(|n| {
+        let ms = (0..repetitions(lab) + 1).map(|n| {
             speak_at_linux(&net, "g3", station(n))?;
             let begun = Instant::now();
             Ok(monitor.entry(station(n))?.saturating_duration_since(begun).as_secs_f64() * 1e3)
         });
-        Ok(p99(ms.collect::<Result<Vec<_>>>()?))
+        Ok(p99(ms.skip(1).collect::<Result<Vec<_>>>()?))
     })
 }
 
 /// A frame from this station, out of a guest's interface.
 fn speak_at_linux(net: &Net, guest: &str, mac: Mac) -> Result<()> {
     let words = format!("arping -q -c 1 -w 0.001 -0 -s {mac} -i e0 192.168.7.250");
-    // Nothing answers.
-    net.command(guest, &words).output().context("arping is missing")?;
+    need("arping")?;
+    let output = net.command(guest, &words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Nothing answers, which it tells by 1.
+    ensure!(matches!(output.status.code(), Some(0 | 1)), "arping failed: {}", said.trim());
     Ok(())
 }

@@ -8,8 +8,9 @@ use netring::Port;
 
 use super::super::lab::{Daemon, Lab, wait_until};
 use super::super::traffic::{BATCH, SINK, SOURCE, announce, header, take};
-use super::{cpu, static_tunnel, with_guest};
-use crate::hosts::{Net, done};
+use super::{Threads, static_tunnel, with_guest};
+use crate::hosts::programs::{Missing, done};
+use crate::hosts::{NEVER, Net};
 
 /// MTU of the underlay, so that frames of 1514 bytes fit.
 const LARGE: u32 = 9000;
@@ -65,9 +66,9 @@ pub fn cost(lab: &Lab, frames: Frames) -> Result<f64> {
     let (mut source, mut sink) = (sender.port("gen")?, receiver.port("sink")?);
     learn(&mut source, &mut sink)?;
     let pids = [sender.data_process()?, receiver.data_process()?];
-    let read = || -> Result<[u64; 4]> {
+    let read = || -> Result<([u64; 2], [Threads; 2])> {
         let counts = [counter(&sender, "out_frames")?, counter(&receiver, "in_frames")?];
-        Ok([counts[0], counts[1], cpu(pids[0])?, cpu(pids[1])?])
+        Ok((counts, [Threads::of(pids[0])?, Threads::of(pids[1])?]))
     };
     let (head, mut next) = (header(SINK, SOURCE), 0);
     let (shortest, round) = (frames.shortest(), frames.longest() + 1 - frames.shortest());
@@ -89,7 +90,8 @@ pub fn cost(lab: &Lab, frames: Frames) -> Result<f64> {
     let before = read()?;
     run(lab.duration() * 2)?;
     let after = read()?;
-    let [sent, got, sending, receiving] = std::array::from_fn(|i| (after[i] - before[i]) as f64);
+    let [sent, got] = std::array::from_fn(|i| (after.0[i] - before.0[i]) as f64);
+    let [sending, receiving] = std::array::from_fn(|i| after.1[i].since(&before.1[i]) as f64);
     ensure!(sent > 1000.0 && got > 1000.0, "{sent} frames were sent, {got} came");
     lab.note("ours", format!("{:.0} % of the frames came", 100.0 * got / sent));
     Ok(sending / sent + receiving / got)
@@ -102,7 +104,7 @@ pub fn kernel_cost(lab: &Lab, frames: Frames) -> Result<f64> {
         for (n, peer) in [(1, 2), (2, 1)] {
             let options = format!("id 100 local 10.99.0.{n} remote 10.99.0.{peer} dstport 4789");
             let made = net.ip(&format!("h{n}"), &format!("link add vx100 type vxlan {options}"));
-            made.context("the kernel's VXLAN is missing")?;
+            made.context(Missing::new("the kernel's VXLAN", ""))?;
             net.ip(&format!("h{n}"), "link set vx100 mtu 1600 up")?;
         }
         let program = lab.dir().join("vx");
@@ -147,7 +149,7 @@ impl Guests {
                 format!("idle = \"{idle}\"\n{}", static_tunnel(&net, (n, peer), Some(INNER)));
             daemons.push(with_guest(lab, &mut net, n, &lines)?);
         }
-        net.reach("g1", "192.168.7.2")?;
+        net.reach("g1", "192.168.7.2", &NEVER)?;
         Ok(Self { net, daemons })
     }
 
@@ -155,7 +157,7 @@ impl Guests {
         let mut net = Net::new(2, 1500)?;
         net.kernel_tunnel(1, Some(2), INNER)?;
         net.kernel_tunnel(2, Some(1), INNER)?;
-        net.reach("g1", "192.168.7.2")?;
+        net.reach("g1", "192.168.7.2", &NEVER)?;
         Ok(Self { net, daemons: Vec::new() })
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use lab::hosts::Net;
 use lab::hosts::lines::{evpn, static_tunnel, tap};
+use lab::hosts::programs::Missing;
 use lab::hosts::routers::{Frr, Reflector, gobgpd};
 
 use super::processes::Process;
@@ -30,7 +31,7 @@ struct Hosts {
     reflector: Result<Reflector, String>,
     net: Net,
     directory: tempfile::TempDir,
-    _watcher: Watcher,
+    watcher: Watcher,
 }
 
 /// Runs the demo of hosts.
@@ -60,13 +61,14 @@ impl Hosts {
         let net = Net::with_names(prefix, LINUX, 1500)?;
         let program = gobgpd();
         let reflector = match &program {
-            Ok(_) => Reflector::start(&net, REFLECTOR, &[TOKLAT[0], TOKLAT[1], LINUX])
-                .map_err(|e| format!("{e:#}")),
+            Ok(_) => {
+                Reflector::start(&net, REFLECTOR, &[TOKLAT[0], TOKLAT[1], LINUX], directory.path())
+                    .map_err(|e| format!("{e:#}"))
+            }
             Err(error) => Err(format!("{error:#}")),
         };
         let linux = Ok(None);
-        let mut hosts =
-            Self { daemons: Vec::new(), linux, reflector, net, directory, _watcher: watcher };
+        let mut hosts = Self { daemons: Vec::new(), linux, reflector, net, directory, watcher };
         for (n, other) in [(TOKLAT[0], TOKLAT[1]), (TOKLAT[1], TOKLAT[0])] {
             let by_evpn = hosts.reflector.is_ok().then_some(&program);
             let program = by_evpn.and_then(|program| program.as_ref().ok());
@@ -103,6 +105,7 @@ impl Hosts {
         std::fs::write(&file, format!("[switch.vale0]\n{lines}"))?;
         let mut command = toklat(&dir, &["daemon", "--topology"])?;
         let daemon = Process::start("daemon", command.arg(&file), &dir.join("log"))?;
+        self.watcher.watch(daemon.id())?;
         self.daemons.push(daemon);
         let begun = Instant::now();
         // Its tap is there as soon as the topology is applied.
@@ -125,7 +128,7 @@ impl Hosts {
         // neither.
         let host = format!("h{LINUX}");
         self.net.run(&host, "ethtool -K u0 tx off tso off gso off")?;
-        Frr::start(&self.net, LINUX, REFLECTOR)
+        Frr::start(&self.net, LINUX, REFLECTOR, self.directory.path())
     }
 
     /// Pings and measures between each two guests.
@@ -143,9 +146,9 @@ impl Hosts {
                 ensure!(!stop.load(Ordering::Relaxed), "Interrupted");
                 eprintln!("{what}: {part} ...");
                 let what = format!("{part} between {what}");
-                outcomes.push(match self.between((from, to), part, time) {
+                outcomes.push(match self.between((from, to), part, time, stop) {
                     Ok(result) => Outcome::result(what, result),
-                    Err(error) if format!("{error:#}").contains("missing") => {
+                    Err(error) if Missing::is(&error) => {
                         Outcome::skipped(what, format!("{error:#}"))
                     }
                     Err(error) => Outcome::failed(what, &error),
@@ -166,9 +169,10 @@ impl Hosts {
         (from, to): (usize, usize),
         part: &str,
         time: Duration,
+        stop: &AtomicBool,
     ) -> anyhow::Result<String> {
         let (guest, address) = (format!("g{from}"), format!("192.168.7.{to}"));
-        self.net.reach(&guest, &address)?;
+        self.net.reach(&guest, &address, stop)?;
         if part == "TCP" {
             let seconds = u32::try_from(time.as_secs()).unwrap_or(1).max(1);
             let rate = self.net.tcp(&guest, (&format!("g{to}"), &address), seconds)?;

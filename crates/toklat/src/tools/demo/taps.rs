@@ -1,12 +1,12 @@
 //! Two taps in two network namespaces, with ping and iperf3 across the switch.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
 use hyper::Method;
+use lab::hosts::programs::find;
 use rustix::thread::CapabilitySet;
 use topology::Tap;
 
@@ -29,14 +29,6 @@ pub fn obstacle() -> Option<String> {
         return Some("needs /dev/net/tun: modprobe tun".into());
     }
     None
-}
-
-/// Where a program is.
-fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    let mut places = std::env::split_paths(&path).chain(system).map(|dir| dir.join(program));
-    places.find(|file| file.is_file())
 }
 
 /// The prefix of this process's namespaces.
@@ -65,7 +57,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+        lab::hosts::namespaces::remove(&self.name);
     }
 }
 
@@ -139,15 +131,4 @@ fn iperf(
     let bits = report.pointer("/end/sum_received/bits_per_second").and_then(|bits| bits.as_f64());
     let bits = bits.context("iperf3 reported no rate")?;
     Ok(Outcome::result("iperf3 between taps", format!("TCP {}", control::table::bps(bits))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_are_found_where_they_are() {
-        assert!(find("sh").is_some());
-        assert!(find("no-such-program-anywhere").is_none());
-    }
 }

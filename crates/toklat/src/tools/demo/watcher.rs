@@ -1,21 +1,23 @@
 //! The process that cleans up after a demo, even if the demo was killed.
 //!
 //! Its standard input is a pipe that only the demo holds. The pipe closes when the demo ends, even
-//! by SIGKILL, and the kernel then signals the demo's processes. The watcher waits for the daemon,
-//! then removes the directory and the namespaces.
+//! by SIGKILL, and the kernel then signals the demo's processes. The watcher waits for the daemons,
+//! then kills what is left in the namespaces, and removes them and the directory.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, ensure};
+use lab::hosts::namespaces;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::DIRECTORY;
 use jail::parent_death;
 
-/// Time limit for the daemon to end after its signal.
+/// Time limit for the daemons to end after its signal.
 const END: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Options of `toklat demo-watch`.
@@ -45,7 +47,7 @@ impl Watcher {
         child.map(Self).context("Cannot start the process that cleans up")
     }
 
-    /// Tells the watcher which daemon to wait for.
+    /// Tells the watcher of a daemon to wait for.
     ///
     /// # Errors
     /// The watcher is gone.
@@ -70,32 +72,21 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let directory = &args.directory;
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     ensure!(name.starts_with(DIRECTORY), "{} is not a demo's directory", directory.display());
-    let mut stdin = std::io::stdin().lock();
-    let mut line = String::new();
-    stdin.read_line(&mut line)?;
-    // The pidfd is opened while the parent lives, so it is the right process.
-    let daemon = line.trim().parse().ok().and_then(Pid::from_raw);
-    let daemon = daemon.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    stdin.read_to_end(&mut Vec::new())?;
-    if let Some(daemon) = daemon {
-        let mut ended = [PollFd::new(&daemon, PollFlags::IN)];
+    let mut daemons: Vec<OwnedFd> = Vec::new();
+    for line in std::io::stdin().lock().lines() {
+        // The pidfd is opened while the parent lives, so it is the right process.
+        let pid = line?.trim().parse().ok().and_then(Pid::from_raw);
+        daemons.extend(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
+    }
+    for daemon in &daemons {
+        let mut ended = [PollFd::new(daemon, PollFlags::IN)];
         if !poll(&mut ended, Some(&END)).is_ok_and(|ended| ended > 0) {
-            let _ = pidfd_send_signal(&daemon, Signal::KILL);
+            let _ = pidfd_send_signal(daemon, Signal::KILL);
         }
     }
-    remove_namespaces(&args.namespaces);
+    namespaces::remove_all(&args.namespaces);
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         removed => removed.with_context(|| format!("Cannot remove {}", directory.display())),
-    }
-}
-
-/// Removes network namespaces whose names have this prefix.
-fn remove_namespaces(start: &str) {
-    let all = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    for name in all.map(|entry| entry.file_name()) {
-        if name.to_string_lossy().starts_with(start) {
-            let _ = Command::new("ip").args(["netns", "del"]).arg(name).output();
-        }
     }
 }
