@@ -22,6 +22,7 @@ mod ethernet;
 mod ip;
 mod layers;
 mod merge;
+mod mss;
 mod neighbour;
 mod offload;
 mod probe;
@@ -41,6 +42,7 @@ pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announceme
 pub use ip::{Ipv4, Ipv6};
 pub use layers::{Layers, Network, Transport, flow_hash};
 pub use merge::Run;
+pub use mss::clamp_mss;
 pub use neighbour::{Discovery, discovery, neighbour_answer};
 pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadError, OffloadSet};
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};

@@ -337,9 +337,9 @@ pub(crate) struct Headers {
     pub(crate) network: usize,
     pub(crate) version: Option<Version>,
     /// The transport header's start; for other than IP packets, the same as `network`.
-    transport: usize,
+    pub(crate) transport: usize,
     /// `None` for fragments, and for other than IP packets.
-    protocol: Option<Protocol>,
+    pub(crate) protocol: Option<Protocol>,
 }
 
 impl Headers {

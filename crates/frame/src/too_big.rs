@@ -15,9 +15,10 @@ const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 /// Packet too big (RFC 4443, 3.2).
 const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 
-/// A frame that tells a packet's sender the largest packet that fits, `mtu` bytes. `head` is the
-/// start of the frame. `None` where the RFCs allow no answer: for frames other than IP, packets
-/// that may be fragmented, groups, and ICMP errors (RFC 1122, 3.2.2; RFC 4443, 2.4).
+/// A frame that tells a packet's sender the largest packet that fits: `mtu` bytes, less the frame's
+/// tag. `head` is the start of the frame. `None` where the RFCs allow no answer: for frames other
+/// than IP, packets that may be fragmented, groups, and ICMP errors (RFC 1122, 3.2.2; RFC 4443,
+/// 2.4).
 #[must_use]
 pub fn packet_too_big(head: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let (ethernet, _) = Ethernet::parse(head)?;
@@ -32,6 +33,7 @@ pub fn packet_too_big(head: &[u8], mtu: u16) -> Option<Vec<u8>> {
         ethertype = EtherType(u16::from_be_bytes(next));
     }
     let packet = head.get(at..)?;
+    let mtu = mtu.saturating_sub((at - ETHERNET_HEADER) as u16);
     let answer = match ethertype {
         EtherType::IPV4 => too_big_v4(packet, mtu)?,
         EtherType::IPV6 => too_big_v6(packet, mtu)?,
@@ -102,7 +104,7 @@ mod tests {
     fn a_sender_is_told_by_its_destination() {
         let frame = ipv4();
         let tagged = [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat();
-        for (frame, ip) in [(&frame, 14), (&tagged, 18)] {
+        for (frame, ip, mtu) in [(&frame, 14, 1450u16), (&tagged, 18, 1446)] {
             let answer = packet_too_big(frame, 1450).unwrap();
             let (ethernet, _) = Ethernet::parse(&answer).unwrap();
             assert_eq!(ethernet.destination(), Mac::local(1));
@@ -117,7 +119,7 @@ mod tests {
             );
             assert_eq!(header.total_len(), answer.len() - ip);
             assert_eq!((error[0], error[1], checksum(error)), (3, 4, 0));
-            assert_eq!(error[6..8], 1450u16.to_be_bytes());
+            assert_eq!(error[6..8], mtu.to_be_bytes());
             assert_eq!(error[8..], frame[ip..ip + 28]);
         }
     }

@@ -253,6 +253,57 @@ fn frames_too_long_for_the_path_are_counted_as_such() {
     assert!(route.contains("mtu 1450"), "{route}");
 }
 
+/// Objective: TCP between guests with a larger MTU loses nothing to it where a tunnel clamps.
+///
+/// Steps: two switches, of which at most the first clamps; connections both ways over IPv4 and
+/// IPv6; two more whose guests are in a VLAN, so that tags cross the tunnel; the kernel's VXLAN.
+#[test]
+fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
+    let test = "segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps";
+    for clamps in [false, true] {
+        let Some(underlay) = hosts(test, 3) else { return };
+        let how = "local 10.99.0.3 remote 10.99.0.1 dstport 4789";
+        if !underlay.kernel_tunnel(3, (8, how), "192.168.8.3/24") {
+            return daemon::skip(test, "the kernel has no VXLAN");
+        }
+        ip(&underlay.hosts[2], "link set vx8 mtu 1500");
+        let guests = [(); 5].map(|()| Namespace::new().unwrap());
+        let daemon = Daemon::start();
+        let all = [(0, 7, 1, 2), (1, 7, 2, 1), (2, 8, 1, 3), (3, 9, 1, 2), (4, 9, 2, 1)];
+        let net = all.map(|(at, vni, own, other)| {
+            let tunnel =
+                format!(r#"vni = {vni}, local = "10.99.0.{own}", peers = ["10.99.0.{other}"]"#);
+            let clamps = if clamps && ![1, 4].contains(&at) { ", clamp_mss = true" } else { "" };
+            let host = &underlay.hosts[own - 1];
+            let tunnel = format!("{tunnel}{clamps}");
+            let net = switch(&format!("vale{at}"), (&guests[at], 1500), host, &tunnel);
+            let tagged = |text: &str| {
+                text.replace("mtu = 1500", "mtu = 1500\nvlan.access = 5")
+                    + "vlan.trunk = { allowed = [5] }"
+            };
+            if at >= 3 { tagged(&net) } else { net }
+        });
+        daemon.apply(&net.concat());
+        for (at, net, number) in [(0, 7, 1), (1, 7, 2), (3, 9, 1), (4, 9, 2), (2, 8, 1)] {
+            let inside = format!("fd0{net}::{number}/64 dev tap-vale{at} nodad");
+            address(&guests[at], &format!("vale{at}"), &format!("192.168.{net}.{number}/24"));
+            ip(&guests[at], &format!("address add {inside}"));
+        }
+        for (at, net) in [(0, "192.168.7."), (0, "fd07::"), (3, "192.168.9."), (3, "fd09::")] {
+            let [a, b] = [1, 2].map(|number| format!("{net}{number}"));
+            assert!(pings(&guests[at], &b), "{b}");
+            transfer(&guests[at], (&guests[at + 1], &b), 1 << 20);
+            transfer(&guests[at + 1], (&guests[at], &a), 1 << 20);
+        }
+        transfer(&guests[2], (&underlay.hosts[2], "192.168.8.3"), 1 << 20);
+        let lost = all.map(|(at, ..)| drops(&daemon, &format!("vale{at}"), "fabric", "too_long"));
+        // Without, those that send first find the MTU by losing frames.
+        let first = [lost[0], lost[2], lost[3]].map(|lost| lost > 0);
+        assert_eq!(first, [!clamps; 3], "{lost:?}");
+        assert!(!clamps || lost == [0; 5], "{lost:?}");
+    }
+}
+
 #[test]
 fn guests_are_told_the_inner_mtu_as_tunnels_come_and_go() {
     let test = "guests_are_told_the_inner_mtu_as_tunnels_come_and_go";

@@ -40,6 +40,11 @@ pub struct Vxlan {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[cfg_attr(feature = "clap", arg(long))]
     pub drop_unknown: bool,
+    /// Lower the segment sizes that TCP connections through the tunnel announce to what the inner
+    /// MTU takes (MSS clamping): for stations with a larger MTU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub clamp_mss: bool,
     /// With EVPN: questions for the IP addresses of other hosts' stations (ARP, ND) go to all
     /// hosts, and are not answered here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -333,6 +333,7 @@ fn write(bytes: &mut [u8], tunnel: &Tunnel, batch: &Batch<'_>, i: FrameIdx) {
     let (header, frame) = bytes.split_at_mut(VXLAN_HEADER);
     header.copy_from_slice(&tunnel.header);
     batch.copy_frame(i, Bytes::of(frame));
+    tunnel.clamp(frame);
 }
 
 fn count_sent(counters: &EgressCounters, peers: &Peers, train: &Train, trains: &Trains) {

@@ -172,6 +172,7 @@ fn judge(
     if !frame::leave_tunnel(frame, arrived.ecn) {
         return Err((DropReason::Congestion, len));
     }
+    tunnel.clamp(frame);
     Ok(frame.len())
 }
 

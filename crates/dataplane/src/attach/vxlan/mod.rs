@@ -89,6 +89,9 @@ pub struct VxlanConfig {
     /// Questions for IP addresses of other hosts' stations are answered here (ARP, ND).
     #[serde(default)]
     pub suppress: bool,
+    /// TCP's segment sizes are lowered to what fits the paths to the peers.
+    #[serde(default)]
+    pub clamp_mss: bool,
     /// The network namespace of the sockets, kept for the supervisor.
     #[serde(default)]
     pub netns: Option<String>,
@@ -145,11 +148,12 @@ struct Tunnel {
     port: u16,
     drop_unknown: bool,
     suppress: bool,
+    clamp_mss: bool,
     /// Largest IP packet that fits the paths to the peers; 0 if that is not known.
     ///
     /// # Protocol: `Tunnel.mtu`
     /// - Writer: control thread
-    /// - Reader: holder of the sending lock
+    /// - Reader: holder of the sending lock; home worker
     /// - Ordering: relaxed
     /// - Without it: a sender is told an earlier size
     mtu: AtomicU16,
@@ -279,6 +283,7 @@ pub(crate) fn attach(
         port: config.port,
         drop_unknown: config.drop_unknown,
         suppress: config.suppress && config.flooded.is_some(),
+        clamp_mss: config.clamp_mss,
         mtu: AtomicU16::new(config.mtu.unwrap_or(0)),
     });
     let source = VxlanSource::new(Arc::clone(&tunnel), receiver, ingress);
@@ -310,6 +315,15 @@ impl Tunnel {
     /// Largest IP packet that fits the paths to the peers, if known.
     fn mtu(&self) -> Option<u16> {
         Some(self.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu > 0)
+    }
+
+    /// Lowers the segment size in a TCP SYN, if that is asked for.
+    fn clamp(&self, frame: &mut [u8]) {
+        if self.clamp_mss
+            && let Some(mtu) = self.mtu()
+        {
+            frame::clamp_mss(frame, mtu);
+        }
     }
 
     /// Continues the floods for a while. Called by the home worker.

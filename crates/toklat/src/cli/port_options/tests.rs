@@ -181,6 +181,7 @@ fn options_become_the_kind() {
             peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
             evpn: false,
             drop_unknown: false,
+            clamp_mss: false,
             no_suppress: false,
             import_rt: Vec::new(),
             export_rt: Vec::new(),

@@ -21,7 +21,11 @@ impl Open for Vxlan {
     fn is(&self, attachment: &Attachment) -> bool {
         let Attachment::Vxlan(tunnel) = attachment else { return false };
         let Self { vni, local, peers, port, netns, evpn, .. } = self;
-        if *evpn != tunnel.flooded.is_some() || (vni, port) != (&tunnel.vni, &tunnel.port) {
+        let ways = (self.drop_unknown, self.clamp_mss, !self.no_suppress);
+        if *evpn != tunnel.flooded.is_some()
+            || (vni, port) != (&tunnel.vni, &tunnel.port)
+            || ways != (tunnel.drop_unknown, tunnel.clamp_mss, tunnel.suppress)
+        {
             return false;
         }
         // What is left out is as `[evpn]` says, and that is as it was.

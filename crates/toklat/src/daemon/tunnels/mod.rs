@@ -125,6 +125,7 @@ impl Tunnels {
             flooded: evpn.map(|_| Vec::new()),
             drop_unknown: kind.drop_unknown,
             suppress: !kind.no_suppress,
+            clamp_mss: kind.clamp_mss,
             netns,
             mtu: None,
         })
