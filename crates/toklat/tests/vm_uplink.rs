@@ -9,6 +9,7 @@ use self::daemon::guests::{Guest, PATIENCE, can_run};
 use self::daemon::namespace::Namespace;
 use self::daemon::passt::{SERVER, lease, serve, world};
 use self::daemon::stack::{body, head};
+use self::daemon::underlay::Underlay;
 use self::daemon::{Daemon, kill_process, skip, wait};
 
 mod daemon;
@@ -172,6 +173,37 @@ fn a_machine_brings_its_way_out_along() {
     daemon.wait_for("all ports to be gone", |daemon| {
         daemon.json(&["port", "show"]).as_array().is_some_and(Vec::is_empty)
     });
+}
+
+/// Objective: DHCP tells guests an MTU that fits the switch's tunnels, or the one given.
+///
+/// Steps: a switch has a tunnel over an underlay of 1500 bytes; a guest asks for the option; an
+/// uplink with a given MTU takes the place of the first, and another guest asks.
+#[test]
+fn guests_are_told_by_dhcp_what_fits_the_tunnels() {
+    let test = "guests_are_told_by_dhcp_what_fits_the_tunnels";
+    let Some((world, daemon)) = set_up(test) else { return };
+    let underlay = match Underlay::new(1) {
+        Ok(underlay) => underlay,
+        Err(why) => return skip(test, why),
+    };
+    let netns = underlay.hosts[0].id().to_string();
+    let tunnel = ["--vxlan", "7", "--local", "10.99.0.1", "--peer", "10.99.0.2"];
+    let tunnel = [&["port", "add", "vale0:fabric"], &tunnel[..], &["--netns", &netns]].concat();
+    daemon.done(&tunnel);
+    let script = "printf '#!/bin/sh\\n[ $1 = bound ] || exit 0\\n\
+         echo toklat-guest: mtu $mtu.\\n' >/tmp/mtu; chmod +x /tmp/mtu";
+    let ask = format!(
+        "{script}; until udhcpc -i eth0 -O mtu -n -q -t 20 -T 1 -s /tmp/mtu; do sleep 0.2; done"
+    );
+    for (number, args, said) in [(1, &[][..], "mtu 1450."), (2, &["--mtu", "1300"], "mtu 1300.")] {
+        let mut out = uplink(&daemon, &world, &[&["vale0"], args].concat());
+        let mut guest = Guest::boot(&daemon, &format!("g{number}"), number, &[], &ask);
+        guest.says(said);
+        drop(guest);
+        out.kill().unwrap();
+        out.wait().unwrap();
+    }
 }
 
 /// Objective: an uplink that is killed leaves no passt behind.

@@ -5,6 +5,7 @@
 //! address (DHCP, IPv6 by router advertisements). passt serves one guest and answers for every
 //! address. So it gets only the frames that are for the gateway ([`whom`]).
 
+mod mtu;
 mod passt;
 mod whom;
 
@@ -20,6 +21,7 @@ use netring::{Interest, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use self::mtu::Mtu;
 use self::passt::Passt;
 use self::whom::Verdict;
 use super::session::{OpenArgs, now, stop_on_signals};
@@ -65,6 +67,10 @@ pub struct UplinkArgs {
     /// Let guests connect to services of this host, loopback included, at the gateway's address
     #[arg(long)]
     host: bool,
+    /// The MTU that guests are told (DHCP, router advertisements) [default: 1500, or what fits the
+    /// switch's tunnels and the uplink's port, if that is less]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..=65520))]
+    mtu: Option<u16>,
     /// Maximum number of guests at a time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=200))]
     guests: u8,
@@ -157,7 +163,7 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
     let name = format!("{}:{PORT}", args.switch);
     let port = args.open.port(&name, global)?;
     let us = Mac::of_name(&name);
-    let mut uplink = Uplink::new(args, us, port);
+    let mut uplink = Uplink::new(args, us, port, Mtu::new(global, args));
     let gateway = args.subnet.host(1);
     eprintln!(
         "toklat: guests of {} get addresses from {} on, by {gateway}",
@@ -197,6 +203,7 @@ struct Uplink<'a> {
     /// A passt has frames for which the port had no room.
     blocked: bool,
     servers: Vec<IpAddr>,
+    mtu: Mtu<'a>,
     buffer: Vec<u8>,
 }
 
@@ -210,7 +217,7 @@ struct Guest {
 }
 
 impl<'a> Uplink<'a> {
-    fn new(args: &'a UplinkArgs, us: Mac, port: Port) -> Self {
+    fn new(args: &'a UplinkArgs, us: Mac, port: Port, mtu: Mtu<'a>) -> Self {
         let (guests, totals, servers) = (HashMap::new(), Totals::default(), name_servers(args));
         if servers.is_empty() && !args.host {
             eprintln!(
@@ -228,6 +235,7 @@ impl<'a> Uplink<'a> {
             next_start,
             blocked: false,
             servers,
+            mtu,
             buffer,
         }
     }
@@ -314,7 +322,8 @@ impl<'a> Uplink<'a> {
         let Some(number) = (0..self.args.guests).find(|number| !taken.contains(number)) else {
             return;
         };
-        let arguments = arguments(self.args, &self.servers, self.us, number);
+        let mtu = self.mtu.at(at);
+        let arguments = arguments(self.args, &self.servers, (self.us, mtu), number);
         let passt = match Passt::start(&self.args.passt, &arguments) {
             Ok(passt) => passt,
             Err(error) => {
@@ -420,9 +429,14 @@ fn name_servers(args: &UplinkArgs) -> Vec<IpAddr> {
 }
 
 /// The arguments of passt for guest `number`.
-fn arguments(args: &UplinkArgs, servers: &[IpAddr], us: Mac, number: u8) -> Vec<OsString> {
+fn arguments(
+    args: &UplinkArgs,
+    servers: &[IpAddr],
+    (us, mtu): (Mac, u16),
+    number: u8,
+) -> Vec<OsString> {
     let address = args.subnet.host(FIRST + number);
-    let mut words = vec!["--mtu".to_owned(), "1500".into(), "--mac-addr".into(), us.to_string()];
+    let mut words = vec!["--mtu".to_owned(), mtu.to_string(), "--mac-addr".into(), us.to_string()];
     words.extend(["--address".into(), address.to_string(), "--netmask".into(), "24".into()]);
     words.extend(["--gateway".into(), args.subnet.host(1).to_string()]);
     // DHCPv6 would give every guest the same address. With advertisements each guest makes its own.
