@@ -3,7 +3,9 @@
 mod daemon;
 
 use daemon::namespace::Namespace;
-use daemon::routers::{Linux, Router, THEIRS, gobgpd, linux_sends_to, reflector};
+use daemon::routers::{
+    Linux, NEIGHBOR, Router, THEIRS, evpn_lines, gobgpd, linux_sends_to, reflector, tap_lines,
+};
 use daemon::underlay::{Underlay, ip, pings};
 use daemon::{Daemon, wait_until};
 use serde_json::{Value, json};
@@ -71,26 +73,8 @@ impl Fabric {
 
 /// The topology of host `number`, counted from 1, with one guest.
 fn topology_of(number: usize, program: &str, underlay: &Underlay, guest: &Namespace) -> String {
-    let host = underlay.hosts[number - 1].id();
-    format!(
-        r#"
-        [evpn]
-        as = 65000
-        router_id = "10.99.0.{number}"
-        vtep = "10.99.0.{number}"
-        program = "{program}"
-        netns = "{host}"
-        [[evpn.neighbor]]
-        address = "10.99.0.2"
-
-        [switch.vale0.port.guest]
-        mtu = 1400
-        kind = {{ tap = {{ ifname = "tap-vale0", netns = "{}" }} }}
-        [switch.vale0.port.fabric]
-        kind = {{ vxlan = {{ vni = 100, evpn = true }} }}
-        "#,
-        guest.id()
-    )
+    let host = &underlay.hosts[number - 1];
+    format!("{}\n{}", evpn_lines(number, program, host, NEIGHBOR), tap_lines(guest))
 }
 
 fn fabric(test: &str) -> Option<Fabric> {

@@ -1,4 +1,5 @@
-//! QEMU's monitor in JSON (QMP), with the commands needed to replug a card that lost its port.
+//! QEMU's monitor in JSON (QMP), with the commands needed to replug a card that lost its port, and
+//! to migrate a machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,12 +14,17 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Time limit for a guest to release a device.
 const UNPLUG: Duration = Duration::from_secs(20);
 
+/// Time limit for a migration.
+const MIGRATION: Duration = Duration::from_secs(120);
+
 /// A monitor.
 #[derive(Debug)]
 pub struct Qmp {
     socket: BufReader<UnixStream>,
     /// Devices that are gone.
     deleted: Vec<String>,
+    /// When the machine last began to run, since the epoch.
+    resumed: Option<Duration>,
 }
 
 impl Qmp {
@@ -30,7 +36,7 @@ impl Qmp {
         let socket = UnixStream::connect(path)
             .with_context(|| format!("QEMU has no monitor at {}", path.display()))?;
         socket.set_read_timeout(Some(ANSWER))?;
-        let mut qmp = Self { socket: BufReader::new(socket), deleted: Vec::new() };
+        let mut qmp = Self { socket: BufReader::new(socket), deleted: Vec::new(), resumed: None };
         let greeting =
             qmp.line().context("This is not a QMP monitor, or another client uses it")?;
         if greeting.get("QMP").is_none() {
@@ -50,6 +56,11 @@ impl Qmp {
             && let Some(device) = value["data"]["device"].as_str()
         {
             self.deleted.push(device.to_owned());
+        }
+        if value["event"] == "RESUME" {
+            let part = |name: &str| value["timestamp"][name].as_u64().unwrap_or(0);
+            let micros = Duration::from_micros(part("microseconds"));
+            self.resumed = Some(Duration::from_secs(part("seconds")) + micros);
         }
         Ok(value)
     }
@@ -97,6 +108,41 @@ impl Qmp {
         let Ok(bus) = self.try_execute("qom-get", &path)? else { return Ok(None) };
         let name = bus.as_str().and_then(|bus| bus.rsplit('/').next());
         Ok(name.filter(|name| !name.is_empty()).map(str::to_owned))
+    }
+
+    /// Migrates the machine to the QEMU that waits at this URI (`-incoming`), and waits until it is
+    /// there.
+    ///
+    /// # Errors
+    /// QEMU refuses, or the migration fails or takes longer than two minutes.
+    pub fn migrate(&mut self, uri: &str) -> anyhow::Result<()> {
+        self.execute("migrate", &json!({ "uri": uri }))?;
+        let started = Instant::now();
+        loop {
+            let info = self.execute("query-migrate", &json!({}))?;
+            match info["status"].as_str() {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => bail!("The migration failed: {info}"),
+                _ if started.elapsed() > MIGRATION => bail!("The migration takes long: {info}"),
+                _ => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// When the machine last began to run after this connected, since the epoch; waits for that.
+    ///
+    /// # Errors
+    /// The machine does not run.
+    pub fn resumed(&mut self) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        loop {
+            let status = self.execute("query-status", &json!({}))?;
+            match self.resumed {
+                Some(at) if status["running"] == true => return Ok(at),
+                _ if started.elapsed() > ANSWER => bail!("The machine does not run: {status}"),
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 
     /// Replugs a vfio-user device that lost its server, at the same place.
@@ -187,6 +233,33 @@ mod tests {
         let mut pieces = Pieces(Vec::new());
         say(&mut pieces, &json!({ "execute": "quit" })).unwrap();
         assert_eq!(pieces.0, [b"{\"execute\":\"quit\"}\n"]);
+    }
+
+    #[test]
+    fn a_migration_is_over_when_qemu_says_so_and_its_start_there_has_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let status = |status: &str| json!({ "return": { "status": status } });
+        let time = json!({ "seconds": 7, "microseconds": 250_000 });
+        let monitor = monitor(
+            &path,
+            vec![
+                json!({ "return": {} }),
+                json!({ "return": {} }),
+                status("active"),
+                status("completed"),
+                json!({ "event": "RESUME", "timestamp": time }),
+                json!({ "return": { "running": true } }),
+                json!({ "return": {} }),
+                status("failed"),
+            ],
+        );
+        let mut qmp = Qmp::connect(&path).unwrap();
+        qmp.migrate("unix:/there").unwrap();
+        assert_eq!(qmp.resumed().unwrap(), Duration::from_millis(7250));
+        assert!(qmp.migrate("unix:/there").unwrap_err().to_string().contains("failed"));
+        let asked = monitor.join().unwrap();
+        assert_eq!(asked[1]["arguments"]["uri"], "unix:/there");
     }
 
     #[test]

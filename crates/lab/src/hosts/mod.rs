@@ -2,7 +2,9 @@
 //! underlay.
 
 pub mod lines;
+pub mod migration;
 pub mod namespaces;
+pub mod pings;
 pub mod programs;
 pub mod routers;
 
@@ -20,6 +22,16 @@ const PREFIX: &str = "toklat-hosts-";
 const ANSWER: Duration = Duration::from_secs(60);
 /// A flag to stop that is never set.
 pub static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Waits for something, at most for 20 seconds.
+fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so() {
+        ensure!(begun.elapsed() < Duration::from_secs(20), "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
 
 /// Namespaces of one measurement; removed on drop.
 #[derive(Debug)]

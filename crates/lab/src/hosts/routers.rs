@@ -3,12 +3,11 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Net;
 use super::programs::{Missing, Running};
+use super::{Net, until};
 
 /// Where Debian has FRR's programs.
 pub const FRR: &str = "/usr/lib/frr";
@@ -116,16 +115,6 @@ fn neighbor(own: &str, client: &str) -> String {
       enabled = true
 "#
     )
-}
-
-/// Waits for something, at most for 20 seconds.
-fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
-    let begun = Instant::now();
-    while !is_so() {
-        ensure!(begun.elapsed() < Duration::from_secs(20), "no {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 /// FRR's zebra and bgpd on a host that has a [kernel tunnel](Net::kernel_tunnel) without a peer.

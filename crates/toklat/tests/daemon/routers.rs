@@ -117,6 +117,37 @@ impl Linux {
     }
 }
 
+/// The reflector at host 2, as the neighbour in a topology file.
+pub const NEIGHBOR: &str = "address = \"10.99.0.2\"";
+
+/// A topology's lines for EVPN with one neighbour on host `number`, 10.99.0.NUMBER, and a tunnel.
+pub fn evpn_lines(number: usize, program: &str, host: &Namespace, neighbor: &str) -> String {
+    format!(
+        r#"
+        [evpn]
+        as = 65000
+        router_id = "10.99.0.{number}"
+        vtep = "10.99.0.{number}"
+        program = "{program}"
+        netns = "{}"
+        [[evpn.neighbor]]
+        {neighbor}
+        [switch.vale0.port.fabric]
+        kind = {{ vxlan = {{ vni = 100, evpn = true }} }}
+        "#,
+        host.id()
+    )
+}
+
+/// A topology's lines for a guest's tap, `tap-vale0`.
+pub fn tap_lines(guest: &Namespace) -> String {
+    format!(
+        "[switch.vale0.port.guest]\nmtu = 1400\n\
+         kind = {{ tap = {{ ifname = \"tap-vale0\", netns = \"{}\" }} }}\n",
+        guest.id()
+    )
+}
+
 /// The host that Linux sends a station's frames to.
 pub fn linux_sends_to(host: &Namespace, mac: &str) -> Option<String> {
     let table = host.run(&["bridge", "fdb", "show", "dev", "vx100"]);

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use vm::Backend;
 
 use super::super::lab::{Daemon, Lab, wait_until};
 use super::tunnel::{lost_while, wait_for};
 use super::{evpn, tap, with_guest};
+use crate::hosts::migration::{Moving, Place};
+use crate::hosts::pings::{self, Pings};
 use crate::hosts::routers::{Frr, Reflector, gobgpd};
 use crate::hosts::{NEVER, Net};
 
@@ -131,9 +134,20 @@ pub fn moved(lab: &Lab) -> Result<f64> {
 
 /// The same between Linux hosts with FRR.
 pub fn moved_between_frr(lab: &Lab) -> Result<f64> {
-    lab.once_missing("FRR", || {
+    lab.once_missing("FRR", || lost_by_move(&Linux::start(lab)?.net))
+}
+
+/// Linux hosts 1, 3 and 4 with FRR and a guest each, and a reflector, 2.
+struct Linux {
+    _frr: Vec<Frr>,
+    _reflector: Reflector,
+    net: Net,
+}
+
+impl Linux {
+    fn start(lab: &Lab) -> Result<Self> {
         let mut net = Net::new(4, 1500)?;
-        let _reflector = Reflector::start(&net, 2, &[1, 3, 4], lab.dir())?;
+        let reflector = Reflector::start(&net, 2, &[1, 3, 4], lab.dir())?;
         let mut frr = Vec::new();
         for n in [1, 3, 4] {
             net.kernel_tunnel(n, None, 1400)?;
@@ -148,6 +162,54 @@ pub fn moved_between_frr(lab: &Lab) -> Result<f64> {
             table.lines().filter(|line| line.starts_with("00:00") && line.contains(" dst ")).count()
                 == 2
         })?;
-        lost_by_move(&net)
+        Ok(Self { _frr: frr, _reflector: reflector, net })
+    }
+}
+
+/// The address of the guest that migrates.
+const GUEST: &str = "192.168.7.9";
+
+/// Guest 1 pings a virtual machine that migrates: pings that are lost once it runs at the other
+/// place.
+fn lost_by_migration(lab: &Lab, net: &Net, places: &[Place; 2]) -> Result<f64> {
+    let dir = tempfile::Builder::new().prefix("moving").tempdir_in(lab.dir())?;
+    let (address, commands) = (format!("{GUEST}/24"), "while :; do sleep 1; done");
+    let mut guest = Moving::boot(dir.path(), places, (&address, commands), &NEVER)?;
+    net.reach("g1", GUEST, &NEVER)?;
+    let pings = Pings::start(&mut net.command("g1", &format!("{} {GUEST}", pings::WORDS)))?;
+    std::thread::sleep(Duration::from_millis(500));
+    let at = guest.go()?;
+    net.reach("g1", GUEST, &NEVER)?;
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(f64::from(pings.end()?.lost_from(at)?))
+}
+
+/// Pings at 10 ms that are lost once a guest runs that has migrated between two hosts.
+pub fn guest_moved(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let pinging = Pinging::start(lab, &[1, 3, 4])?;
+        let place = |daemon: &Daemon| -> Result<Place> {
+            let socket = daemon.dir().join("vm.sock");
+            let kind = serde_json::json!({ "vhost_user": { "path": socket, "client": false } });
+            daemon.add_port("vm", &kind)?;
+            Ok(Place { backend: Backend::VhostUser(socket), prefix: Vec::new() })
+        };
+        let places = [place(&pinging.daemons[1])?, place(&pinging.daemons[2])?];
+        lost_by_migration(lab, &pinging.net, &places)
+    })
+}
+
+/// The same between Linux hosts with FRR, the guest at a tap of their bridges.
+pub fn guest_moved_between_frr(lab: &Lab) -> Result<f64> {
+    lab.once_missing("FRR", || {
+        let linux = Linux::start(lab)?;
+        let place = |host: &str| -> Result<Place> {
+            linux.net.ip(host, "tuntap add vm0 mode tap vnet_hdr")?;
+            linux.net.ip(host, "link set vm0 mtu 1400 master br100 up")?;
+            let backend = Backend::Tap { ifname: "vm0".into(), vhost: false };
+            let prefix = ["ip", "netns", "exec", &linux.net.name(host)].map(Into::into).into();
+            Ok(Place { backend, prefix })
+        };
+        lost_by_migration(lab, &linux.net, &[place("h3")?, place("h4")?])
     })
 }

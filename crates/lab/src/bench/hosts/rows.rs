@@ -20,6 +20,8 @@ const MANY_OUT: &str =
 const MOVES: &str = "1,000 simulated hosts with 100 stations each, of which 1,000 move each second; the supervisor's part of a core; a move that is lost fails the row (with --quick 10 each, 3 s)";
 const MOVE: &str = "three hosts; pings at 10 ms to a station whose interface goes down at one and comes up at another: lost \
     pings, the time for both commands included";
+const MIGRATION: &str = "three hosts; pings at 10 ms to a virtual machine that QEMU migrates from one to another: lost \
+    pings of those that were sent once it ran there. Peer: at taps of bridges of the kernel's VXLAN with FRR";
 
 /// Frames of one length through a tunnel.
 const fn cost<const LEN: usize, const TRAINS: bool>(id: &'static str, bar: &'static str) -> Row {
@@ -98,6 +100,14 @@ pub const ROWS: &[Row] = &[
         MOVE,
         life::moved,
         Peer::Toklat("FRR", life::moved_between_frr),
+    ),
+    less(
+        "hosts.move.guest",
+        "pings",
+        "ratio >= 1",
+        MIGRATION,
+        life::guest_moved,
+        Peer::Toklat("FRR", life::guest_moved_between_frr),
     ),
     less(
         "hosts.kill.gobgpd",
