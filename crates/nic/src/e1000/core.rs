@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::Mac;
-use shmem::{GuestMemory, Shared};
+use shmem::guard::Watch;
+use shmem::{GuestMemory, Shared, SharedSlice};
 
+use super::copy::Copied;
 use super::eeprom::Eeprom;
-use super::receive::Filling;
+use super::filter::Filter;
 use super::registers::Registers;
-use super::remote::Copied;
+use super::ring::Descriptor;
 use super::table::{self, cause};
 use super::{Chip, phy};
-use crate::csb::{Announced, Direction};
+use crate::csb::{Announced, Direction, Host};
 use crate::model::ring::of_queue;
 
 /// The parts of a device.
@@ -56,6 +58,26 @@ pub(super) struct Core {
     pub rings: [AtomicU32; 2],
     /// Keeps the guest's memory in step, if the device's memory is a copy.
     pub copied: Option<Copied>,
+}
+
+/// The state of filling a receive ring.
+#[derive(Debug, Default)]
+pub(super) struct Filling {
+    pub queue: usize,
+    pub ring: Option<SharedSlice<Descriptor>>,
+    /// True if the ring was moved since it was last looked up.
+    pub moved: bool,
+    /// The number of its descriptors.
+    pub size: u32,
+    pub head: u32,
+    /// The second words of descriptors that are filled and not published.
+    pub filled: Vec<u64>,
+    pub filter: Filter,
+    /// The value of `Core.filters` for which the copied filters hold.
+    pub filters: Option<u32>,
+    /// Its part of the shared status block.
+    pub host: Host,
+    pub watch: Watch,
 }
 
 impl Core {

@@ -15,6 +15,7 @@
 //! the thread that asks raises them.
 
 mod block;
+mod copy;
 mod core;
 mod device;
 mod eeprom;
@@ -36,10 +37,10 @@ use std::sync::{Arc, Mutex};
 use port::Egress;
 use shmem::Shared;
 
-use self::core::Core;
+use self::copy::Copied;
+use self::core::{Core, Filling};
 use self::device::E1000Device;
-use self::receive::{Filling, Receive};
-use self::remote::Copied;
+use self::receive::Receive;
 use self::transmit::Transmit;
 use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};

@@ -11,13 +11,12 @@
 //! `sent`, the place in state memory, and the head belonged to a predecessor. They are fetched.
 //! Those that are not done are given back unsent, or as damaged.
 
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use port::Nanos;
 
+use super::copy::{Inner, Words};
 use super::core::Core;
 use super::registers::{Fault, NOT_SENT};
 use super::ring::{DESCRIPTOR, rx, tx};
@@ -33,55 +32,6 @@ const RECEIVED: u32 = 128;
 /// Length of the longest buffer that can hold a frame.
 const LONGEST: u32 = 0x1_0100;
 
-/// Words of a descriptor.
-type Words = [u64; 2];
-
-/// How far each ring is fetched into the copy, and pushed out of it.
-#[derive(Debug, Default)]
-pub(super) struct Copied {
-    /// For each direction and queue: descriptors before it are in the copy, and the model may read
-    /// them.
-    ///
-    /// # Protocol: e1000: `Copied.shown`, a tail; PCnet: OWN bits in the copy
-    /// - Writer: home worker, after the data that they show was laid into the copy
-    /// - Reader: holder of a receive queue's lock; worker
-    /// - Ordering: store release / load acquire
-    /// - Partner: descriptors and buffers in the copy
-    /// - Without it: a frame is sent before its bytes are there
-    /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
-    shown: [[AtomicU32; 2]; 2],
-    /// For each direction and queue: descriptors before it were handed to the DMA proxy. Those
-    /// before the place in state memory have left.
-    pushed: [[AtomicU32; 2]; 2],
-    /// For each direction and queue: counts moves of the ring.
-    moved: [[AtomicU32; 2]; 2],
-    /// True if all rings were reset.
-    reset: AtomicBool,
-    /// State of the home worker.
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// The values of `moved` for which the copied rings hold.
-    moved: [[u32; 2]; 2],
-    /// For each direction and queue: the next of the predecessor's descriptors.
-    lost: [[Option<u32>; 2]; 2],
-    /// For each direction and queue: those of the predecessor's descriptors that must be given
-    /// back, with their addresses.
-    mended: [[VecDeque<(u64, Words)>; 2]; 2],
-    /// For each receive queue and descriptor: the descriptor as its driver wrote it.
-    offered: [Vec<Words>; 2],
-}
-
-impl Inner {
-    /// True if some of the predecessor's descriptors are not given back yet.
-    fn has_lost(&self, way: Direction, queue: usize) -> bool {
-        let mended = &self.mended[way as usize][queue];
-        self.lost[way as usize][queue].is_some() || !mended.is_empty()
-    }
-}
-
 /// A ring that lies in memory.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
@@ -96,31 +46,6 @@ impl Ring {
 
     fn place(self, at: u32) -> Place {
         Place { at, len: self.size }
-    }
-}
-
-impl Copied {
-    #[inline]
-    pub fn shown(&self, way: Direction, queue: usize) -> u32 {
-        of_queue(&self.shown[way as usize], queue).load(Acquire)
-    }
-
-    fn pushed(&self, way: Direction, queue: usize) -> &AtomicU32 {
-        of_queue(&self.pushed[way as usize], queue)
-    }
-
-    fn show(&self, way: Direction, queue: usize, to: u32) {
-        of_queue(&self.shown[way as usize], queue).store(to, Release);
-    }
-
-    /// Marks everything from a ring's head on as not fetched.
-    fn restart(&self, way: Direction, queue: usize, head: u32) {
-        self.show(way, queue, head);
-        of_queue(&self.moved[way as usize], queue).fetch_add(1, Relaxed);
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

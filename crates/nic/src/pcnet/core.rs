@@ -4,15 +4,16 @@
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use shmem::guard::Watch;
 use shmem::{Bytes, GuestMemory, Shared};
 
-use super::receive::Filling;
+use super::copy::Copied;
+use super::filter::Filter;
 use super::registers::{Fault, board, csr, extended, features, mode, status};
-use super::remote::Copied;
-use super::ring::{InitBlock, Style};
+use super::ring::{InitBlock, Ring, Style};
 use super::table::{Chip, Class};
 use super::{Registers, mii};
-use crate::csb::{self, Announced};
+use crate::csb::{self, Announced, Host};
 use crate::device::Combining;
 
 /// Lowest bit of [`Registers::told`].
@@ -43,6 +44,22 @@ pub(super) struct Core {
     pub copied: Option<Copied>,
     /// The receiver. Code that stops it, or changes what it keeps copies of, takes the lock.
     filling: Mutex<Filling>,
+}
+
+/// What the receiver's lock protects.
+#[derive(Debug, Default)]
+pub(super) struct Filling {
+    /// The value of the registers' `config` for which the rest holds.
+    pub config: Option<u32>,
+    pub ring: Option<Ring>,
+    pub filter: Filter,
+    pub looped: bool,
+    pub watch: Watch,
+    /// Its part of the shared status block.
+    pub host: Host,
+    pub epoch: u32,
+    /// True once it has handled what a predecessor was about to give back.
+    pub begun: bool,
 }
 
 impl Core {

@@ -25,6 +25,7 @@
 //! The model lacks look-ahead packet processing (LAPPEN is a latch), collisions, retries, the
 //! EEPROM and boundary-scan interfaces, Magic Packet, and interrupts by the PHY (CSR7 is a latch).
 
+mod copy;
 mod core;
 mod device;
 mod filter;

@@ -12,14 +12,13 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
     Software,
 };
-use shmem::guard::Watch;
 use shmem::{Bytes, GuestMemory, Shared};
 
-use super::core::Core;
+use super::core::{Core, Filling};
 use super::filter::Filter;
 use super::registers::{Fault, board, csr, features, status};
 use super::ring::{Descriptor, Ring, bits};
-use crate::csb::{Direction, Host};
+use crate::csb::Direction;
 use crate::walk;
 
 /// Bytes of the shortest frame on a wire, without its check sequence.
@@ -34,22 +33,6 @@ const LONGEST: usize = 4095;
 const PADDED_BELOW: usize = 46;
 /// Addresses and length of an 802.3 frame.
 const HEADER: usize = 14;
-
-/// What the receiver's lock protects.
-#[derive(Debug, Default)]
-pub(super) struct Filling {
-    /// The value of the registers' `config` for which the rest holds.
-    config: Option<u32>,
-    ring: Option<Ring>,
-    filter: Filter,
-    looped: bool,
-    watch: Watch,
-    /// Its part of the shared status block.
-    host: Host,
-    epoch: u32,
-    /// True once it has handled what a predecessor was about to give back.
-    begun: bool,
-}
 
 /// Where a frame's bytes come from.
 trait Payload: Copy {

@@ -11,12 +11,11 @@
 //! read of the ring. Receive descriptors come back without a notification. So their ring is read
 //! again some time after frames were pushed, as long as it is not full.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use port::Nanos;
 
+use super::copy::{Half, Inner};
 use super::core::Core;
 use super::registers::{Fault, NOT_SENT, board, csr, extended, features, status};
 use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
@@ -32,50 +31,6 @@ const MAX_BACKOFF: [u32; 2] = [8, 3];
 /// Longest buffer.
 const LONGEST: u32 = 4096;
 const WAYS: [Direction; 2] = [Direction::Send, Direction::Receive];
-
-/// How far each ring is fetched into the copy, and pushed out of it.
-#[derive(Debug, Default)]
-pub(super) struct Copied {
-    /// The driver has announced frames.
-    demanded: AtomicBool,
-    /// State of the home worker.
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    epoch: Option<u32>,
-    /// For each direction.
-    halves: [Half; 2],
-}
-
-#[derive(Debug, Default)]
-struct Half {
-    ring: Option<Ring>,
-    /// Descriptors before it were handed to the DMA proxy. Those before the place in state memory
-    /// have left.
-    pushed: u32,
-    /// The number of shown descriptors after it.
-    count: u32,
-    /// The next descriptor that a predecessor had given back and may not have pushed.
-    lost: Option<u32>,
-    /// The predecessor's descriptors to give back, with their addresses.
-    mended: VecDeque<(u64, Vec<u8>)>,
-    /// True while descriptors are fetched, and are to be fetched again. The next fields say when to
-    /// fetch otherwise (0: at once), and how often there were none.
-    asking: bool,
-    again: bool,
-    look_at: Nanos,
-    misses: u32,
-    /// Bytes of a received frame before the descriptor that is pushed next.
-    before: u32,
-}
-
-impl Copied {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Core {
     fn ring_of(&self, way: Direction) -> Option<Ring> {

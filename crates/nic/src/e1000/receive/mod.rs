@@ -15,16 +15,13 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
     Software,
 };
-use shmem::guard::Watch;
-use shmem::{Shared, SharedSlice};
+use shmem::Shared;
 
 use self::spread::Private;
-use super::core::Core;
-use super::filter::{Class, Filter, class};
+use super::core::{Core, Filling};
+use super::filter::{Class, class};
 use super::registers::Fault;
-use super::ring::Descriptor;
 use super::table::{self, cause};
-use crate::csb::Host;
 use crate::model::ring::of_queue;
 
 /// Frames were received, and no interrupt cause is set for them yet.
@@ -38,26 +35,6 @@ pub(super) struct Receive {
     core: Arc<Core>,
     queue: usize,
     counters: Shared<EgressCounters>,
-}
-
-/// The state of filling a receive ring.
-#[derive(Debug, Default)]
-pub(super) struct Filling {
-    queue: usize,
-    ring: Option<SharedSlice<Descriptor>>,
-    /// True if the ring was moved since it was last looked up.
-    moved: bool,
-    /// The number of its descriptors.
-    size: u32,
-    head: u32,
-    /// The second words of descriptors that are filled and not published.
-    filled: Vec<u64>,
-    pub filter: Filter,
-    /// The value of `Core.filters` for which the copied filters hold.
-    filters: Option<u32>,
-    /// Its part of the shared status block.
-    host: Host,
-    watch: Watch,
 }
 
 /// Counts for a list of frames.
