@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(reply.message().len() <= reply.message.len());
     }
     let fds = memory().into_iter().map(Descriptor::ours).collect();
-    if let Err(refusal) = toklat::daemon::attach::parse_request(bytes, fds) {
+    if let Err(refusal) = toklat::daemon::attach::request::parse_request(bytes, fds) {
         assert!(!refusal.reason.is_empty() && !refusal.remedy.is_empty());
     }
     let Ok((request, _)) = Request::read_from_prefix(bytes) else { return };

@@ -1,7 +1,10 @@
 //! What clients of the attach socket can open: ports, monitors, pipes, and the switches that they
 //! name.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
@@ -11,10 +14,12 @@ use netmap::broker::interface_of;
 use netring::Monitor;
 use tokio::sync::OwnedMutexGuard;
 
-use super::attach::{How, Lent};
-use super::netmap::port_spec;
-use super::netmap_card::wire_spec;
-use super::pipes::{End, Opened, PipeLayout, PipeName};
+use super::attach::request::{How, Lent};
+use super::hangups::Gone;
+use super::netmap::card::wire_spec;
+use super::netmap::{hung_up, port_spec};
+use super::pipes::Opened;
+use super::pipes::end::{End, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};
 use super::switch::{Access, Attach, Switch};
@@ -42,6 +47,37 @@ pub struct OpenedPort {
 }
 
 impl Supervisor {
+    /// Handles hang-ups forever.
+    ///
+    /// # Errors
+    /// The kernel's error while waiting.
+    pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
+        loop {
+            let mut clients = BTreeMap::<String, Vec<_>>::new();
+            for (watch, gone) in self.environment.hangups.next().await? {
+                let this = Arc::clone(&self);
+                match gone {
+                    Gone::Pipe { name, end } => {
+                        self.pipes.closed(&self.environment.hangups, &name, end, watch);
+                    }
+                    Gone::Netmap { cookie } => {
+                        tokio::spawn(async move { hung_up(&this, cookie, watch).await });
+                    }
+                    Gone::Client { switch, port } => {
+                        clients.entry(switch).or_default().push((port, watch));
+                    }
+                    Gone::DataProcess { switch } => {
+                        tokio::spawn(async move { this.data_process_gone(&switch, watch).await });
+                    }
+                }
+            }
+            for (switch, gone) in clients {
+                let this = Arc::clone(&self);
+                tokio::spawn(async move { this.clients_gone(&switch, &gone).await });
+            }
+        }
+    }
+
     /// Charges a client. A client at its limit may have closed something just now, so it waits a
     /// moment.
     async fn charge(&self, client: Client, item: Item) -> Result<Charge, ApiError> {

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::pipes::End;
+use super::pipes::end::End;
 use super::{descriptors, locked};
 
 /// The number of a watched descriptor; never reused.

@@ -31,7 +31,6 @@ mod metrics;
 mod mistake;
 mod namespace;
 mod netmap;
-mod netmap_card;
 pub(crate) mod open;
 mod openapi;
 mod options;

@@ -5,8 +5,7 @@
 //! only.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use ::netmap::broker::interface_of;
@@ -15,10 +14,10 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
 use super::evpn::Speaking;
 use super::front_ends::Arrival;
-use super::hangups::{Gone, WatchId};
+use super::hangups::WatchId;
 use super::interfaces::watched::Returned;
 use super::mistake;
-use super::netmap::{self, Netmap};
+use super::netmap::opened::Netmap;
 use super::open::Written;
 use super::pipes::Pipes;
 use super::sflow;
@@ -45,10 +44,14 @@ pub struct Supervisor {
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
     pub(super) pipes: Pipes,
-    pub(super) netmap: Netmap,
+    pub(super) netmap: Netmap<Ports>,
     pub(super) evpn: Speaking,
     stop: watch::Sender<Option<Stop>>,
 }
+
+/// The daemon's switches, as an interface for the broker.
+#[derive(Debug)]
+pub(super) struct Ports(pub Weak<Supervisor>);
 
 impl Supervisor {
     /// A supervisor without switches.
@@ -185,37 +188,6 @@ impl Supervisor {
         self.pipes.list()
     }
 
-    /// Handles hang-ups forever.
-    ///
-    /// # Errors
-    /// The kernel's error while waiting.
-    pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
-        loop {
-            let mut clients = BTreeMap::<String, Vec<_>>::new();
-            for (watch, gone) in self.environment.hangups.next().await? {
-                let this = Arc::clone(&self);
-                match gone {
-                    Gone::Pipe { name, end } => {
-                        self.pipes.closed(&self.environment.hangups, &name, end, watch);
-                    }
-                    Gone::Netmap { cookie } => {
-                        tokio::spawn(async move { netmap::hung_up(&this, cookie, watch).await });
-                    }
-                    Gone::Client { switch, port } => {
-                        clients.entry(switch).or_default().push((port, watch));
-                    }
-                    Gone::DataProcess { switch } => {
-                        tokio::spawn(async move { this.data_process_gone(&switch, watch).await });
-                    }
-                }
-            }
-            for (switch, gone) in clients {
-                let this = Arc::clone(&self);
-                tokio::spawn(async move { this.clients_gone(&switch, &gone).await });
-            }
-        }
-    }
-
     /// Kills data processes with stuck workers, forever, and reports to systemd that the daemon
     /// lives (`WatchdogSec=`).
     pub async fn look_after_workers(self: Arc<Self>, lives: impl Fn()) {
@@ -273,7 +245,7 @@ impl Supervisor {
         }
     }
 
-    async fn clients_gone(&self, switch: &str, gone: &[(String, WatchId)]) {
+    pub(super) async fn clients_gone(&self, switch: &str, gone: &[(String, WatchId)]) {
         let Some(handle) = self.handle(switch) else { return };
         let mut switch = handle.lock().await;
         for (port, _) in gone {
@@ -300,7 +272,7 @@ impl Supervisor {
         locked(&self.switches).remove(&switch.name);
     }
 
-    async fn data_process_gone(&self, name: &str, watch: WatchId) {
+    pub(super) async fn data_process_gone(&self, name: &str, watch: WatchId) {
         let Some(handle) = self.handle(name) else { return };
         if handle.lock().await.ended(watch) {
             restart(handle).await;

@@ -1,33 +1,21 @@
-//! The attach socket: how ring clients open ports and pipes. Clients are treated as hostile.
-//!
-//! Each connection has its own task and a time limit for each step, so a silent or slow client
-//! delays no other. Connections are limited in total and per user.
+//! Requests at the attach socket: what a client may ask, and how it is checked.
 
-use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::time::Duration;
 
 use dataplane::config::RingAttach;
 use frame::OffloadSet;
-use jail::strangers::{Descriptor, closer};
+use jail::strangers::Descriptor;
 use netring::Monitor;
-use netring::attach::{Reply, Request, VERSION, flags, op};
+use netring::attach::{Request, VERSION, flags, op};
 use netring::layout::{Geometry, RingSpec, carried};
 use rustix::io::Errno;
 use shmem::Memfd;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
-
-use super::netmap;
-use super::pipes::{End, EndRings, PipeLayout, PipeName};
-use super::quota::Item;
-use super::seqpacket::{Listener, Message, Seqpacket};
-use super::supervisor::Supervisor;
-use crate::api::{ApiError, Client, ErrorCode};
 use topology::{PORT_NAME, SWITCH_NAME, check_name};
+use zerocopy::FromBytes;
 
-/// Time limit for a client to send its request, and to take the reply.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::api::{ApiError, ErrorCode};
+use crate::daemon::pipes::end::{End, EndRings, PipeLayout, PipeName};
+
 /// Bytes of a pipe's id.
 const PIPE_ID: usize = 15;
 
@@ -95,7 +83,7 @@ pub struct Lent {
     pub len: usize,
 }
 
-fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
+pub(super) fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, remedy)
 }
 
@@ -254,142 +242,9 @@ fn check_pipe(request: &Request, memory: &Lent) -> Result<PipeLayout, ApiError> 
     Ok(PipeLayout { geometry, rings, buf_usable, offloads: both })
 }
 
-/// Serves clients until the task is dropped.
-pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
-    loop {
-        let socket = match listener.accept().await {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::error!(%error, "cannot accept attach connections");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        // A user whose earlier descriptors are still being closed is not served.
-        if let Err(refused) = closer().admits(socket.uid()) {
-            tracing::debug!(%refused, "attach connection");
-            continue;
-        }
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-        let client = Client { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
-        let charge = match supervisor.environment.ledger.charge(client.uid, Item::Connection) {
-            Ok(charge) => charge,
-            Err(error) => {
-                refuse_connection(socket, &error).await;
-                continue;
-            }
-        };
-        let supervisor = Arc::clone(&supervisor);
-        tokio::spawn(async move {
-            let _charge = charge;
-            if let Err(error) = converse(socket, client, &supervisor).await {
-                tracing::debug!(uid = client.uid, pid = client.pid, %error, "attach connection");
-            }
-        });
-    }
-}
-
-async fn refuse_connection(socket: Descriptor, error: &ApiError) {
-    let reply = Reply::refused(Errno::AGAIN.raw_os_error(), &error.to_string());
-    if let Ok(socket) = Seqpacket::new(socket) {
-        // The socket's buffer is empty, so this does not block. An error is ignored: the client is
-        // gone.
-        let _ = socket.send(reply.as_bytes(), &[]).await;
-        // If a request were still queued, closing would reset the connection and lose the reply.
-        socket.drain_and_hang_up();
-    }
-}
-
-/// Answers requests until the client disconnects.
-async fn converse(
-    socket: Descriptor,
-    client: Client,
-    supervisor: &Arc<Supervisor>,
-) -> io::Result<()> {
-    let socket = Seqpacket::new(socket)?;
-    loop {
-        closer().admits(client.uid).map_err(io::Error::other)?;
-        let next = socket.receive(netmap::ASK.max(size_of::<Request>()) + 1);
-        let Ok(message) = tokio::time::timeout(PATIENCE, next).await else { return Ok(()) };
-        let message = message?;
-        if message.bytes.is_empty() {
-            return Ok(());
-        }
-        let (reply, fds) = reply_to(message, client, supervisor).await;
-        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        // If the client does not take its token, the token is closed here, and the port goes.
-        let sent = socket.send(&reply, &borrowed);
-        tokio::time::timeout(PATIENCE, sent).await??;
-    }
-}
-
-/// The bytes of the reply to a message, with its descriptors.
-async fn reply_to(
-    message: Message,
-    client: Client,
-    supervisor: &Arc<Supervisor>,
-) -> (Vec<u8>, Vec<Descriptor>) {
-    if netmap::is_ours(&message.bytes) {
-        let (answer, fds) = netmap::answer(message, client, supervisor).await;
-        return (answer.as_bytes().to_vec(), fds);
-    }
-    match answer(message, client, supervisor).await {
-        Ok((reply, fds)) => (reply.as_bytes().to_vec(), fds),
-        Err(error) => {
-            let Client { uid, pid } = client;
-            tracing::info!(uid, pid, %error, "attach request refused");
-            let reply = Reply::refused(errno(error.code), &error.to_string());
-            (reply.as_bytes().to_vec(), Vec::new())
-        }
-    }
-}
-
-async fn answer(
-    message: Message,
-    client: Client,
-    supervisor: &Arc<Supervisor>,
-) -> Result<(Reply, Vec<Descriptor>), ApiError> {
-    if message.truncated {
-        return Err(bad("The request is too long or has too many descriptors", "send one request"));
-    }
-    let mut reply = Reply { version: VERSION, ..Reply::new_zeroed() };
-    match parse_request(&message.bytes, message.fds)? {
-        Ask::Open { switch, port, how, ring, memory } => {
-            reply.offloads = ring.offloads.bits().into();
-            let region = (ring, memory);
-            let opened = supervisor.open_port(client, &switch, &port, how, region).await?;
-            (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
-            Ok((reply, vec![opened.token]))
-        }
-        Ask::MakePipe { name, end, layout, memory } => {
-            let opened = supervisor.make_pipe(client, (name, end), (layout, memory)).await?;
-            describe_pipe(&mut reply, &opened.layout, end);
-            Ok((reply, opened.fds))
-        }
-        Ask::Next { after } => {
-            let next = supervisor.next_port(&after).await;
-            let none = || ApiError::new(ErrorCode::NotFound, "It was the last port", "stop here");
-            Ok((Reply::named(&next.ok_or_else(none)?), Vec::new()))
-        }
-        Ask::OpenPipe { name, end, offloads } => {
-            let opened = supervisor.open_pipe(client, (name, end), offloads)?;
-            describe_pipe(&mut reply, &opened.layout, end);
-            Ok((reply, opened.fds))
-        }
-    }
-}
-
-fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
-    let own = layout.of(end);
-    reply.geometry = layout.geometry;
-    reply.offloads = layout.offloads.bits().into();
-    (reply.tx, reply.rx) = (own.tx, own.rx);
-    reply.peer_rx = layout.of(end.other()).rx;
-    (reply.buf_usable, reply.max_frame) = (layout.buf_usable, layout.buf_usable);
-}
-
 /// The errno with which netmap's clients know an error.
-pub(super) fn errno(code: ErrorCode) -> i32 {
+#[must_use]
+pub fn errno(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::BadRequest | ErrorCode::MethodNotAllowed | ErrorCode::TooLarge => Errno::INVAL,
         ErrorCode::NotFound => Errno::NOENT,
@@ -408,6 +263,7 @@ pub(super) fn errno(code: ErrorCode) -> i32 {
 mod tests {
     use super::*;
     use shmem::Pages;
+    use zerocopy::IntoBytes;
 
     const GEOMETRY: Geometry = Geometry {
         if_size: 1024,

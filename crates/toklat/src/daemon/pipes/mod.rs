@@ -7,6 +7,8 @@
 //! directory, locked as long as an end is open. A descriptor of the lock lies unread in the queue
 //! of each client's token. The kernel releases the lock when the last of them is closed.
 
+pub mod end;
+
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,13 +18,13 @@ use std::sync::Mutex;
 
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netring::layout::{Geometry, RingSpec};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::attach::Lent;
+use self::end::{End, PipeLayout, PipeName};
+use super::attach::request::Lent;
 use super::hangups::{Gone, Hangups, WatchId, has_hung_up};
 use super::quota::Charge;
 use super::{locked, system, token_pair};
@@ -30,59 +32,6 @@ use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
 
 /// The suffix of the lock files' names.
 const SUFFIX: &str = ".pipe";
-
-/// An end of a pipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// `{`.
-    Master,
-    /// `}`.
-    Slave,
-}
-
-impl End {
-    /// The opposite end.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Master => Self::Slave,
-            Self::Slave => Self::Master,
-        }
-    }
-}
-
-/// The rings of one end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndRings {
-    /// Its send rings.
-    pub tx: RingSpec,
-    /// Its receive rings, with the geometry of the other end's send rings.
-    pub rx: RingSpec,
-}
-
-/// A pipe's region, as its maker laid it out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PipeLayout {
-    /// How it is divided.
-    pub geometry: Geometry,
-    /// The rings of the `{` end and of the `}` end.
-    pub rings: [EndRings; 2],
-    /// Bytes of a buffer that frames use.
-    pub buf_usable: u32,
-    /// The offload requests that slots carry.
-    pub offloads: OffloadSet,
-}
-
-impl PipeLayout {
-    /// The rings of `end`.
-    #[must_use]
-    pub fn of(&self, end: End) -> EndRings {
-        self.rings[end as usize]
-    }
-}
-
-/// A pipe's name: its parent (`vale0:p`) and its id.
-pub type PipeName = (String, String);
 
 /// What an opener gets.
 #[derive(Debug)]
@@ -325,7 +274,11 @@ fn refuse(code: ErrorCode, name: &PipeName, what: &str, remedy: &str) -> ApiErro
 
 #[cfg(test)]
 mod tests {
+    use frame::OffloadSet;
+    use netring::layout::Geometry;
+
     use super::super::quota::{Item, Ledger, Machine};
+    use super::end::EndRings;
     use super::*;
     use crate::api::Quota;
 

@@ -6,11 +6,11 @@ use dataplane::config::{Policy, SwitchConfig};
 use netmap::broker::{CARD_PORT, card_switch};
 use topology::{Interface, InterfaceEngine, PortKind};
 
-use super::interfaces;
-use super::netmap::port_spec;
-use super::supervisor::Supervisor;
-use super::switch::{Access, Switch};
+use super::port_spec;
 use crate::api::{ApiError, Client, ErrorCode, PortSpec};
+use crate::daemon::interfaces;
+use crate::daemon::supervisor::Supervisor;
+use crate::daemon::switch::{Access, Switch};
 
 /// The interface's port in its switch.
 const PORT: &str = "card";
@@ -27,7 +27,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The client may not take interfaces, another port has it, or it cannot be opened.
-    pub(super) async fn join_card(
+    pub(in crate::daemon) async fn join_card(
         &self,
         client: Client,
         name: &str,
@@ -60,7 +60,7 @@ impl Supervisor {
     }
 
     /// Removes the switch of an interface that no program has open, whoever watches it.
-    pub(super) async fn leave_card(&self, name: &str) {
+    pub(in crate::daemon) async fn leave_card(&self, name: &str) {
         let Some(handle) = self.handle(name) else { return };
         let mut switch = handle.lock().await;
         if switch.ephemeral && !switch.removed && switch.port(CARD_PORT).is_err() {
@@ -72,7 +72,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// One has it.
-    pub(super) async fn check_interface(&self, kind: &PortKind) -> Result<(), ApiError> {
+    pub(in crate::daemon) async fn check_interface(&self, kind: &PortKind) -> Result<(), ApiError> {
         let PortKind::Interface(Interface { ifname, netns: None, .. }) = kind else {
             return Ok(());
         };

@@ -1,9 +1,11 @@
 //! netmap's interface on the attach socket: descriptors that programs have for `/dev/netmap`, and
 //! the [`Broker`] that knows what they are bound to.
 
-use std::collections::HashMap;
+pub mod card;
+pub mod opened;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::config::{Policy, RingAttach};
@@ -14,15 +16,15 @@ use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
-use tokio::sync::Mutex as AsyncMutex;
 use zerocopy::FromBytes;
 
-use super::attach::{How, Lent, errno};
+use self::opened::Token;
+use super::attach::request::{How, Lent, errno};
 use super::hangups::{Gone, WatchId};
 use super::interfaces;
 use super::quota::{File, Item};
 use super::seqpacket::Message;
-use super::supervisor::Supervisor;
+use super::supervisor::{Ports, Supervisor};
 use super::{locked, token_pair};
 use crate::api::{Client, PortSpec};
 
@@ -32,24 +34,6 @@ const MOST_OPENED: usize = 4096;
 const CLOSING: Duration = Duration::from_secs(5);
 /// Bytes of a question.
 pub const ASK: usize = size_of::<Ask>();
-
-/// The daemon's end of a program's descriptor.
-#[derive(Debug)]
-struct Token {
-    end: Descriptor,
-    watch: WatchId,
-}
-
-/// The daemon's state of programs that use netmap's interface.
-#[derive(Debug, Default)]
-pub struct Netmap {
-    broker: AsyncMutex<Option<Broker<Ports>>>,
-    tokens: Mutex<HashMap<u64, Token>>,
-}
-
-/// The daemon's switches, as an interface for the broker.
-#[derive(Debug)]
-struct Ports(Weak<Supervisor>);
 
 /// Returns true if [`answer`] handles this message of the attach socket.
 #[must_use]
