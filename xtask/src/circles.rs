@@ -10,53 +10,13 @@ use anyhow::{Context as _, Result};
 
 use crate::tool;
 
-/// Circles that are known, each by the files in it. One that grows is a new one.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "preload",
-        &[
-            "capture",
-            "capture::hooks",
-            "capture::list",
-            "device",
-            "epoll",
-            "extmem",
-            "fds",
-            "fork",
-            "hooks",
-            "packet",
-            "packet::hooks",
-            "packet::names",
-            "packet::route",
-            "poll",
-            "real",
-            "select",
-            "user",
-        ],
-    ),
-    ("nic", &["e1000::core", "e1000::receive", "e1000::remote", "e1000::transmit"]),
-    ("nic", &["pcnet::core", "pcnet::receive", "pcnet::remote"]),
-    ("preload", &["device", "epoll", "extmem", "fds", "poll"]),
-    (
-        "toklat",
-        &[
-            "daemon::attach",
-            "daemon::hangups",
-            "daemon::netmap",
-            "daemon::pipes",
-            "daemon::supervisor",
-            "daemon::switch",
-        ],
-    ),
-];
-
 /// A module's path within its crate.
 type Module = Vec<String>;
 /// What each file uses.
 type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 
-/// Names the circles that are not known.
-pub fn unknown() -> Result<Vec<String>> {
+/// Names all circles.
+pub fn all() -> Result<Vec<String>> {
     let listed = tool::command("git", &["ls-files", "crates/*/src/*.rs"]).output();
     let listed = listed.context("git ls-files")?;
     let mut crates: BTreeMap<String, BTreeMap<Module, String>> = BTreeMap::new();
@@ -68,19 +28,11 @@ pub fn unknown() -> Result<Vec<String>> {
     }
     let mut found = Vec::new();
     for (folder, texts) in &crates {
-        let name = folder.trim_start_matches("crates/");
-        for circle in circles(&arrows(texts)) {
-            if !is_known(name, &circle) {
-                found.push(format!("{folder}: a circle of files: {}", circle.join(" <-> ")));
-            }
-        }
+        let named =
+            |circle: Vec<String>| format!("{folder}: a circle of files: {}", circle.join(" <-> "));
+        found.extend(circles(&arrows(texts)).into_iter().map(named));
     }
     Ok(found)
-}
-
-fn is_known(name: &str, circle: &[String]) -> bool {
-    let holds = |files: &[&str]| circle.iter().all(|file| files.contains(&file.as_str()));
-    KNOWN.iter().any(|(known, files)| *known == name && holds(files))
 }
 
 /// The module that a file below `src` is.

@@ -113,7 +113,7 @@ pub fn check() -> Result<()> {
     broken.extend(subjects()?);
     broken.extend(wide_comments()?);
     broken.extend(modules_beside_folders()?);
-    broken.extend(circles::unknown()?);
+    broken.extend(circles::all()?);
     if broken.is_empty() {
         return Ok(());
     }

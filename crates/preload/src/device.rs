@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/netmap`: handles open, ioctl and mmap.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use crate::user::{Memory, read_some};
-use crate::{extmem, fds, real};
+use crate::{extmem, marks, real};
 
 /// The file that programs open.
 const PATH: &[u8] = b"/dev/netmap\0";
@@ -29,20 +29,20 @@ pub struct Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if let Some(bound) = self.bound.get() {
-            fds::lower(bound.internal_fds());
+            marks::lower(bound.internal_fds());
         }
     }
 }
 
 /// Borrows the descriptor for calls that need it.
-fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: the program has the descriptor open during the call that it makes with it. A program
     // that closes it meanwhile gets an error.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Device {
-    fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self { id, bound: OnceLock::new(), calls: AtomicU64::new(0) })
@@ -65,14 +65,14 @@ impl Device {
     }
 
     /// Stores the binding from the daemon's answer, if there is one.
-    fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+    pub fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
         if answer.bound != wire::Bound::default()
             && self.bound.get().is_none()
-            && let Ok(bound) = Bound::new(&answer.bound, fds, fds::raise)
+            && let Ok(bound) = Bound::new(&answer.bound, fds, marks::raise)
             && let Err(second) = self.bound.set(bound)
         {
             // Another thread was first.
-            fds::lower(second.internal_fds());
+            marks::lower(second.internal_fds());
         }
     }
 
@@ -83,7 +83,7 @@ impl Device {
     }
 
     /// Carries out the six requests.
-    fn ioctl(&self, fd: RawFd, request: u32, arg: u64) -> Result<i32, Errno> {
+    pub fn ioctl(&self, fd: RawFd, request: u32, arg: u64) -> Result<i32, Errno> {
         let ask = |question: &Ask| self.ask(fd, question);
         match request {
             ioctl::NIOCTXSYNC => self.synced(fd)?.sync_send(&Memory),
@@ -109,7 +109,7 @@ impl Device {
             reqtype::CSB_ENABLE => {
                 let bound = self.bound(fd).ok_or(Errno::NXIO)?;
                 let blocks = local.csb.ok_or(Errno::INVAL)?;
-                let done = bound.use_blocks(blocks, &Memory, fds::raise);
+                let done = bound.use_blocks(blocks, &Memory, marks::raise);
                 Ok(answer_for(ask, done, &[option::CSB]))
             }
             reqtype::SYNC_KLOOP_START => {
@@ -119,9 +119,9 @@ impl Device {
                 let options = [option::SYNC_KLOOP_EVENTFDS, option::SYNC_KLOOP_MODE];
                 match client::start_arguments(sleep, local) {
                     Ok(start) => {
-                        let mut waiter = Waiter::new(fds::raise)?;
+                        let mut waiter = Waiter::new(marks::raise)?;
                         let done = bound.run_loop(&start, &Memory, &mut waiter);
-                        fds::lower(std::iter::once(&waiter));
+                        marks::lower(std::iter::once(&waiter));
                         Ok(answer_for(ask, done, &options))
                     }
                     Err((errno, of)) => {
@@ -164,7 +164,7 @@ impl Device {
         let (mut answer, fds) = client::ask(ask, &with)?;
         self.bind(&answer, fds);
         if let (Some(blocks), 0) = (local.csb, answer.status) {
-            self.bound(fd).ok_or(Errno::NXIO)?.use_blocks(blocks, &Memory, fds::raise)?;
+            self.bound(fd).ok_or(Errno::NXIO)?.use_blocks(blocks, &Memory, marks::raise)?;
             answer.options.status[option::CSB as usize] = 0;
         }
         Ok(answer)
@@ -207,49 +207,6 @@ pub fn is_device(path: *const libc::c_char) -> bool {
     let mut bytes = [0; PATH.len()];
     let got = read_some(path.expose_provenance() as u64, &mut bytes);
     got == Ok(PATH.len()) && bytes == *PATH
-}
-
-/// Opens the device. As with any descriptor, the token gets the lowest free number.
-pub fn open(flags: c_int) -> Result<i32, Errno> {
-    let token = client::open()?;
-    let lowest = match flags & libc::O_CLOEXEC {
-        0 => rustix::io::dup(&token)?,
-        _ => rustix::io::fcntl_dupfd_cloexec(&token, 0)?,
-    };
-    // While the token arrived, the connection to the daemon occupied the lowest number.
-    let token = if lowest.as_raw_fd() < token.as_raw_fd() {
-        lowest
-    } else {
-        rustix::io::fcntl_setfd(&token, rustix::io::fcntl_getfd(&lowest)?)?;
-        token
-    };
-    if flags & libc::O_NONBLOCK != 0 {
-        rustix::io::ioctl_fionbio(&token, true)?;
-    }
-    if !fds::insert(token.as_raw_fd(), Device::new()) {
-        return Err(Errno::MFILE);
-    }
-    Ok(token.into_raw_fd())
-}
-
-/// Returns the device behind a descriptor, also for one from another process.
-pub fn find(fd: RawFd) -> Option<Arc<Device>> {
-    if let Some(device) = fds::get(fd) {
-        return Some(device);
-    }
-    if fd < 0 || rustix::net::sockopt::socket_cookie(borrow(fd)).is_err() {
-        return None;
-    }
-    let (answer, fds) = client::identify(borrow(fd)).ok()??;
-    let device = Device::new();
-    device.bind(&answer, fds);
-    fds::insert(fd, Arc::clone(&device)).then_some(device)
-}
-
-/// Handles the six netmap requests of `ioctl`; `None` for any other request or descriptor.
-pub fn netmap_ioctl(fd: RawFd, request: u32, arg: *mut c_void) -> Option<Result<i32, Errno>> {
-    let device = find(fd)?;
-    Some(device.ioctl(fd, request, arg.expose_provenance() as u64))
 }
 
 /// The arguments of `mmap`.

@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event, pollfd, sigset_t};
 use rustix::io::Errno;
 
 use crate::poll::{self, Until, Wanted};
-use crate::{fds, real};
+use crate::{fds, marks, real};
 use pcap::lock::Lock;
 
 /// The netmap members of each set.
@@ -48,9 +48,9 @@ pub fn control(set: RawFd, op: c_int, fd: RawFd, event: Option<epoll_event>) -> 
     }
     if members.is_empty() {
         sets.remove(&set);
-        fds::EPOLL.clear(set);
+        marks::EPOLL.clear(set);
     } else {
-        fds::EPOLL.set(set);
+        marks::EPOLL.set(set);
     }
     Ok(0)
 }
@@ -69,7 +69,7 @@ pub fn forget_member(fd: RawFd) {
     sets.retain(|set, members| {
         let stays = !members.is_empty();
         if !stays {
-            fds::EPOLL.clear(*set);
+            marks::EPOLL.clear(*set);
         }
         stays
     });
@@ -80,7 +80,7 @@ pub fn copy_set(from: RawFd, to: RawFd) {
     let mut sets = SETS.lock();
     if let Some(members) = sets.get(&from).cloned() {
         sets.insert(to, members);
-        fds::EPOLL.set(to);
+        marks::EPOLL.set(to);
     }
 }
 

@@ -8,7 +8,7 @@ use netmap::abi::PoolsInfo;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::{fds, real};
+use crate::{marks, real};
 use pcap::lock::Lock;
 
 /// The name of these files, as `/proc/self/maps` shows it.
@@ -40,7 +40,7 @@ pub fn share(at: u64, wanted: &PoolsInfo) -> Result<OwnedFd, Errno> {
     copy(&file, at, len)?;
     replace(&file, at, len)?;
     let number = rustix::fs::fstat(&file)?.st_ino;
-    let kept = fds::raise(rustix::io::fcntl_dupfd_cloexec(&file, 0)?);
+    let kept = marks::raise(rustix::io::fcntl_dupfd_cloexec(&file, 0)?);
     FILES.lock().push((number, kept));
     Ok(file)
 }

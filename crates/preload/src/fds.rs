@@ -1,68 +1,16 @@
-//! Tracks which descriptors are netmap's, which are epoll sets with netmap members, and which are
-//! the library's own.
+//! The descriptors of `/dev/netmap` that this process has.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::process::{Resource, getrlimit};
-
-use crate::device::Device;
+use netmap::client;
 use pcap::lock::Lock;
+use rustix::io::Errno;
 
-/// Descriptors with higher numbers are never netmap's.
-const MOST: usize = 1 << 16;
-/// How many numbers below the limit are reserved for the library's descriptors.
-const OWN: u64 = 200;
-
-/// One bit a descriptor.
-#[derive(Debug)]
-pub struct Bits([AtomicU64; MOST / 64]);
-
-impl Bits {
-    /// No bits set.
-    pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; MOST / 64])
-    }
-
-    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
-        self.0.get(usize::try_from(fd).ok()? / 64)
-    }
-
-    /// Returns true if the bit of this descriptor is set.
-    #[inline]
-    pub fn has(&self, fd: RawFd) -> bool {
-        let bit = fd.rem_euclid(64);
-        self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) >> bit & 1 != 0)
-    }
-
-    /// Sets the bit; returns false for a number that is too high.
-    pub fn set(&self, fd: RawFd) -> bool {
-        let bit = 1 << fd.rem_euclid(64);
-        self.word(fd).map(|word| word.fetch_or(bit, Ordering::Relaxed)).is_some()
-    }
-
-    /// Clears the bit; returns true if it was set.
-    pub fn clear(&self, fd: RawFd) -> bool {
-        let bit = 1 << fd.rem_euclid(64);
-        self.word(fd).is_some_and(|word| word.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
-    }
-
-    /// Returns the descriptors from `first` to `last` whose bits are set.
-    pub fn between(&self, first: u32, last: u32) -> Vec<RawFd> {
-        let last = last.min(MOST as u32 - 1);
-        let range = first.min(MOST as u32)..=last;
-        range.map(u32::cast_signed).filter(|fd| self.has(*fd)).collect()
-    }
-}
-
-/// Netmap's descriptors.
-pub static NETMAP: Bits = Bits::new();
-/// Epoll sets with netmap members.
-pub static EPOLL: Bits = Bits::new();
-/// The library's own descriptors.
-pub static OURS: Bits = Bits::new();
+use crate::device::{Device, borrow};
+use crate::marks::NETMAP;
 
 /// The devices behind netmap descriptors.
 pub static TABLE: Lock<BTreeMap<RawFd, Arc<Device>>> = Lock::new(BTreeMap::new());
@@ -85,31 +33,55 @@ pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
     true
 }
 
-/// Forgets a descriptor that is about to be closed.
-pub fn forget(fd: RawFd) {
-    if EPOLL.clear(fd) {
-        crate::epoll::forget_set(fd);
-    }
-    if NETMAP.clear(fd) {
-        crate::epoll::forget_member(fd);
+/// Forgets a descriptor that is about to be closed; returns true if it was netmap's.
+pub fn forget(fd: RawFd) -> bool {
+    let is_ours = NETMAP.clear(fd);
+    if is_ours {
         let before = TABLE.lock().remove(&fd);
         drop(before);
     }
+    is_ours
 }
 
-/// Moves one of the library's descriptors to a number that programs do not use, and keeps the
-/// program from closing it.
-pub fn raise(fd: OwnedFd) -> OwnedFd {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(MOST as u64);
-    let least = if limit > 4 * OWN { limit - OWN } else { limit / 2 };
-    let high = rustix::io::fcntl_dupfd_cloexec(&fd, least as RawFd).unwrap_or(fd);
-    OURS.set(high.as_fd().as_raw_fd());
-    high
-}
-
-/// Lets the library's descriptors be closed again.
-pub fn lower<T: AsFd>(fds: impl Iterator<Item = T>) {
-    for fd in fds {
-        OURS.clear(fd.as_fd().as_raw_fd());
+/// Opens the device. As with any descriptor, the token gets the lowest free number.
+pub fn open(flags: c_int) -> Result<i32, Errno> {
+    let token = client::open()?;
+    let lowest = match flags & libc::O_CLOEXEC {
+        0 => rustix::io::dup(&token)?,
+        _ => rustix::io::fcntl_dupfd_cloexec(&token, 0)?,
+    };
+    // While the token arrived, the connection to the daemon occupied the lowest number.
+    let token = if lowest.as_raw_fd() < token.as_raw_fd() {
+        lowest
+    } else {
+        rustix::io::fcntl_setfd(&token, rustix::io::fcntl_getfd(&lowest)?)?;
+        token
+    };
+    if flags & libc::O_NONBLOCK != 0 {
+        rustix::io::ioctl_fionbio(&token, true)?;
     }
+    if !insert(token.as_raw_fd(), Device::new()) {
+        return Err(Errno::MFILE);
+    }
+    Ok(token.into_raw_fd())
+}
+
+/// Returns the device behind a descriptor, also for one from another process.
+pub fn find(fd: RawFd) -> Option<Arc<Device>> {
+    if let Some(device) = get(fd) {
+        return Some(device);
+    }
+    if fd < 0 || rustix::net::sockopt::socket_cookie(borrow(fd)).is_err() {
+        return None;
+    }
+    let (answer, fds) = client::identify(borrow(fd)).ok()??;
+    let device = Device::new();
+    device.bind(&answer, fds);
+    insert(fd, Arc::clone(&device)).then_some(device)
+}
+
+/// Handles the six netmap requests of `ioctl`; `None` for any other request or descriptor.
+pub fn netmap_ioctl(fd: RawFd, request: u32, arg: *mut c_void) -> Option<Result<i32, Errno>> {
+    let device = find(fd)?;
+    Some(device.ioctl(fd, request, arg.expose_provenance() as u64))
 }

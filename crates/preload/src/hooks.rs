@@ -19,20 +19,14 @@ use libc::{
 use netmap::abi::ioctl::is_netmap;
 use rustix::io::Errno;
 
+use crate::export::export;
 use crate::poll::{Until, milliseconds, of_timespec};
-use crate::{device, epoll, fds, poll, real, returned, returned_uncaught, select, set_errno};
+use crate::{
+    device, epoll, fds, marks, poll, real, returned, returned_uncaught, select, set_errno,
+};
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("variable arguments are passed as fixed ones only on x86-64 and aarch64 Linux");
-
-macro_rules! export {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
-        $(#[$meta])*
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result $body
-    )*};
-}
-pub(crate) use export;
 
 /// Opens the device, or the named file by `real`.
 unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
@@ -42,7 +36,7 @@ unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_
     {
         return list.into_raw_fd();
     }
-    if device::is_device(path) { returned(|| device::open(flags)) } else { real() }
+    if device::is_device(path) { returned(|| fds::open(flags)) } else { real() }
 }
 
 export! {
@@ -108,7 +102,7 @@ export! {
         let number = request as u32;
         if is_netmap(number) {
             let mut is_ours = true;
-            let done = returned(|| match device::netmap_ioctl(fd, number, arg) {
+            let done = returned(|| match fds::netmap_ioctl(fd, number, arg) {
                 Some(done) => done,
                 None => {
                     is_ours = false;
@@ -122,7 +116,7 @@ export! {
             && let Some(done) = crate::packet::names::request(request, arg)
         {
             return returned(|| done);
-        } else if fds::NETMAP.has(fd) && !is_general(request) {
+        } else if marks::NETMAP.has(fd) && !is_general(request) {
             set_errno(Errno::OPNOTSUPP);
             return -1;
         }
@@ -133,7 +127,7 @@ export! {
         -> *mut c_void
     {
         let wanted = device::Wanted { at, len, protection, flags, offset };
-        if !fds::NETMAP.has(fd) {
+        if !marks::NETMAP.has(fd) {
             // SAFETY: the caller keeps this function's contract.
             let mapped = unsafe { real::mmap(at, len, protection, flags, fd, offset) };
             // Sockets cannot be mapped. This one may be a token from another process.
@@ -143,7 +137,7 @@ export! {
         }
         let mut mapped = libc::MAP_FAILED;
         returned(|| {
-            let device = device::find(fd).ok_or(Errno::NODEV)?;
+            let device = fds::find(fd).ok_or(Errno::NODEV)?;
             mapped = device::mmap(&device, fd, &wanted)?;
             Ok(0)
         });
@@ -166,7 +160,7 @@ export! {
 /// Returns true if a netmap descriptor is in the list.
 unsafe fn has_netmap(list: *const pollfd, count: nfds_t) -> bool {
     // SAFETY: the caller's list has `count` entries.
-    (0..count as usize).any(|at| fds::NETMAP.has(unsafe { (*list.add(at)).fd }))
+    (0..count as usize).any(|at| marks::NETMAP.has(unsafe { (*list.add(at)).fd }))
 }
 
 /// Returns the value behind a pointer that may be null.
@@ -290,7 +284,7 @@ unsafe fn wait_set(
 
 export! {
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if !fds::NETMAP.has(fd) {
+        if !marks::NETMAP.has(fd) {
             // SAFETY: the caller keeps this function's contract.
             return unsafe { real::epoll_ctl(set, op, fd, event) };
         }
@@ -307,7 +301,7 @@ export! {
     ) -> c_int {
         // SAFETY: the caller keeps this function's contract.
         unsafe {
-            if !fds::EPOLL.has(set) {
+            if !marks::EPOLL.has(set) {
                 return real::epoll_pwait(set, events, most, timeout, mask);
             }
             wait_set(set, events, most, Ok(Until::after(milliseconds(timeout))), mask)
@@ -319,7 +313,7 @@ export! {
     ) -> c_int {
         // SAFETY: the caller keeps this function's contract.
         unsafe {
-            if !fds::EPOLL.has(set) {
+            if !marks::EPOLL.has(set) {
                 return real::epoll_pwait2(set, events, most, timeout, mask);
             }
             wait_set(set, events, most, of_timespec(given(timeout)).map(Until::after), mask)
@@ -329,7 +323,7 @@ export! {
 
 /// Returns true if the library tracks this descriptor.
 fn is_known(fd: c_int) -> bool {
-    fds::NETMAP.has(fd) || fds::EPOLL.has(fd) || crate::packet::PACKET.has(fd)
+    marks::NETMAP.has(fd) || marks::EPOLL.has(fd) || crate::packet::PACKET.has(fd)
 }
 
 /// Forgets a descriptor that is about to be closed. The child of a `vfork` shares its parent's
@@ -337,7 +331,12 @@ fn is_known(fd: c_int) -> bool {
 fn closing(fd: c_int) {
     if is_known(fd) && !crate::fork::is_borrowing() {
         let _ = returned(|| {
-            fds::forget(fd);
+            if marks::EPOLL.clear(fd) {
+                epoll::forget_set(fd);
+            }
+            if fds::forget(fd) {
+                epoll::forget_member(fd);
+            }
             crate::packet::forget(fd);
             Ok(0)
         });
@@ -351,7 +350,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
         if let Some(device) = fds::get(from) {
             fds::insert(to, device);
         }
-        if fds::EPOLL.has(from) {
+        if marks::EPOLL.has(from) {
             epoll::copy_set(from, to);
         }
     }
@@ -360,7 +359,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
 
 export! {
     fn close(fd: c_int) -> c_int {
-        if fds::OURS.has(fd) {
+        if marks::OURS.has(fd) {
             set_errno(Errno::BADF);
             return -1;
         }
@@ -377,11 +376,11 @@ export! {
             // SAFETY: the caller keeps this function's contract.
             return unsafe { real::close_range(first, last, flags) };
         }
-        fds::NETMAP.between(first, last).into_iter().for_each(closing);
-        fds::EPOLL.between(first, last).into_iter().for_each(closing);
+        marks::NETMAP.between(first, last).into_iter().for_each(closing);
+        marks::EPOLL.between(first, last).into_iter().for_each(closing);
         crate::packet::between(first, last).into_iter().for_each(closing);
         let mut from = first;
-        for ours in fds::OURS.between(first, last) {
+        for ours in marks::OURS.between(first, last) {
             let ours = ours.cast_unsigned();
             if ours > from {
                 // SAFETY: the caller's, as far as the descriptors are not ours.
@@ -438,7 +437,7 @@ export! {
 
 /// Duplicates a descriptor to a number that may be in use, unless the library owns that number.
 unsafe fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    if fds::OURS.has(to) {
+    if marks::OURS.has(to) {
         set_errno(Errno::BUSY);
         return -1;
     }

@@ -24,10 +24,12 @@
 mod capture;
 mod device;
 mod epoll;
+mod export;
 mod extmem;
 mod fds;
 mod fork;
 mod hooks;
+mod marks;
 
 mod packet;
 mod poll;

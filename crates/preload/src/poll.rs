@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::user::Memory;
-use crate::{fds, real};
+use crate::{fds, marks, real};
 use pcap::lock::Lock;
 
 /// Epoll sets that no thread uses at the moment.
@@ -30,7 +30,7 @@ const KEPT: usize = 16;
 /// Drops the parent's sets in the child of a fork, where they are of no use.
 pub fn forget_waiters() {
     let waiters = std::mem::take(&mut *WAITERS.lock());
-    fds::lower(waiters.iter());
+    marks::lower(waiters.iter());
 }
 
 const SEND: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -172,7 +172,7 @@ pub fn wait(
         waiters.push(waiter);
     } else {
         drop(waiters);
-        fds::lower(std::iter::once(&waiter));
+        marks::lower(std::iter::once(&waiter));
     }
     slept
 }
@@ -209,7 +209,7 @@ fn look_at(others: &mut [pollfd], mask: Option<&sigset_t>) -> Result<(), Errno> 
 
 fn waiter() -> Result<Waiter, Errno> {
     let kept = WAITERS.lock().pop();
-    kept.map_or_else(|| Waiter::new(fds::raise), Ok)
+    kept.map_or_else(|| Waiter::new(marks::raise), Ok)
 }
 
 fn sleep(

@@ -8,9 +8,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::capture::hooks::Callback;
-use crate::capture::list::Entry;
-use crate::capture::{Header, Program, Stats};
+use crate::capture::abi::{Callback, Entry, Header, Program, Stats};
 
 /// Returns the next function of this name after ours in the search order.
 fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_short, fd_set, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
-use crate::fds;
+use crate::marks;
 use crate::poll::{self, Until};
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
@@ -33,7 +33,7 @@ fn bounded(count: c_int) -> c_int {
 /// Returns true if a netmap descriptor is in a set.
 pub fn has_netmap(count: c_int, sets: &Sets<'_>) -> bool {
     let wanted = |fd: &c_int| sets.iter().flatten().any(|set| has(set, *fd));
-    (0..bounded(count)).filter(|fd| fds::NETMAP.has(*fd)).any(|fd| wanted(&fd))
+    (0..bounded(count)).filter(|fd| marks::NETMAP.has(*fd)).any(|fd| wanted(&fd))
 }
 
 /// Handles `select`, which stores the remaining time in its argument.

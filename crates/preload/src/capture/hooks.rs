@@ -14,16 +14,12 @@ use pcap::capture::{LONGEST_SNAPSHOT, Settings, Until};
 use pcap::{Code, Failure, Next};
 use rustix::io::Errno;
 
-use super::list::Entry;
+use super::abi::{Callback, Entry, Header, Program, Stats};
 use super::{
-    ETHERNET, Handle, Header, Pcap, Program, Stats, device, filter, find, forget, keep, list, open,
-    write_message,
+    ETHERNET, Handle, Pcap, device, filter, find, forget, keep, list, open, write_message,
 };
-use crate::hooks::export;
+use crate::export::export;
 use crate::real;
-
-/// `pcap_handler`.
-pub type Callback = unsafe extern "C-unwind" fn(*mut c_uchar, *const Header, *const c_uchar);
 
 /// Dispatches a call to our handle, or to libpcap.
 macro_rules! on {

@@ -1,17 +1,8 @@
 //! `pcap_findalldevs`: lists the daemon's ports after the system's interfaces.
 
-use std::ffi::{CString, c_char, c_uint, c_void};
+use std::ffi::{CString, c_char, c_uint};
 
-/// `struct pcap_if`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Entry {
-    next: *mut Entry,
-    name: *mut c_char,
-    description: *mut c_char,
-    addresses: *mut c_void,
-    flags: c_uint,
-}
+use super::abi::Entry;
 
 /// `PCAP_IF_UP | PCAP_IF_RUNNING | PCAP_IF_CONNECTION_STATUS_CONNECTED`.
 const UP: c_uint = 0x2 | 0x4 | 0x10;

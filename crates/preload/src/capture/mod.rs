@@ -3,6 +3,7 @@
 //! Each is a real handle from `pcap_open_dead`, so calls that are not replaced, such as
 //! `pcap_compile` and `pcap_dump`, work as usual. A table maps it to our state.
 
+pub mod abi;
 pub mod hooks;
 pub mod list;
 
@@ -16,36 +17,11 @@ use pcap::lock::Lock;
 use pcap::{Capture, Code, Descriptors, Device, Failure, Frame, Interface, Interfaces};
 use rustix::io::Errno;
 
-use crate::{fds, real};
+use self::abi::{Header, Program};
+use crate::{marks, real};
 
 /// `pcap_t`.
 pub type Pcap = *mut c_void;
-
-/// `struct pcap_pkthdr`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Header {
-    time: libc::timeval,
-    kept: u32,
-    len: u32,
-}
-
-/// `struct bpf_program`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Program {
-    len: c_uint,
-    code: *const u64,
-}
-
-/// `struct pcap_stat`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Stats {
-    received: c_uint,
-    dropped: c_uint,
-    dropped_by_card: c_uint,
-}
 
 /// `PCAP_ERRBUF_SIZE`.
 const MESSAGE: usize = 256;
@@ -56,10 +32,10 @@ const ETHERNET: c_int = 1;
 pub static INTERFACES: Lock<Interfaces> = Lock::new(Interfaces::new());
 
 /// Hides the library's descriptors from the program.
-pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: unprotect_one };
+pub const DESCRIPTORS: Descriptors = Descriptors { raise: marks::raise, lower: unprotect_one };
 
 fn unprotect_one(fd: std::os::fd::RawFd) {
-    fds::OURS.clear(fd);
+    marks::OURS.clear(fd);
 }
 
 /// Opens a port, or returns it if it is open.

@@ -12,7 +12,7 @@ use libc::{iovec, msghdr, size_t, sockaddr, sockaddr_ll, socklen_t, ssize_t};
 use rustix::io::Errno;
 
 use super::{Destination, Packet, find, names, route};
-use crate::hooks::export;
+use crate::export::export;
 use crate::{real, returned, set_errno};
 
 /// Returns the address in a call, if it is that of a port.

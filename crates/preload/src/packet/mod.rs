@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::capture::{self, INTERFACES};
-use crate::fds::Bits;
+use crate::marks::Bits;
 use crate::real;
 
 /// Packet sockets.
@@ -132,7 +132,7 @@ pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
         protocol: protocol as u16,
         cooked: kind & 0xf == libc::SOCK_DGRAM,
         is_ours,
-        far: Lock::new(far.map(crate::fds::raise)),
+        far: Lock::new(far.map(crate::marks::raise)),
         filter: Lock::default(),
         opened: Lock::default(),
         bound: AtomicU32::new(0),
@@ -192,7 +192,7 @@ impl Packet {
     /// Replaces the kernel's socket by one end of a pair; returns the other end.
     fn replace(&self, fd: RawFd) -> Result<OwnedFd, Errno> {
         let (near, far) = pair(0)?;
-        let far = crate::fds::raise(far);
+        let far = crate::marks::raise(far);
         let filter = self.filter.lock().clone();
         if !filter.is_empty() {
             attach(near.as_raw_fd(), &filter)?;

@@ -47,7 +47,7 @@ pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result
     reader.descriptor()?;
     let run = move || {
         run(&mut reader, &far, wanted);
-        crate::fds::lower(std::iter::once(&far));
+        crate::marks::lower(std::iter::once(&far));
     };
     let started = quietly(|| std::thread::Builder::new().name("toklat-packets".into()).spawn(run));
     let failed = |_| Failure::new(pcap::Code::Error, Errno::AGAIN, "No thread can be started");

@@ -12,7 +12,7 @@ use pcap::lock::Lock;
 
 use super::names;
 use crate::capture::INTERFACES;
-use crate::fds::Bits;
+use crate::marks::Bits;
 
 /// Sockets for which an answer is stored.
 pub static ASKED: Bits = Bits::new();
