@@ -45,7 +45,7 @@ fn clock(start: Instant) -> Nanos {
 
 /// Generator, switch and sink in one thread: Mpps.
 pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
-    forward(lab, len, None)
+    forward(lab, len, |_| Ok(()))
 }
 
 /// The same with rate limiters on both ports in both directions, for bytes and frames. The limits
@@ -53,26 +53,45 @@ pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
 pub fn limited(lab: &Lab) -> Result<f64> {
     let bucket =
         Some(TokenBucket { size: TokenBucket::MAX_SIZE, one_time_burst: 0, refill_time: 1 });
-    Ok(1e3 / forward(lab, 64, Some(RateLimiter { bandwidth: bucket, ops: bucket }))?)
+    let limiter = Some(RateLimiter { bandwidth: bucket, ops: bucket });
+    let limit = |switch: &mut Inline| {
+        for (id, mac) in [(0, SOURCE), (1, SINK)] {
+            let (tx_rate_limiter, rx_rate_limiter) = (limiter, limiter);
+            let limited = Policy { tx_rate_limiter, rx_rate_limiter, ..policy(vec![mac]) };
+            switch.set_policy(id, limited)?;
+        }
+        Ok(())
+    };
+    Ok(1e3 / forward(lab, 64, limit)?)
 }
 
-/// As [`limited`], without limits.
-pub fn unlimited(lab: &Lab) -> Result<f64> {
+/// The same with one in 10,000 frames sampled for sFlow, in ns per frame. Nobody reads the samples:
+/// from the daemon's buffer they are lost, which costs as much.
+pub fn sampled(lab: &Lab) -> Result<f64> {
+    let sample = |switch: &mut Inline| {
+        switch.state().recorder().set_rate(10_000);
+        Ok(())
+    };
+    Ok(1e3 / forward(lab, 64, sample)?)
+}
+
+/// As [`limited`] and [`sampled`], without either.
+pub fn plain(lab: &Lab) -> Result<f64> {
     Ok(1e3 / throughput(lab, 64)?)
 }
 
-fn forward(lab: &Lab, len: usize, limiter: Option<RateLimiter>) -> Result<f64> {
+fn forward(
+    lab: &Lab,
+    len: usize,
+    set_up: impl FnOnce(&mut Inline) -> Result<()> + Send,
+) -> Result<f64> {
     let time = lab.duration();
     on_core(0, move || {
         let region = Region::private(RegionConfig::ports(2, 1, 1024))?;
         let mut switch = switch(2)?;
         let mut generator = plug(&mut switch, &region, "gen", vec![SOURCE], 1024)?;
         let mut sink = plug(&mut switch, &region, "sink", vec![SINK], 1024)?;
-        for (id, mac) in [(0, SOURCE), (1, SINK)] {
-            let (tx_rate_limiter, rx_rate_limiter) = (limiter, limiter);
-            let limited = Policy { tx_rate_limiter, rx_rate_limiter, ..policy(vec![mac]) };
-            switch.set_policy(id, limited)?;
-        }
+        set_up(&mut switch)?;
         let (flow, start) = (Flow::new(len, false), Instant::now());
         let (mut turns, mut now) = (0u32, clock(start));
         traffic::rate(time, || {

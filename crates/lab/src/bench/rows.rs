@@ -165,7 +165,15 @@ pub const ROWS: &[Row] = &[
         "as switch.inline.64, with both ports limited in both directions, in bytes and frames, by more than there is. Peer: \
          without limits",
         inline::limited,
-        Peer::Toklat("no limits", inline::unlimited),
+        Peer::Toklat("no limits", inline::plain),
+    ),
+    less(
+        "switch.sampled.64",
+        "ns/frame",
+        "<= 1 ns more than without",
+        "as switch.inline.64, with one in 10,000 frames sampled for sFlow. Peer: without",
+        inline::sampled,
+        Peer::Toklat("no sampling", inline::plain),
     ),
     more(
         "switch.pipe.64",
