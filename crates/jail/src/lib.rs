@@ -13,6 +13,7 @@
 
 pub mod calls;
 pub mod cell;
+pub mod cgroup;
 pub mod child;
 mod fork;
 pub mod landlock;
@@ -83,6 +84,8 @@ impl Jail {
     #[must_use]
     pub fn new(user: Option<u32>) -> Self {
         let mut walls: BTreeSet<Wall> = Wall::ALL.into_iter().collect();
+        // What a jail holds is limited elsewhere.
+        walls.retain(|wall| !Wall::LIMITS.contains(wall));
         if user.is_none() {
             walls.remove(&Wall::User);
         }

@@ -42,11 +42,15 @@ pub enum Wall {
     CgroupNamespace,
     /// A list of system calls (seccomp).
     SystemCalls,
+    /// A limit for its private memory (`RLIMIT_DATA`).
+    MemoryLimit,
+    /// A limit for all of its memory, by a cgroup of its own.
+    MemoryGroup,
 }
 
 impl Wall {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Capabilities,
         Self::User,
         Self::Memory,
@@ -63,7 +67,12 @@ impl Wall {
         Self::NetworkNamespace,
         Self::CgroupNamespace,
         Self::SystemCalls,
+        Self::MemoryLimit,
+        Self::MemoryGroup,
     ];
+
+    /// Those of memory: a process has one of them.
+    pub const LIMITS: [Self; 2] = [Self::MemoryLimit, Self::MemoryGroup];
 
     /// Its name, as in JSON.
     #[must_use]
@@ -85,6 +94,8 @@ impl Wall {
             Self::NetworkNamespace => "network_namespace",
             Self::CgroupNamespace => "cgroup_namespace",
             Self::SystemCalls => "system_calls",
+            Self::MemoryLimit => "memory_limit",
+            Self::MemoryGroup => "memory_group",
         }
     }
 }

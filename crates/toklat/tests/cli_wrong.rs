@@ -184,7 +184,8 @@ const WRONG_FILES: &[(&str, &str)] = &[
     ("[switch.vale0.port.n]\nmirror_ingress = 'gone'", "vale0:gone, which does not exist"),
     ("[switch.vale0", "line 1: "),
     ("switch = []", "line 1: "),
-    ("[guest.web]\napp = 'httpd'", "guest: there is no such table"),
+    ("[guest.web]\napp = 'httpd'", "guest.web: missing field `port`"),
+    ("[gest.web]\napp = 'httpd'", "gest: there is no such table. Did you mean guest?"),
 ];
 
 /// Names of all files below the daemon's directory.

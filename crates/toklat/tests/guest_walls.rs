@@ -51,7 +51,7 @@ fn root_s_guest_has_every_wall_and_the_kernel_agrees() {
     assert_eq!(info["walls"]["refused"], json!([]), "{info}");
     let standing = info["walls"]["standing"].as_array().unwrap().len();
     let root = rustix::process::geteuid().is_root();
-    assert_eq!(standing, if root { 16 } else { 15 }, "{info}");
+    assert_eq!(standing, if root { 17 } else { 16 }, "{info}");
     let pid = info["pid"].as_u64().unwrap();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let field = |name: &str| {
@@ -106,7 +106,7 @@ fn an_ordinary_user_s_guest_is_confined_too() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(info["walls"]["refused"], json!([]), "{info}");
-    assert_eq!(info["walls"]["standing"].as_array().unwrap().len(), 15, "{info}");
+    assert_eq!(info["walls"]["standing"].as_array().unwrap().len(), 16, "{info}");
     assert!(fetched(&daemon, "10.0.0.1") > 0);
     // Other users' guests are not in root's list.
     assert_eq!(daemon.json(&["guest", "list"]), json!([]));
@@ -155,7 +155,10 @@ fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
     };
     let all = until(&daemon, "the others to end", ended);
     let log = |name: &str| daemon.done(&["guest", "logs", name]);
-    assert!(log("eat").contains("memory allocation of 1048576 bytes failed"), "{}", log("eat"));
+    // By the limit of its private memory, or by its group's if it was in one by then.
+    let (log_of_eater, end) = (log("eat"), text(&named(&all, "eat")["last_end"]).to_owned());
+    let failed = log_of_eater.contains("memory allocation of 1048576 bytes failed");
+    assert!(failed || end.contains("more than its 32.00 MiB of memory"), "{log_of_eater} {end}");
     assert!(log("panic").contains("as it was told to"), "{}", log("panic"));
     for name in ["babble", "lie"] {
         assert!(text(&named(&all, name)["last_end"]).contains("killed"), "{name}: {all:#?}");
@@ -173,6 +176,61 @@ fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
     daemon.done(&["guest", "stop", "flood"]);
     let all = until(&daemon, "its end", |all| state(all, "flood") == "ended");
     assert_eq!(named(&all, "flood")["last_end"], "stopped");
+}
+
+/// Objective: a guest in a cgroup of its own that needs more memory than it may have is killed
+/// alone, the manager says so, and it starts again. No directory is left.
+#[test]
+fn a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so() {
+    let test = "a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so";
+    if let Err(error) = jail::cgroup::Groups::new() {
+        return daemon::skip(test, &format!("no memory cgroup can be made: {error}"));
+    }
+    let daemon = daemon();
+    let manifest =
+        guest(0, "eater", "eat when told", "memory = \"32MiB\"") + &guest(1, "honest", "serve", "");
+    let manager = Manager::of(&daemon, &manifest);
+    let limited = |all: &[Value], name: &str| {
+        let walls = named(all, name)["walls"]["standing"].to_string();
+        state(all, name) == "running" && walls.contains("memory_group")
+    };
+    let both = |all: &[Value]| limited(all, "eater") && limited(all, "honest");
+    let all = until(&daemon, "the groups", both);
+    let walls = named(&all, "eater")["walls"]["standing"].to_string();
+    assert!(!walls.contains("memory_limit"), "{walls}");
+    let honest = named(&all, "honest")["pid"].as_u64().unwrap();
+    let groups = groups_of(honest);
+    // Datagrams tell it.
+    let deluge = guest(2, "deluge", "deluge", "");
+    let file = daemon.dir().join("deluge.toml");
+    std::fs::write(&file, deluge).unwrap();
+    let deluge = daemon.tool(&["guest", "run", "--file", file.to_str().unwrap()]);
+    let deluge = Manager::start(deluge);
+    let killed = |all: &[Value]| named(all, "eater")["restarts"].as_u64() > Some(0);
+    let all = until(&daemon, "the eater's end", killed);
+    drop(deluge);
+    let end = text(&named(&all, "eater")["last_end"]);
+    assert_eq!(end, "needed more than its 32.00 MiB of memory, and was killed");
+    assert_eq!(named(&all, "honest")["pid"].as_u64(), Some(honest));
+    assert!(fetched(&daemon, "10.0.0.2") > 0);
+    until(&daemon, "another start", |all| limited(all, "eater"));
+    daemon.done(&["guest", "stop", "--all"]);
+    daemon::wait_until("the groups' end", || !groups.exists());
+    drop(manager);
+}
+
+/// The directory of a manager's groups, of which one has this process.
+fn groups_of(pid: u64) -> std::path::PathBuf {
+    let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let path = own.lines().find_map(|line| {
+        let (before, path) = line.split_once(":/")?;
+        path.contains("toklat-").then(|| (before.to_owned(), path.to_owned()))
+    });
+    let (controller, path) = path.unwrap();
+    let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let all = mounts.map(|mount| std::path::Path::new(mount).join(&path));
+    let dir = all.into_iter().find(|dir| dir.exists());
+    dir.unwrap_or_else(|| panic!("{controller} {path}")).parent().unwrap().to_owned()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
 
-use crate::{Evpn, Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, users};
+use crate::{Evpn, Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, guest, users};
 
 /// Longest switch name in bytes: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
@@ -54,6 +54,9 @@ pub fn check(topology: &Topology) -> Result<(), Invalid> {
 /// Names the first invalid setting.
 pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
     topology.evpn.iter().try_for_each(Evpn::check)?;
+    for (name, spec) in &topology.guest {
+        spec.check_as(name)?;
+    }
     for (name, spec) in &topology.switch {
         check_name(name, SWITCH_NAME)?;
         check_switch(name, spec)?;
@@ -66,6 +69,7 @@ pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
 /// # Errors
 /// Names both ports, or the missing one.
 pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
+    guest::check_places(topology)?;
     let mut claims = BTreeMap::new();
     for (switch, spec) in &topology.switch {
         for (port, port_spec) in &spec.port {

@@ -1,5 +1,6 @@
 //! Guests: programs that are linked with the library OS, and run confined on ports of their own.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use settings::bytes;
 #[cfg(feature = "clap")]
 use settings::parse_bytes;
 
-use crate::{Invalid, PORT_NAME, SWITCH_NAME, check_name};
+use crate::{Invalid, PORT_NAME, PortKind, SWITCH_NAME, Topology, check_name};
 
 /// Most guests of one entry.
 pub const MAX_GUESTS: u32 = 20_000;
@@ -131,6 +132,22 @@ impl GuestSpec {
         }
     }
 
+    /// Finds what is wrong with it as the entry `name`.
+    ///
+    /// # Errors
+    /// The first mistake, with the entry's name.
+    pub fn check_as(&self, name: &str) -> Result<(), Invalid> {
+        let checked = check_name(name, PORT_NAME).and_then(|()| self.check());
+        checked
+            .map_err(|wrong| Invalid { reason: format!("guest.{name}: {}", wrong.reason), ..wrong })
+    }
+
+    /// The switch of its ports.
+    #[must_use]
+    pub fn switch(&self) -> &str {
+        self.port.split(':').next().unwrap_or_default()
+    }
+
     /// The name, the port and the address of each guest. `name` is that of the entry.
     ///
     /// # Errors
@@ -171,6 +188,39 @@ impl GuestSpec {
     }
 }
 
+/// Checks that no two guests have one name or one port, and that their ports can be opened by
+/// programs.
+///
+/// # Errors
+/// Names the first guest that is wrong.
+pub(crate) fn check_places(topology: &Topology) -> Result<(), Invalid> {
+    let mut claims = BTreeMap::new();
+    for (entry, spec) in &topology.guest {
+        for (name, port, _) in spec.hosts(entry)? {
+            for what in [format!("The name {name} of a guest"), format!("The port {port}")] {
+                if let Some(other) = claims.insert(what.clone(), entry) {
+                    let reason =
+                        format!("{what} is used twice: by guest.{other} and guest.{entry}");
+                    return Err(Invalid::new(
+                        reason,
+                        "give each guest a name and a port of its own",
+                    ));
+                }
+            }
+            let (switch, own) = port.split_once(':').unwrap_or_default();
+            let there = topology.switch.get(switch).and_then(|switch| switch.port.get(own));
+            if let Some(other) = there.filter(|there| there.kind != PortKind::Ring) {
+                let reason = format!(
+                    "guest.{entry} cannot open {port}, which is a {} port",
+                    other.kind.word()
+                );
+                return Err(Invalid::new(reason, "leave out its kind, or name another port"));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,5 +257,28 @@ mod tests {
         wrong(|spec| spec.threads = 65, "use 1 to 64");
         wrong(|spec| spec.slots = 1, "use 2 to 4096");
         wrong(|spec| spec.app.clear(), "app");
+    }
+    #[test]
+    fn guests_of_a_file_have_names_and_ports_of_their_own() {
+        let entry = |name: &str, port: &str, more: &str| {
+            let port = format!("port = \"{port}\"\naddress = \"10.0.0.2/24\"");
+            format!("[guest.{name}]\napp = \"httpd\"\n{port}\n{more}\n")
+        };
+        let told = |text: String| {
+            let topology: Topology = toml::from_str(&text).unwrap();
+            crate::check(&topology).map_err(|wrong| wrong.to_string()).err()
+        };
+        let web = entry("web", "v:web", "");
+        assert_eq!(told(web.clone()), None);
+        assert_eq!(told(web.clone() + "[switch.v.port.web]\nlossless = true\n"), None);
+        for (text, words) in [
+            (web.clone() + &entry("other", "v:web", ""), "The port v:web is used twice"),
+            (entry("w", "v:w", "count = 2") + &entry("w-1", "v:x", ""), "The name w-1 of a guest"),
+            (web.clone() + "[switch.v.port.web]\nkind = \"null\"\n", "which is a null port"),
+            (entry("'a b'", "v:web", ""), "a b"),
+            (entry("web", "web", ""), "guest.web: `web` is not the name of a port"),
+        ] {
+            assert!(told(text.clone()).is_some_and(|told| told.contains(words)), "{text}");
+        }
     }
 }

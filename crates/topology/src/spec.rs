@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Collector, Evpn, Policy, PortKind, Quotas, SwitchConfig, users};
+use crate::{Collector, Evpn, GuestSpec, Policy, PortKind, Quotas, SwitchConfig, users};
 
 /// The whole configuration: the topology file. Ports that clients created by opening them are not
 /// part of it.
@@ -12,6 +12,10 @@ use crate::{Collector, Evpn, Policy, PortKind, Quotas, SwitchConfig, users};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schemars", schemars(extend("examples" = [
     {"switch": {"vale7": {"port": {"db": {"vlan": {"access": 10}}}}}},
+    {
+        "guest": {"web": {"app": "httpd", "port": "vale7:web", "address": "10.0.0.2/24"}},
+        "switch": {"vale7": {}},
+    },
 ])))]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
@@ -21,6 +25,10 @@ pub struct Topology {
     /// EVPN, if tunnels use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evpn: Option<Evpn>,
+    /// Guests that the daemon runs, by name: confined programs, each with a port of its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
+    pub guest: BTreeMap<String, GuestSpec>,
     /// Switches by name.
     #[serde(default)]
     #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::SWITCH_PATTERN})))]

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub struct Change {
     /// What was done.
     pub action: Action,
-    /// The object that changed: `vale0`, `vale0:p1`, or `quota`.
+    /// The object that changed: `vale0`, `vale0:p1`, `[guest.web]`, `quota` or `[evpn]`.
     pub name: String,
     /// The settings that differ, if the object is changed or replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

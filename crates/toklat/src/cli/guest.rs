@@ -11,6 +11,7 @@ use control::table::Table;
 use control::{Global, Result, UsageError, print_json};
 use topology::GuestSpec;
 
+use crate::guests::kept::{self, Kept};
 use crate::guests::manager::{Manager, Options, manifest};
 use crate::guests::talk::{self, Request};
 use crate::guests::{GuestInfo, State, logs, programs};
@@ -52,6 +53,9 @@ pub struct RunArgs {
     /// Say "up" on standard output when all guests serve, and print nothing else
     #[arg(long, hide = true)]
     announce: bool,
+    /// Run an entry of the topology, for the daemon
+    #[arg(long, hide = true, conflicts_with_all = ["GuestSpec", "name", "file", "detach"])]
+    kept: bool,
     /// What to run.
     #[command(flatten)]
     spec: Option<GuestSpec>,
@@ -105,6 +109,9 @@ impl GuestCommand {
 }
 
 fn run(args: &RunArgs, global: &Global) -> Result {
+    if args.kept {
+        return run_kept(global);
+    }
     if let Some(spec) = &args.spec {
         spec.check().map_err(|invalid| UsageError::new(invalid.to_string()))?;
     }
@@ -113,8 +120,8 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     if args.detach {
         return detach(global);
     }
-    let options =
-        Options { directory: global.dir(), echo: !args.announce, announce: args.announce };
+    let (directory, announce) = (global.dir(), args.announce);
+    let options = Options { directory, echo: !announce, announce, kept: None };
     let mut manager = Manager::new(options)?;
     match (&args.file, &args.spec) {
         (Some(file), _) => {
@@ -141,6 +148,27 @@ fn run(args: &RunArgs, global: &Global) -> Result {
                 .take(5)
                 .collect();
             bail!("{}", failed.join("; "))
+        }
+    }
+}
+
+/// Runs the guests of an entry of the topology, until the daemon tells it to end.
+fn run_kept(global: &Global) -> Result {
+    // The daemon's own would make directories that cannot be entered.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let entry = Kept::read()?;
+    let begun = || {
+        let (directory, kept) = (global.dir(), Some(entry.clone()));
+        let options = Options { directory, echo: true, announce: false, kept };
+        let mut manager = Manager::new(options)?;
+        manager.add(&entry.name, &entry.spec)?;
+        anyhow::Ok(manager)
+    };
+    match begun() {
+        Ok(mut manager) => Ok(manager.run().map(drop)?),
+        Err(error) => {
+            kept::say(&format!("{error:#}"));
+            Err(error)
         }
     }
 }

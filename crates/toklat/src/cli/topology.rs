@@ -45,7 +45,10 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
         let ports: usize = topology.switch.values().map(|switch| switch.port.len()).sum();
         let switches = topology.switch.len();
         let switches = counted(switches as u64, "switch", "es");
-        let done = format!("good: {switches}, {}", counted(ports as u64, "port", "s"));
+        let mut done = format!("good: {switches}, {}", counted(ports as u64, "port", "s"));
+        if !topology.guest.is_empty() {
+            done += &format!(", {}", counted(topology.guest.len() as u64, "guest", "s"));
+        }
         return global.print_done(&topology, &done);
     }
     let mut client = Client::connect(global)?;

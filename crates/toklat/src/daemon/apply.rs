@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use topology::{check, check_each};
+use topology::{GuestSpec, check, check_each};
 
 use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
-use super::store::{Configured, EVPN};
+use super::guests::Health;
+use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
@@ -45,7 +46,9 @@ impl Supervisor {
             let reason = "The topology has changed since it was read";
             return Err(ApiError::new(ErrorCode::Stale, reason, "read it again, and apply that"));
         }
-        check(&merged(&now, &wanted))?;
+        let all = merged(&now, &wanted);
+        check(&all)?;
+        self.check_switches(&all, &wanted)?;
         for (name, spec) in &wanted.switch {
             check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
         }
@@ -107,10 +110,42 @@ impl Supervisor {
             }
             self.plan_ports(now, name, wanted, &mut plan).await;
         }
+        self.plan_guests(now, wanted, &mut plan).await;
         if how.prune {
             self.plan_removals(now, wanted, &how.file, &mut plan).await;
         }
         plan
+    }
+
+    /// Checks that the switches of new guests exist.
+    fn check_switches(&self, all: &Topology, wanted: &Topology) -> Result<(), ApiError> {
+        let is_there = |name: &str| all.switch.contains_key(name) || self.handle(name).is_some();
+        match wanted.guest.iter().find(|(_, spec)| !is_there(spec.switch())) {
+            None => Ok(()),
+            Some((name, spec)) => {
+                let switch = spec.switch();
+                let reason =
+                    format!("guest.{name} is to be on switch {switch}, which does not exist");
+                let remedy =
+                    format!("write [switch.{switch}], or add it: toklat switch add {switch}");
+                Err(ApiError::new(ErrorCode::NotFound, reason, remedy))
+            }
+        }
+    }
+
+    /// Guests come after the switches that they are on.
+    async fn plan_guests(&self, now: &Configured, wanted: &Topology, plan: &mut Vec<Change>) {
+        for (name, spec) in &wanted.guest {
+            let (whole, health) = (guest(name), self.guests.health(name).await);
+            plan.push(match (now.guest.get(name), health) {
+                (None, _) | (_, Health::Absent) => Change::new(Action::Added, &whole),
+                (Some(old), Health::Good) if old == spec => continue,
+                (Some(old), health) => {
+                    let lost = (health == Health::Good).then(|| RUNS.to_owned());
+                    Change::new(Action::Replaced, &whole).interrupting(lost).with(old, spec)
+                }
+            });
+        }
     }
 
     async fn plan_ports(
@@ -152,6 +187,12 @@ impl Supervisor {
         plan: &mut Vec<Change>,
     ) {
         let is_its = |name: &str| now.made_by.get(name).is_some_and(|maker| maker == file);
+        let unnamed = |name: &&String| !wanted.guest.contains_key(*name);
+        for name in now.guest.keys().filter(unnamed).filter(|name| is_its(&guest(name))) {
+            let runs = self.guests.health(name).await == Health::Good;
+            let lost = runs.then(|| RUNS.to_owned());
+            plan.push(Change::new(Action::Removed, &guest(name)).interrupting(lost));
+        }
         let mut last = Vec::new();
         for (switch, spec) in &now.switch {
             let kept = wanted.switch.get(switch);
@@ -186,6 +227,9 @@ impl Supervisor {
         change: &Change,
     ) -> Result<(), ApiError> {
         let missing = || ApiError::new(ErrorCode::NotFound, "It is gone", "apply the file again");
+        if let Some(name) = guest_of(&change.name) {
+            return self.change_guest(now, name, wanted.guest.get(name)).await;
+        }
         match (change.name.split_once(':'), change.action) {
             (None, _) if change.name == "quota" => {
                 self.set_quotas(now, wanted.quota.clone()).await;
@@ -222,6 +266,22 @@ impl Supervisor {
         }
     }
 
+    /// Ends the guests of an entry, and starts them as they are to be; none if they are to go.
+    async fn change_guest(
+        &self,
+        now: &mut Configured,
+        name: &str,
+        wanted: Option<&GuestSpec>,
+    ) -> Result<(), ApiError> {
+        self.guests.end(name).await;
+        now.guest.remove(name);
+        if let Some(spec) = wanted {
+            self.guests.start(name, spec).await?;
+            now.guest.insert(name.to_owned(), spec.clone());
+        }
+        Ok(())
+    }
+
     async fn is_open(&self, switch: &str, port: &str) -> bool {
         let Some(handle) = self.handle(switch) else { return false };
         let switch = handle.lock().await;
@@ -244,11 +304,14 @@ pub fn name_of(file: &Path) -> String {
 
 /// The interruption that removing or replacing a port in use causes.
 const LOST: &str = "it is open: its client or guest loses it";
+/// The interruption that removing or replacing a guest causes.
+const RUNS: &str = "it runs: its peers lose their connections";
 
 /// What there will be.
 fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
     all.evpn = wanted.evpn.clone().or(all.evpn);
+    all.guest.extend(wanted.guest.iter().map(|(name, spec)| (name.clone(), spec.clone())));
     for (name, spec) in &wanted.switch {
         let ports = all.switch.remove(name).map(|old| old.port).unwrap_or_default();
         let mut spec = spec.clone();

@@ -6,6 +6,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use topology::GuestSpec;
+
 use crate::api::{PortSpec, SwitchSpec};
 
 /// Finds the first setting that is invalid by itself, with the error: `switch.vale0.batch: invalid
@@ -18,24 +20,33 @@ pub fn find(table: &toml::Table) -> Option<String> {
         let known = TABLES.join(", ");
         return Some(format!("{key}: there is no such table.{meant} There are: {known}"));
     }
-    let switches = table.get("switch")?.as_table()?;
-    switches.iter().find_map(|(name, spec)| {
-        let spec = spec.as_table()?;
-        let ports = spec.get("port").and_then(toml::Value::as_table);
-        let in_ports = ports.into_iter().flatten().find_map(|(port, spec)| {
-            in_settings::<PortSpec>(&format!("switch.{name}.port.{port}"), spec.as_table()?)
-        });
-        let own: toml::Table = spec
-            .iter()
-            .filter(|(key, _)| *key != "port")
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
-        in_settings::<SwitchSpec>(&format!("switch.{name}"), &own).or(in_ports)
-    })
+    let guests = table.get("guest").and_then(toml::Value::as_table);
+    let in_guests = guests.into_iter().flatten().find_map(|(name, spec)| {
+        let error = spec.clone().try_into::<GuestSpec>().err()?;
+        Some(format!("guest.{name}: {}", error.message()))
+    });
+    let switches = table.get("switch").and_then(toml::Value::as_table);
+    let in_switches = switches.into_iter().flatten().find_map(|(name, spec)| in_switch(name, spec));
+    in_switches.or(in_guests)
+}
+
+/// The first mistake of a switch.
+fn in_switch(name: &str, spec: &toml::Value) -> Option<String> {
+    let spec = spec.as_table()?;
+    let ports = spec.get("port").and_then(toml::Value::as_table);
+    let in_ports = ports.into_iter().flatten().find_map(|(port, spec)| {
+        in_settings::<PortSpec>(&format!("switch.{name}.port.{port}"), spec.as_table()?)
+    });
+    let own: toml::Table = spec
+        .iter()
+        .filter(|(key, _)| *key != "port")
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    in_settings::<SwitchSpec>(&format!("switch.{name}"), &own).or(in_ports)
 }
 
 /// What a topology file consists of.
-const TABLES: [&str; 3] = ["switch", "quota", "evpn"];
+const TABLES: [&str; 4] = ["switch", "guest", "quota", "evpn"];
 
 /// Settings that are left out of the output while they have the default.
 const OMITTED: [&str; 5] =
@@ -112,6 +123,7 @@ mod tests {
                 "[switch.v.port.p]\nvlan = { access = 5000 }",
                 "switch.v.port.p.vlan: \"5000\" is not a VLAN id",
             ),
+            ("[guest.web]\napp = 'httpd'", "guest.web: missing field `port`"),
             (
                 "[switch.v.port.p]\nspeed = 3",
                 "switch.v.port.p.speed: there is no such setting. There are: ",

@@ -24,6 +24,7 @@ mod directory;
 pub(crate) mod evpn;
 pub mod file;
 mod front_ends;
+mod guests;
 mod hangups;
 mod interfaces;
 mod log;
@@ -246,6 +247,8 @@ async fn supervise(
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
     tokio::spawn(Arc::clone(&supervisor).export_samples());
     let control = sockets.serve(&supervisor);
+    // Their managers need the attach socket.
+    tokio::spawn(Arc::clone(&supervisor.guests).serve());
     ready.store(true, Ordering::Relaxed);
     notify(sd_notify::NotifyState::Ready);
     tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");

@@ -14,14 +14,24 @@ use crate::api::{Action, Change, Topology};
 /// EVPN's settings in a plan. No switch has such a name.
 pub(super) const EVPN: &str = "[evpn]";
 
+/// A guest's name in a plan. No switch has such a name.
+pub(super) fn guest(name: &str) -> String {
+    format!("[guest.{name}]")
+}
+
+/// The name of the guest that a plan calls so, if it is one.
+pub(super) fn guest_of(name: &str) -> Option<&str> {
+    name.strip_prefix("[guest.")?.strip_suffix(']')
+}
+
 /// The configuration and the files it came from, saved across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
     /// All of it.
     topology: Topology,
-    /// The file that made each object, by name (`vale0`, `vale0:p1`, `quota`). Objects that
-    /// commands made have none.
+    /// The file that made each object, by name (`vale0`, `vale0:p1`, `[guest.web]`, `quota`).
+    /// Objects that commands made have none.
     #[serde(default)]
     pub made_by: BTreeMap<String, String>,
     /// The content of each file when it was applied last.
@@ -38,6 +48,8 @@ impl Configured {
             let ports = spec.port.keys().map(move |port| format!("{name}:{port}"));
             std::iter::once(name.clone()).chain(ports)
         });
+        let guests = made.guest.keys().map(|name| guest(name));
+        let switches = switches.chain(guests);
         let names: Vec<_> = switches.chain(["quota".to_owned(), EVPN.to_owned()]).collect();
         made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
         made.applied = [(file.to_owned(), made.topology.clone())].into();
@@ -68,6 +80,9 @@ impl Configured {
         let topology = &self.topology;
         self.made_by.retain(|name, _| match name.split_once(':') {
             _ if name == "quota" || name == EVPN => true,
+            None if guest_of(name).is_some() => {
+                guest_of(name).is_some_and(|name| topology.guest.contains_key(name))
+            }
             None => topology.switch.contains_key(name),
             Some((switch, port)) => {
                 topology.switch.get(switch).is_some_and(|switch| switch.port.contains_key(port))

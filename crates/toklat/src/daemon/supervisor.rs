@@ -14,6 +14,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
 use super::evpn::Speaking;
 use super::front_ends::Arrival;
+use super::guests::Guests;
 use super::hangups::WatchId;
 use super::interfaces::watched::Returned;
 use super::mistake;
@@ -46,6 +47,7 @@ pub struct Supervisor {
     pub(super) pipes: Pipes,
     pub(super) netmap: Netmap<Ports>,
     pub(super) evpn: Speaking,
+    pub(super) guests: Arc<Guests>,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -58,6 +60,7 @@ impl Supervisor {
     #[must_use]
     pub fn new(options: DaemonOptions, environment: Environment, descriptor_limit: u64) -> Self {
         let pipes = Pipes::new(&options.dir);
+        let guests = Arc::new(Guests::new(&options.dir, &environment.exe));
         Self {
             store: Store::new(options.state_dir.as_ref().unwrap_or(&options.dir)),
             options,
@@ -70,6 +73,7 @@ impl Supervisor {
             pipes,
             netmap: Netmap::default(),
             evpn: Speaking::default(),
+            guests,
             stop: watch::Sender::new(None),
         }
     }
@@ -344,6 +348,7 @@ impl Supervisor {
         /// A change of the topology that takes longer is not waited for.
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
         let topology = tokio::time::timeout(PATIENCE, self.topology.lock()).await;
+        self.guests.end_all().await;
         for handle in self.handles() {
             handle.lock().await.remove().await;
         }
@@ -358,6 +363,7 @@ impl Supervisor {
         self.environment.ledger.configure(wanted.quota.clone());
         *topology = wanted;
         self.changed(&topology);
+        self.guests.begin(&topology.guest).await;
         for (name, spec) in &topology.switch {
             let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;
             let handle = match made {

@@ -13,6 +13,7 @@ use netring::Open;
 use rustix::io::Errno;
 use topology::GuestSpec;
 
+use super::groups::Member;
 use super::log::Log;
 use super::process::{Ends, Process, Said};
 use super::programs;
@@ -20,6 +21,12 @@ use super::programs;
 /// Orders to copy that wait for their answers. Their descriptors count towards the kernel's limit
 /// of those under way.
 pub const MAX_COPYING: usize = 16;
+
+/// Bytes that a process may have beside its private memory: tables, stacks, and pages of its rings
+/// that it touches first.
+const BESIDE: u64 = 2 << 20;
+/// Bytes of a slot's buffer, at most.
+const BUFFER: u64 = 2048;
 
 /// Guests of a kind.
 pub struct Kind {
@@ -44,7 +51,8 @@ pub struct Ports<'a> {
 }
 
 impl Kind {
-    pub fn new(name: &str, spec: GuestSpec, log: Log) -> anyhow::Result<Self> {
+    /// `grouped`: a cgroup will limit its guests' memory.
+    pub fn new(name: &str, spec: GuestSpec, log: Log, grouped: bool) -> anyhow::Result<Self> {
         spec.check()?;
         let (path, first) = programs::find(&spec.app);
         let words = first.iter().chain(&spec.args).map(String::as_bytes);
@@ -61,7 +69,11 @@ impl Kind {
         })?;
         let copies = spec.count > spec.threads;
         let cell = Cell {
-            memory: Some(spec.memory),
+            memory: Some(match grouped {
+                // Counted here is also what is asked for and never used.
+                true => spec.memory.saturating_mul(2).saturating_add(BESIDE),
+                false => spec.memory,
+            }),
             descriptors: OTHER_DESCRIPTORS + 2 * u64::from(spec.threads),
             copies,
             ..Cell::new(&format!("toklat guest {name}"))
@@ -69,6 +81,12 @@ impl Kind {
         let (queue, copying) = (VecDeque::new(), VecDeque::new());
         let (name, since) = (name.to_owned(), Instant::now());
         Ok(Self { name, spec, program, cell, template: None, log, since, queue, copying })
+    }
+
+    /// Bytes of all memory that a process with this many ports may have.
+    pub fn memory(&self, ports: usize) -> u64 {
+        let rings = ports as u64 * 2 * u64::from(self.spec.slots) * BUFFER;
+        self.spec.memory.saturating_add(rings).saturating_add(BESIDE)
     }
 
     /// True if its guests are copies of one process.
@@ -81,7 +99,7 @@ impl Kind {
         let Ends { control, output, theirs: [socket, words] } = Ends::new()?;
         let pid = self.cell.start(&mut self.program, socket.as_fd(), words.as_fd())?;
         let pidfd = Some(Process::open(pid)?);
-        Ok(Process { pid, pidfd, control, output, said: Said::default() })
+        Ok(Process { pid, pidfd, control, output, said: Said::default(), member: Member::new() })
     }
 
     /// Starts the process of a guest that is alone.

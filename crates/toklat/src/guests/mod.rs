@@ -15,6 +15,8 @@
 //! The manager is one thread. A guest costs it bounded work: a turn reads a few reports and one
 //! piece of the log, and a guest that reports too much is killed.
 
+mod groups;
+pub mod kept;
 mod kind;
 mod log;
 pub mod manager;

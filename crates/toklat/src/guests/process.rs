@@ -9,6 +9,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
+use super::groups::Member;
+
 /// Reports of a guest in all. It has no reason for more than a few.
 const MAX_REPORTS: u32 = 32;
 
@@ -51,6 +53,8 @@ pub struct Process {
     pub control: OwnedFd,
     pub output: OwnedFd,
     pub said: Said,
+    /// Its number is in use by the thread of [`Groups`](super::groups::Groups).
+    pub member: Member,
 }
 
 impl Process {
@@ -131,7 +135,9 @@ impl Said {
     pub fn walls(&self) -> Walls {
         let mut walls = self.sealed.clone().unwrap_or_default();
         // It does not judge what was raised before it ran.
-        let judges = |wall: &Wall| *wall == Wall::Root || !ENTERED.contains(wall);
+        let judges = |wall: &Wall| {
+            *wall == Wall::Root || !(ENTERED.contains(wall) || Wall::LIMITS.contains(wall))
+        };
         walls.standing.retain(judges);
         walls.refused.retain(|refused| judges(&refused.wall));
         for (wall, errno) in ENTERED.into_iter().zip(self.entered.unwrap_or([-1; 8])) {
@@ -143,6 +149,8 @@ impl Said {
                 errno => walls.note(wall, Err(Errno::from_raw_os_error(errno).to_string())),
             }
         }
+        // It is a step that does not fail, before the program runs.
+        walls.note(Wall::MemoryLimit, Ok(()));
         walls
     }
 }

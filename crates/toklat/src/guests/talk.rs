@@ -27,6 +27,8 @@ const TIME: Duration = Duration::from_secs(5);
 pub enum Request {
     /// Its guests.
     List,
+    /// The entry of the topology that it was started for, if it was.
+    Kept,
     /// Stop guests, or all of them.
     Stop {
         /// Names; none for all.
@@ -58,7 +60,7 @@ pub struct Listener {
 
 impl Listener {
     pub fn new(home: &Path) -> anyhow::Result<Self> {
-        let path = home.join(format!("{}.sock", std::process::id()));
+        let path = socket(home, std::process::id());
         // Of a process that had this number before.
         let _ = std::fs::remove_file(&path);
         let bound = UnixListener::bind(&path).or_else(|error| {
@@ -113,6 +115,21 @@ impl Reply {
         };
         let _ = std::thread::Builder::new().name("reply".into()).spawn(send);
     }
+}
+
+/// The socket of a manager in its home.
+pub fn socket(home: &Path, manager: u32) -> PathBuf {
+    home.join(format!("{manager}.sock"))
+}
+
+/// The managers whose sockets are in a home, whether they run or not.
+pub fn managers(home: &Path) -> Vec<u32> {
+    let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
+    let number = |path: PathBuf| {
+        let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+        path.file_stem().filter(|_| is_socket)?.to_str()?.parse().ok()
+    };
+    entries.filter_map(|entry| number(entry.path())).collect()
 }
 
 /// The sockets of all managers of this user.

@@ -7,6 +7,7 @@ use jail::Walls;
 use serde::{Deserialize, Serialize};
 use topology::Restart;
 
+use super::groups::Confined;
 use super::log::Log;
 use super::process::{End, Process};
 
@@ -93,6 +94,8 @@ pub struct Unit {
     failures: u32,
     pub last_end: Option<String>,
     pub walls: Walls,
+    /// What holds its process's memory.
+    pub group: Option<Confined>,
     pub stopped: bool,
     /// Changes with each process and pause, so that an old timer is known.
     pub turn: u32,
@@ -116,6 +119,7 @@ impl Unit {
             failures: 0,
             last_end: None,
             walls: Walls::default(),
+            group: None,
             stopped: false,
             turn: 0,
         }
@@ -143,7 +147,7 @@ impl Unit {
         // A refusal at the first start is a mistake of the command. A later one may pass, for
         // example when the switch is added again.
         let mistaken = end.refused && self.restarts == 0 && self.start_us.is_none();
-        self.process = None;
+        (self.process, self.group) = (None, None);
         self.last_end = Some(if self.stopped { "stopped".to_owned() } else { end.how });
         self.turn += 1;
         let again = match restart {

@@ -74,11 +74,14 @@ fn act(what: &str, stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Erro
         "spin" => loop {
             std::hint::spin_loop();
         },
-        "eat" => {
-            let mut eaten: Vec<Vec<u8>> = Vec::new();
-            loop {
-                eaten.push(vec![1; 1 << 20]);
+        "eat" => eat(),
+        "eat when told" => {
+            let mut stack = stack;
+            let (socket, started) = (stack.udp_bind(9)?, std::time::Instant::now());
+            while stack.udp_receive(socket).is_none() {
+                stack.poll(guest::Nanos(1 + started.elapsed().as_nanos() as u64))?;
             }
+            eat()
         }
         "panic" => panic!("as it was told to"),
         "serve" => serve(stack),
@@ -88,6 +91,13 @@ fn act(what: &str, stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Erro
             println!("{what} was not forbidden");
             serve(stack)
         }
+    }
+}
+
+fn eat() -> ! {
+    let mut eaten: Vec<Vec<u8>> = Vec::new();
+    loop {
+        eaten.push(vec![1; 1 << 20]);
     }
 }
 

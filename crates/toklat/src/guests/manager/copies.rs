@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::{BOOT, Due, Manager, What, listen};
+use crate::guests::groups::Member;
 use crate::guests::kind::{MAX_COPYING, Ports};
 use crate::guests::log;
 use crate::guests::process::{self, End, Process, Said};
@@ -37,8 +38,9 @@ impl Manager {
                 Ok((control, output)) => {
                     // Known when it is reported.
                     let (pid, pidfd) = (rustix::process::getpid(), None);
-                    let said = Said::default();
-                    unit.process = Some(Process { pid, pidfd, control, output, said });
+                    let (said, member) = (Said::default(), Member::new());
+                    let process = Process { pid, pidfd, control, output, said, member };
+                    unit.process = Some(process);
                     kind.copying.push_back(next);
                     self.watch(next);
                 }
@@ -129,6 +131,7 @@ impl Manager {
                 if self.units[index].stopped {
                     self.units[index].process.as_ref().inspect(|process| process.kill());
                 }
+                self.limit(index);
             }
             Err(error) => {
                 self.ended(index, End::failed(format!("its copy is not there: {error}")));
@@ -145,7 +148,7 @@ impl Manager {
                 if !kind.log.write(&piece[..len], Instant::now()) {
                     template.kill();
                 }
-                if self.options.echo {
+                if self.options.echo && self.options.kept.is_none() {
                     kind.log.print(&kind.name, &piece[..len]);
                 }
             }

@@ -1,6 +1,7 @@
 //! The manager: starts guests, hears what they report, collects them, and starts them again.
 
 mod copies;
+mod limits;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,6 +19,8 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use topology::GuestSpec;
 
+use super::groups::Groups;
+use super::kept::{self, Kept};
 use super::kind::{self, Kind, Ports};
 use super::log::{self, Log};
 use super::process::{self, End};
@@ -43,10 +46,11 @@ enum What {
     TemplateEnd,
     Listener,
     Signal,
+    Groups,
 }
 
 impl What {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Control,
         Self::Output,
         Self::End,
@@ -55,10 +59,11 @@ impl What {
         Self::TemplateEnd,
         Self::Listener,
         Self::Signal,
+        Self::Groups,
     ];
 
     fn data(self, index: usize) -> EventData {
-        EventData::new_u64((index as u64) << 3 | self as u64)
+        EventData::new_u64((index as u64) << 4 | self as u64)
     }
 }
 
@@ -84,6 +89,9 @@ pub struct Options {
     pub echo: bool,
     /// Called once, when every guest serves or has ended.
     pub announce: bool,
+    /// The entry of the topology that the daemon has started it for. Such a manager runs on when
+    /// its guests have ended.
+    pub kept: Option<Kept>,
 }
 
 /// Guests and their processes.
@@ -93,10 +101,13 @@ pub struct Manager {
     listener: Listener,
     epoll: OwnedFd,
     signals: UnixStream,
+    groups: Groups,
     kinds: Vec<Kind>,
     units: Vec<Unit>,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
     announced: bool,
+    /// It ends when its guests have.
+    leaving: bool,
 }
 
 impl Manager {
@@ -115,6 +126,8 @@ impl Manager {
         }
         epoll::add(&epoll, &listener, What::Listener.data(0), EventFlags::IN)?;
         epoll::add(&epoll, &signals, What::Signal.data(0), EventFlags::IN)?;
+        let groups = Groups::new()?;
+        epoll::add(&epoll, &groups, What::Groups.data(0), EventFlags::IN)?;
         raise_descriptors();
         Ok(Self {
             options,
@@ -122,10 +135,12 @@ impl Manager {
             listener,
             epoll,
             signals,
+            groups,
             kinds: Vec::new(),
             units: Vec::new(),
             timers: BinaryHeap::new(),
             announced: false,
+            leaving: false,
         })
     }
 
@@ -148,7 +163,12 @@ impl Manager {
         }
         let (_, prefix) = spec.addresses()?;
         let index = self.kinds.len();
-        self.kinds.push(Kind::new(name, spec.clone(), Log::new(&self.home, name))?);
+        let log = Log::new(&self.home, name);
+        self.kinds.push(Kind::new(name, spec.clone(), log, self.groups.are_there())?);
+        if self.options.kept.is_some() {
+            // Before a port is opened: the daemon may be waiting for this line.
+            kept::say(kept::ADDED);
+        }
         while !hosts.is_empty() {
             let rest = hosts.split_off(hosts.len().min(spec.threads as usize));
             let unit_name = hosts[0].0.clone();
@@ -174,7 +194,7 @@ impl Manager {
         loop {
             self.announce();
             let ended = self.units.iter().all(|unit| unit.state == State::Ended);
-            if ended {
+            if ended && (self.leaving || self.options.kept.is_none()) {
                 break;
             }
             let now = Instant::now();
@@ -193,7 +213,8 @@ impl Manager {
             }
             for event in &events {
                 let data = { event.data }.u64();
-                self.happened(What::ALL[(data & 7) as usize], (data >> 3) as usize);
+                let what = What::ALL.get((data & 15) as usize);
+                what.into_iter().for_each(|what| self.happened(*what, (data >> 4) as usize));
             }
         }
         Ok(self.units.iter().all(|unit| {
@@ -285,6 +306,7 @@ impl Manager {
             Ok(process) => {
                 unit.process = Some(process);
                 self.watch(index);
+                self.limit(index);
             }
             Err(error) => self.ended(index, End::not_started(&error)),
         }
@@ -317,8 +339,10 @@ impl Manager {
             What::TemplateOutput => self.read_template(index),
             What::TemplateEnd => self.collect_template(index),
             What::Listener => self.answer(),
+            What::Groups => self.limited(),
             What::Signal => {
                 let _ = (&self.signals).read(&mut [0; 64]);
+                self.leaving = true;
                 self.stop(&|_| true);
             }
         }
@@ -386,6 +410,7 @@ impl Manager {
         } else if strict {
             let _ = rustix::net::send(&process.control, b"g", rustix::net::SendFlags::NOSIGNAL);
         }
+        self.units[index].note_group();
         for wall in missing {
             self.tell(&format!("{}: a wall is missing, {wall}", self.units[index].name));
         }
@@ -405,7 +430,7 @@ impl Manager {
             Err(_) => return,
         };
         let goes_on = unit.log.write(&piece[..len], Instant::now());
-        if self.options.echo {
+        if self.options.echo && self.options.kept.is_none() {
             unit.log.print(&unit.name, &piece[..len]);
         }
         if !goes_on && !unit.muted {
@@ -431,12 +456,16 @@ impl Manager {
         self.read(index);
         let Some(process) = &self.units[index].process else { return };
         let Some(pidfd) = &process.pidfd else { return };
-        if let Some(end) = process::collect(pidfd.as_fd(), &process.said) {
+        let reap = || process::collect(pidfd.as_fd(), &process.said);
+        if let Some(end) = process.member.reap(reap) {
+            let end = self.end_by_limit(index, end);
             self.ended(index, end);
         }
     }
 
-    fn ended(&mut self, index: usize, end: End) {
+    fn ended(&mut self, index: usize, mut end: End) {
+        // What the topology lacks may come with the next file.
+        end.refused &= self.options.kept.is_none();
         let restart = self.kinds[self.units[index].kind].spec.restart;
         let unit = &mut self.units[index];
         // A process that could not be watched may still run.
@@ -463,6 +492,7 @@ impl Manager {
         let Some((request, reply)) = self.listener.accept() else { return };
         match request {
             Request::List => reply.send(&self.list()),
+            Request::Kept => reply.send(&self.options.kept),
             Request::Stop { names } => {
                 let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
                 self.stop(&wanted);

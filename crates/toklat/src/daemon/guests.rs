@@ -1,0 +1,360 @@
+//! Guests of the topology: a manager for each entry, which runs what `toklat guest run` would.
+//!
+//! Managers outlive this daemon, as data processes do: the next one finds them by their sockets,
+//! and keeps those whose entry is still the same. One that ends is started again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jail::child::ChildSetup;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use topology::GuestSpec;
+
+use super::{descriptors, locked, system};
+use crate::api::{ApiError, ErrorCode};
+use crate::guests::kept::{ADDED, Kept};
+use crate::guests::talk::{self, Request};
+use crate::guests::{GuestInfo, State};
+
+/// How long a manager may take to take its entry, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause before a manager is started again: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// A manager that has run for so long has not failed at its start.
+const HEALTHY: Duration = Duration::from_secs(10);
+/// Bytes of its first line.
+const MAX_LINE: u64 = 4096;
+
+/// All entries.
+#[derive(Debug)]
+pub struct Guests {
+    dir: PathBuf,
+    exe: PathBuf,
+    entries: AsyncMutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// Managers that an earlier daemon left were looked for.
+    serving: bool,
+    all: BTreeMap<String, Arc<Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    kept: Kept,
+    manager: Mutex<Option<Arc<Process>>>,
+    /// True when it is to end.
+    leaving: watch::Sender<bool>,
+    /// True when its manager has ended for good.
+    gone: watch::Sender<bool>,
+}
+
+/// How the guests of an entry do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// There is no such entry.
+    Absent,
+    /// They run, or have done what they were to do.
+    Good,
+    /// One of them was stopped or has failed for good, or their manager does not run.
+    Bad,
+}
+
+impl Guests {
+    pub fn new(dir: &Path, exe: &Path) -> Self {
+        Self { dir: dir.to_owned(), exe: exe.to_owned(), entries: AsyncMutex::default() }
+    }
+
+    /// Notes the entries of a saved topology. They start with [`serve`](Self::serve).
+    pub async fn begin(&self, entries: &BTreeMap<String, GuestSpec>) {
+        let mut own = self.entries.lock().await;
+        own.all =
+            entries.iter().map(|(name, spec)| (name.clone(), Entry::new(name, spec))).collect();
+    }
+
+    /// Takes over managers that an earlier daemon left, ends those without an entry, and starts the
+    /// others. From now on entries start at once.
+    pub async fn serve(self: Arc<Self>) {
+        let mut own = self.entries.lock().await;
+        own.serving = true;
+        for (kept, process) in self.find().await {
+            let entry = own.all.get(&kept.name).filter(|entry| entry.kept == kept);
+            match entry.filter(|entry| locked(&entry.manager).is_none()) {
+                Some(entry) => {
+                    tracing::info!(
+                        guest = kept.name,
+                        pid = process.pid.as_raw_pid(),
+                        "found its manager"
+                    );
+                    *locked(&entry.manager) = Some(Arc::new(process));
+                }
+                None => process.end().await,
+            }
+        }
+        for entry in own.all.values() {
+            let found = locked(&entry.manager).clone();
+            let process = match found {
+                Some(process) => Ok(process),
+                None => self.start_manager(&entry.kept).await.map(Arc::new),
+            };
+            if let Err(error) = &process {
+                tracing::error!(guest = entry.kept.name, %error, "guest was not started");
+            }
+            self.keep_up(entry, process.ok());
+        }
+    }
+
+    /// Adds an entry, and starts its manager.
+    ///
+    /// # Errors
+    /// The manager cannot be started, or refuses the entry.
+    pub async fn start(self: &Arc<Self>, name: &str, spec: &GuestSpec) -> Result<(), ApiError> {
+        let mut own = self.entries.lock().await;
+        let entry = Entry::new(name, spec);
+        if own.serving {
+            let process = self.start_manager(&entry.kept).await?;
+            self.keep_up(&entry, Some(Arc::new(process)));
+        }
+        own.all.insert(name.to_owned(), entry);
+        Ok(())
+    }
+
+    /// Ends the guests of an entry, and forgets it.
+    pub async fn end(&self, name: &str) {
+        let mut own = self.entries.lock().await;
+        if let (Some(entry), true) = (own.all.remove(name), own.serving) {
+            entry.end().await;
+        }
+    }
+
+    /// Ends all guests, before their switches end.
+    pub async fn end_all(&self) {
+        let mut own = self.entries.lock().await;
+        if !std::mem::take(&mut own.serving) {
+            return;
+        }
+        let all = std::mem::take(&mut own.all);
+        // All of them are told before one is waited for.
+        all.values().for_each(|entry| drop(entry.leave()));
+        for entry in all.values() {
+            entry.end().await;
+        }
+    }
+
+    /// How the guests of an entry do.
+    pub async fn health(&self, name: &str) -> Health {
+        let own = self.entries.lock().await;
+        let Some(entry) = own.all.get(name) else { return Health::Absent };
+        if !own.serving {
+            return Health::Good;
+        }
+        let manager = locked(&entry.manager).clone();
+        let Some(manager) = manager else { return Health::Bad };
+        let all = self.ask::<Vec<GuestInfo>>(manager.pid, Request::List).await;
+        let is_bad = |info: &GuestInfo| {
+            info.state == State::Ended && info.last_end.as_deref() != Some("ended")
+        };
+        // One that does not answer now is busy with a start.
+        match all.is_some_and(|all| all.iter().any(is_bad)) {
+            true => Health::Bad,
+            false => Health::Good,
+        }
+    }
+
+    /// Asks a manager, in a thread that may wait.
+    async fn ask<T: serde::de::DeserializeOwned + Send + 'static>(
+        &self,
+        manager: Pid,
+        request: Request,
+    ) -> Option<T> {
+        let path = talk::socket(&self.home(), manager.as_raw_pid().cast_unsigned());
+        let ask = move || talk::ask_at::<T>(&path, &request).ok();
+        tokio::task::spawn_blocking(ask).await.ok().flatten()
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.join("guests")
+    }
+
+    /// Finds the managers that an earlier daemon has left.
+    async fn find(&self) -> Vec<(Kept, Process)> {
+        let mut found = Vec::new();
+        for number in talk::managers(&self.home()) {
+            // The descriptor comes first: whoever answers then is the process that it names.
+            let process = Pid::from_raw(number.cast_signed()).and_then(|pid| Process::of(pid).ok());
+            let Some(process) = process else { continue };
+            if let Some(Some(kept)) = self.ask::<Option<Kept>>(process.pid, Request::Kept).await {
+                found.push((kept, process));
+            }
+        }
+        found
+    }
+
+    /// Starts the task that keeps an entry's manager running.
+    fn keep_up(self: &Arc<Self>, entry: &Arc<Entry>, process: Option<Arc<Process>>) {
+        locked(&entry.manager).clone_from(&process);
+        tokio::spawn(Arc::clone(self).keep(Arc::clone(entry), process));
+    }
+
+    /// Keeps the manager of an entry running until the entry ends.
+    async fn keep(self: Arc<Self>, entry: Arc<Entry>, mut first: Option<Arc<Process>>) {
+        let mut pause = PAUSES.0;
+        loop {
+            let process = match first.take() {
+                Some(process) => Ok(process),
+                None => self.start_manager(&entry.kept).await.map(Arc::new),
+            };
+            let began = Instant::now();
+            let trouble = match process {
+                Ok(process) => {
+                    entry.enter(&process);
+                    process.ended().await;
+                    "its manager has ended".to_owned()
+                }
+                Err(error) => error.to_string(),
+            };
+            *locked(&entry.manager) = None;
+            if *entry.leaving.borrow() {
+                break;
+            }
+            pause = if began.elapsed() >= HEALTHY { PAUSES.0 } else { pause };
+            tracing::error!(guest = entry.kept.name, trouble, ?pause, "guest is started again");
+            let mut leaving = entry.leaving.subscribe();
+            if tokio::time::timeout(pause, leaving.wait_for(|leaving| *leaving)).await.is_ok() {
+                break;
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        entry.gone.send_replace(true);
+    }
+
+    /// Starts a manager, and waits until it has taken its entry.
+    async fn start_manager(&self, kept: &Kept) -> Result<Process, ApiError> {
+        let cannot =
+            |error| system(&format!("Cannot start the manager of guest.{}", kept.name), error);
+        let (process, stdin, stdout) = self.spawn().map_err(cannot)?;
+        let text = serde_json::to_vec(kept).map_err(|error| cannot(error.into()))?;
+        let mut line = String::new();
+        let talk = async {
+            let mut stdin = ChildStdin::from_std(stdin)?;
+            stdin.write_all(&text).await?;
+            drop(stdin);
+            let stdout = BufReader::new(ChildStdout::from_std(stdout)?);
+            stdout.take(MAX_LINE).read_line(&mut line).await
+        };
+        let talked = tokio::time::timeout(PATIENCE, talk).await;
+        match talked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(_) if line.trim() == ADDED => Ok(process),
+            said => {
+                process.end().await;
+                said.map_err(cannot)?;
+                let reason = format!("guest.{} cannot be: {}", kept.name, line.trim());
+                Err(ApiError::new(
+                    ErrorCode::BadRequest,
+                    reason,
+                    "correct the file, and apply it again",
+                ))
+            }
+        }
+    }
+
+    fn spawn(&self) -> io::Result<(Process, std::process::ChildStdin, std::process::ChildStdout)> {
+        let mut command = Command::new(&self.exe);
+        command.arg("--dir").arg(&self.dir).args(["guest", "run", "--kept"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        jail::parent_death::in_its_own_session(&mut command);
+        let mut child = ChildSetup::new().equip(&mut command).spawn()?;
+        let pid = Pid::from_child(&child);
+        let process = Process::of(pid).inspect_err(|_| drop(child.kill()))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (stdin, stdout) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((process, stdin, stdout))
+    }
+}
+
+impl Entry {
+    fn new(name: &str, spec: &GuestSpec) -> Arc<Self> {
+        let kept = Kept { name: name.to_owned(), spec: spec.clone() };
+        let [leaving, gone] = [(); 2].map(|()| watch::Sender::new(false));
+        Arc::new(Self { kept, manager: Mutex::default(), leaving, gone })
+    }
+
+    /// Notes its manager, which ends at once if the entry has ended meanwhile.
+    fn enter(&self, process: &Arc<Process>) {
+        *locked(&self.manager) = Some(Arc::clone(process));
+        if *self.leaving.borrow() {
+            process.send(Signal::TERM);
+        }
+    }
+
+    /// Tells its manager to end.
+    fn leave(&self) -> Option<Arc<Process>> {
+        self.leaving.send_replace(true);
+        locked(&self.manager).as_ref().inspect(|manager| manager.send(Signal::TERM)).cloned()
+    }
+
+    /// Ends its manager, and waits until it has.
+    async fn end(&self) {
+        if let Some(manager) = self.leave() {
+            manager.end().await;
+        }
+        let mut gone = self.gone.subscribe();
+        // One that was being started ends now.
+        let _ = tokio::time::timeout(2 * PATIENCE, gone.wait_for(|gone| *gone)).await;
+    }
+}
+
+/// A manager's process.
+#[derive(Debug)]
+struct Process {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    fn of(pid: Pid) -> io::Result<Self> {
+        Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
+    }
+
+    fn send(&self, signal: Signal) {
+        // It has ended already, if this fails.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    /// Ends it: it ends its guests first.
+    async fn end(&self) {
+        self.send(Signal::TERM);
+        if tokio::time::timeout(PATIENCE, self.ended()).await.is_err() {
+            self.send(Signal::KILL);
+            self.ended().await;
+        }
+    }
+
+    /// Waits for its end, and reaps it and the guests that it has left.
+    async fn ended(&self) {
+        let waits = self.pidfd.try_clone();
+        let waits = waits.and_then(|fd| descriptors::register(fd, Interest::READABLE));
+        match waits {
+            Ok(waits) => drop(waits.readable().await),
+            Err(error) => return tracing::error!(%error, "cannot wait for a guest's manager"),
+        }
+        // It is another process's child, if this fails.
+        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
+        // Guests of a manager that was killed are killed too, and are this process's children then.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        while let Ok(ended) = rustix::process::waitid(WaitId::Pgid(Some(self.pid)), options) {
+            if ended.is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
