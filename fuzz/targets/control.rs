@@ -156,7 +156,7 @@ impl Switch {
         }
     }
 
-    /// Its ports are those that it was told of.
+    /// The switch's ports are those that it was told of.
     fn compare(&self) {
         self.send(&Command::ListPorts, 0);
         let mut ports = BTreeMap::new();

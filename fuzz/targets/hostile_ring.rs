@@ -93,7 +93,8 @@ fuzz_target!(|input: &[u8]| {
     for _ in 0..64 {
         exchange(&mut switch, &mut left, &mut right, 0xff, &mut now);
     }
-    // Its own ring may still hold what it says it sent: without it, all is accounted for.
+    // The hostile port's own ring may still hold what it says it sent: without it, all is accounted
+    // for.
     switch.remove(hostile_id);
     switch.turn(Nanos(now + 1000));
     let ports = [hostile_id, left_id, right_id];

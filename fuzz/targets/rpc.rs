@@ -1,4 +1,4 @@
-//! Both ends of RPC, and frames between them that are lost, repeated, changed or made up.
+//! Two ends of RPC exchange frames that are lost, repeated, changed or made up.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -61,7 +61,7 @@ struct Port {
     memory: Memory,
     /// What is asked of it is answered.
     answers: bool,
-    /// It was cut short.
+    /// The connection was cut short.
     cut: bool,
     /// What the keeper has.
     ours: OwnedFd,

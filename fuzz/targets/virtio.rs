@@ -349,7 +349,8 @@ fuzz_target!(|input: &[u8]| {
     for _ in 0..16 {
         exchange(&mut switch, &mut left, &mut right, 0xff, &mut now);
     }
-    // Its own queue may still lend what it says it sent: without it, all is accounted for.
+    // The hostile port's own queue may still lend what it says it sent: without it, all is
+    // accounted for.
     switch.remove(hostile_id);
     switch.turn(Nanos(now + 1000));
     let sum: i128 = [left_id, right_id].iter().map(|id| switch.stats(*id).unaccounted()).sum();

@@ -57,7 +57,7 @@ pub fn make() -> Result<()> {
     Ok(())
 }
 
-/// It has to run here, and to be what it is for.
+/// Fails unless QEMU runs here, is new enough and speaks vfio-user.
 fn check(launcher: &Path) -> Result<()> {
     let version = version(launcher).context("it does not run here")?;
     if version < LEAST {

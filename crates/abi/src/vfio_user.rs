@@ -75,16 +75,16 @@ pub mod feature {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum DeviceState {
-    /// Its data was no valid state; it must be reset.
+    /// The device was given data that is no valid state. It must be reset.
     Error = 0,
-    /// It is stopped.
+    /// The device is stopped.
     Stop = 1,
-    /// It is running.
+    /// The device is running.
     #[default]
     Running = 2,
-    /// It is stopped, and its state can be read.
+    /// The device is stopped, and its state can be read.
     StopCopy = 3,
-    /// It is stopped, and receives a state.
+    /// The device is stopped, and receives a state.
     Resuming = 4,
 }
 

@@ -22,7 +22,7 @@ pub extern "C" fn toklat_version() -> *const c_char {
 /// See toklat.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn toklat_strerror(error: c_int) -> *const c_char {
-    // Both signs are understood.
+    // Errors are understood with either sign.
     meaning(error.checked_abs().unwrap_or(c_int::MAX)).as_ptr()
 }
 

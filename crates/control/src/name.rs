@@ -61,7 +61,7 @@ impl fmt::Display for SwitchName {
 pub struct PortName {
     /// Its switch.
     pub switch: SwitchName,
-    /// Its name within the switch.
+    /// The port's name within the switch.
     pub port: String,
 }
 

@@ -101,7 +101,7 @@ pub fn privileged(what: &str, error: io::Error) -> ApiError {
 /// The part of a `struct ifreq` that a request sets.
 #[derive(Clone, Copy, Debug)]
 pub enum Field {
-    /// Its flags (`IFF_*`, or those of `TUNSETIFF`).
+    /// The interface's flags (`IFF_*`, or those of `TUNSETIFF`).
     Flags(i16),
     /// A number, such as an MTU.
     Number(i32),

@@ -103,7 +103,7 @@ pub enum Command {
     AddFdb {
         /// The address.
         mac: Mac,
-        /// Its VLAN, on a switch that has them.
+        /// The address's VLAN, on a switch with VLANs.
         vlan: Option<VlanId>,
         /// Where it is.
         port: PortId,
@@ -158,7 +158,7 @@ pub enum Command {
 /// The hosts behind a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hosts {
-    /// Their addresses by number, from 1. The unspecified address is a free number.
+    /// The hosts' addresses by number, from 1. The unspecified address is a free number.
     pub peers: Vec<IpAddr>,
     /// The numbers of those that get floods.
     pub flooded: Vec<u16>,
@@ -173,9 +173,9 @@ pub struct Remote {
     pub mac: Mac,
     /// The number of its host; 0 if no host has it any more.
     pub via: u16,
-    /// It never moves.
+    /// The station never moves.
     pub sticky: bool,
-    /// It is known to have moved there from this switch, whose entry does not hold it.
+    /// The station is known to have moved there from this switch, whose entry does not hold it.
     pub moved: bool,
 }
 
@@ -253,7 +253,7 @@ pub enum Answer {
         /// The name of it.
         key: String,
     },
-    /// It could not be done.
+    /// The command could not be carried out.
     Failed {
         /// The reason, and the remedy.
         reason: String,

@@ -93,7 +93,7 @@ fn stop((thread, connection): (std::thread::JoinHandle<()>, OwnedFd)) {
     thread.join().unwrap();
 }
 
-/// Its 10 MB are at the ends of files of 4 TiB.
+/// The front end's 10 MB are at the ends of files of 4 TiB.
 #[test]
 fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     let name = "regression_a_front_end_of_ten_megabytes_takes_no_more";

@@ -126,7 +126,7 @@ fn a_second_data_process_begins_a_second_section() {
 #[test]
 fn a_file_that_cannot_be_written_drops_frames_by_name() {
     let input = file(&recording(&frames()));
-    // Its size is sealed: writing fails.
+    // The file's size is sealed, so writing fails.
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let output = rustix::fs::memfd_create("full", flags).unwrap();
     rustix::fs::fcntl_add_seals(&output, rustix::fs::SealFlags::GROW).unwrap();

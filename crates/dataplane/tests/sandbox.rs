@@ -71,7 +71,7 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
     thread.join().unwrap();
 }
 
-/// Neither fresh memory, nor written memory, nor a mapped file.
+/// Neither fresh memory, nor written memory, nor a mapped file can be made executable.
 #[test]
 fn a_confined_process_makes_no_memory_executable() {
     if let Some(status) = in_child("a_confined_process_makes_no_memory_executable") {

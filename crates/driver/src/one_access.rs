@@ -32,7 +32,7 @@ mod reg {
 /// Why a device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    /// It is another device.
+    /// The device is not a one-access NIC.
     #[error("the device says it is {0:#x}, not the one-access NIC")]
     Other(u32),
     /// There is no memory for its area.

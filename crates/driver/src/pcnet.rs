@@ -51,16 +51,16 @@ const BUS: u64 = 0x16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// Its registers do not behave like a PCnet's after a reset.
+    /// The registers do not behave like a PCnet's after a reset.
     #[error("There is no PCnet behind these registers: after a reset, CSR0 is {0:#06x}")]
     NotThere(u16),
-    /// Its chip id is of another maker or kind.
+    /// The chip id is of another maker or kind.
     #[error("This is not a PCnet: its chip id is {0:#010x}")]
     ChipId(u32),
-    /// It did not read the initialization block.
+    /// The device did not read the initialization block.
     #[error("The controller does not initialize: CSR0 is {0:#06x}")]
     Init(u16),
-    /// It does not support the requested shared status block.
+    /// The device does not support the requested shared status block.
     #[error("The controller does not understand the status block")]
     Block,
     /// There is not enough memory, or not all of it below 4 GiB.

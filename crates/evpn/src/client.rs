@@ -61,9 +61,9 @@ pub struct Neighbor {
 pub struct Identity {
     /// Its AS.
     pub asn: u32,
-    /// Its router id.
+    /// The host's router id.
     pub router: Ipv4Addr,
-    /// Its address in the underlay.
+    /// The host's address in the underlay.
     pub local: IpAddr,
     /// Seconds for which neighbours keep its routes while the daemon is gone.
     pub restart_time: u16,
@@ -75,18 +75,18 @@ pub enum ClientError {
     /// Nothing answers at the socket.
     #[error("Nothing answers at {0}: {1}")]
     Unreachable(String, String),
-    /// It does not know these calls.
+    /// The daemon does not know these calls.
     #[error("It speaks another API: GoBGP 4 is needed (3.x is slow with many stations, too)")]
     OtherApi,
-    /// It belongs to another AS or router.
+    /// The daemon belongs to another AS or router.
     #[error("It runs as AS {asn}, router {router}, which is not what [evpn] says")]
     OtherIdentity {
         /// Its AS.
         asn: u32,
-        /// Its router id.
+        /// The daemon's router id.
         router: String,
     },
-    /// It did not answer in time.
+    /// The daemon did not answer in time.
     #[error("It does not answer: {0}")]
     Silent(&'static str),
     /// It refused.
@@ -184,7 +184,7 @@ impl Client {
             Some((is, its)) if is == *asn && its == router.to_string() => Ok(()),
             Some((asn, router)) => Err(ClientError::OtherIdentity { asn, router }),
             None => {
-                // It listens nowhere: it calls its neighbours.
+                // The daemon listens nowhere: it calls its neighbours.
                 let global = Global { asn: *asn, router_id: router.to_string(), listen_port: -1 };
                 let request = StartBgpRequest { global: Some(global) };
                 within("start", self.calls.start_bgp(request)).await.map(drop)

@@ -37,7 +37,7 @@ pub struct Update {
 pub enum Event {
     /// A route came, or another one with the same key.
     Update(Update),
-    /// It is gone.
+    /// The route is withdrawn.
     Withdraw(Key),
     /// A route of this host is in the daemon's table, with what the daemon counted.
     Own(Key, Mobility),
@@ -52,7 +52,7 @@ pub enum Unusable {
     /// A part is missing, or makes no sense.
     #[error("malformed")]
     Malformed,
-    /// It is for another kind of tunnel.
+    /// The path is for another kind of tunnel.
     #[error("no VXLAN")]
     OtherTunnel,
 }

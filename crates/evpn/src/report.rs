@@ -15,15 +15,15 @@ pub struct VtepInfo {
     pub vni: u32,
     /// Its address.
     pub address: IpAddr,
-    /// Its number in the tunnel.
+    /// The host's number in the tunnel.
     pub number: u16,
     /// Routes of stations behind it.
     pub stations: u32,
-    /// It gets floods.
+    /// The host gets floods.
     pub floods: bool,
     /// Routes beyond its limit that were ignored.
     pub ignored: u64,
-    /// It has withdrawn too many routes: for a while no new ones are taken.
+    /// The host has withdrawn too many routes, so new ones are refused for a while.
     #[serde(default)]
     pub damped: bool,
 }
@@ -35,15 +35,15 @@ pub struct MacInfo {
     pub vni: u32,
     /// Its address.
     pub mac: Mac,
-    /// Its host; `None` for this one.
+    /// The station's host; `None` for this one.
     pub host: Option<IpAddr>,
-    /// It never moves.
+    /// The station never moves.
     pub sticky: bool,
     /// The number of its moves, as routes count them.
     pub sequence: u32,
-    /// Its moves within the last three minutes.
+    /// The station's moves within the last three minutes.
     pub moves: u32,
-    /// It moved too often, and stays where it is.
+    /// The station moved too often, and stays where it is.
     pub duplicate: bool,
 }
 

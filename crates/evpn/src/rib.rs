@@ -41,7 +41,7 @@ struct Share {
     /// Routes that it has withdrawn or changed since then.
     withdrawn: u32,
     since: u64,
-    /// It has withdrawn too many: until then no new routes of it are taken.
+    /// The host has withdrawn too many routes: until then no new ones are taken from it.
     damped: Option<u64>,
 }
 

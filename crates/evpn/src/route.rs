@@ -125,7 +125,7 @@ pub enum Key {
         tag: u32,
         /// The station.
         mac: Mac,
-        /// Its IP address.
+        /// The station's IP address.
         ip: Option<IpAddr>,
     },
     /// Type 3: a host that wants floods.
@@ -244,7 +244,7 @@ fn take_address(from: &mut &[u8]) -> Option<Option<IpAddr>> {
 /// How often a station has moved (RFC 7432, 7.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mobility {
-    /// It never moves.
+    /// The station never moves.
     pub sticky: bool,
     /// The number of its moves.
     pub sequence: u32,
@@ -272,7 +272,7 @@ impl OwnRoute {
         self.key.encode(self.vni)
     }
 
-    /// Its attributes' bytes (RFC 4271, 4.3).
+    /// The bytes of the route's attributes (RFC 4271, 4.3).
     #[must_use]
     pub fn attributes(&self) -> Vec<Vec<u8>> {
         let origin = vec![0x40, 1, 1, 0];

@@ -40,11 +40,11 @@ pub struct SegmentConfig {
 pub struct Station {
     /// Its address.
     pub mac: Mac,
-    /// Its host's number; 0 if it is at none.
+    /// The number of the station's host; 0 if it is at none.
     pub via: u16,
-    /// It never moves.
+    /// The station never moves.
     pub sticky: bool,
-    /// It was here, and has moved there.
+    /// The station was at this host, and has moved there.
     pub moved: bool,
 }
 

@@ -70,7 +70,7 @@ pub enum Order {
 pub struct Setup {
     /// This host.
     pub identity: Identity,
-    /// Its neighbours; none for a daemon whose neighbours somebody else configures.
+    /// The speaker's neighbours; none if they are configured elsewhere.
     pub neighbors: Vec<Neighbor>,
     /// The daemon's socket.
     pub socket: PathBuf,

@@ -170,7 +170,7 @@ async fn neighbours_are_added_after_all_routes_and_moves_are_told() {
     }
     daemon.tell(vec![path(7, 0)]);
     host.until("station", |host| host.at(7) == Some([10, 99, 0, 1].into())).await;
-    // It moves here, and back.
+    // The station moves here, and back.
     host.order(Order::Local(VNI, vec![(Mac::local(7), Some(false))])).await;
     wait("own route", async || daemon.state().routes.contains(&nlri(5, 7))).await;
     daemon.tell(vec![path(7, 2)]);
@@ -211,7 +211,7 @@ async fn a_daemon_that_stalls_or_refuses_holds_no_order_up_for_long() {
         let is_said = async || host.summary().await.trouble.is_some_and(|t| t.contains(words));
         wait(words, is_said).await;
         assert!(!host.summary().await.connected);
-        // It comes to reason.
+        // The daemon answers again.
         (daemon.state().refuses, daemon.state().stalls) = (None, None);
         wait("connection", async || host.summary().await.connected).await;
     }
@@ -264,7 +264,7 @@ async fn regression_a_route_that_is_late_is_counted_by_the_daemon_and_costs_no_o
     wait("own routes", async || daemon.state().routes.len() == 102).await;
     let moves = |station| daemon.state().moves.get(&nlri(5, station)).copied();
     assert!((100..200).all(|station| moves(station) == (station != late).then_some(4)));
-    // It tells what it made of it.
+    // The daemon reports the route as it took it.
     let own = api::Path { neighbor_ip: String::new(), ..path_of("10.99.0.5", late, 9) };
     daemon.tell(vec![own]);
     wait("the same count", async || moves(late) == Some(9)).await;

@@ -54,7 +54,7 @@ unsafe impl Shareable for Journal {}
 pub struct Change {
     /// Its address.
     pub mac: Mac,
-    /// Its VLAN, if its port is VLAN-aware.
+    /// The station's VLAN, if its port is VLAN-aware.
     pub vlan: Option<VlanId>,
     /// Where it was.
     pub before: Option<Station>,

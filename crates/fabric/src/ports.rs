@@ -19,7 +19,7 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub id: u16,
     /// Distinguishes this port from earlier ones with the same number.
     pub instance: u32,
-    /// Its name, to which mirrors refer.
+    /// The port's name, to which mirrors refer.
     pub name: String,
     /// Its rules.
     pub rules: Rules,
@@ -27,7 +27,7 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub send_queues: u16,
     /// The counters of its send side.
     pub counters: Shared<IngressCounters>,
-    /// Its receive queues; none for a port that is not attached.
+    /// The port's receive queues; none for a port that is not attached.
     pub egresses: Vec<E>,
     /// The same queues behind the port's link; empty if the link does nothing.
     pub linked: Vec<E>,
@@ -61,7 +61,7 @@ pub struct Monitor {
 pub(crate) struct EgressQueue<E> {
     pub egress: E,
     pub port: u16,
-    /// Its number at its port.
+    /// The queue's number at its port.
     pub number: u16,
     pub limits: Limits,
     /// Queues that get copies of the frames to this one.
@@ -79,7 +79,8 @@ pub(crate) struct Reach {
     pub first_queue: QueueIdx,
     /// Number of queues; 0 if the port does not exist or is not attached.
     pub queues: u32,
-    /// Its groups: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each other.
+    /// The port's groups: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each
+    /// other.
     pub apart: u8,
     /// True if it is VLAN-aware.
     pub aware: bool,
@@ -107,7 +108,7 @@ pub(crate) struct PortEntry {
     pub flap_guard: bool,
     pub flood_limit: Option<u32>,
     pub max_frame: usize,
-    /// Its receive queues' counters.
+    /// The counters of the port's receive queues.
     pub received: Vec<Received>,
     /// Queues that get copies of the frames from this port.
     pub mirrors: Vec<QueueIdx>,

@@ -71,11 +71,11 @@ struct Slot {
 /// What happened to a recorded frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes to this port.
+    /// The frame goes to this port.
     To(u16),
-    /// It goes to all ports of its VLAN.
+    /// The frame goes to all ports of its VLAN.
     Flooded,
-    /// It was dropped: by the named receiver, or before it reached one.
+    /// The frame was dropped: by the named receiver, or before it reached one.
     Dropped(DropReason, Option<u16>),
 }
 
@@ -90,7 +90,7 @@ pub struct Record {
     pub fate: Fate,
     /// Bytes of the whole frame.
     pub len: u32,
-    /// Its first bytes; `head_len` says how many.
+    /// The frame's first bytes; `head_len` says how many.
     head: [u8; HEAD],
     head_len: u8,
 }
@@ -301,7 +301,7 @@ impl Observer {
         Self { recorder, which, next, unfinished, missed: 0 }
     }
 
-    /// Its position, to [resume](Self::resume) later.
+    /// The observer's position, to [resume](Self::resume) later.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.next << 1 | u64::from(self.unfinished == Some(self.next))

@@ -45,7 +45,7 @@ impl Mac {
         self.0
     }
 
-    /// Its octets, first on the wire first.
+    /// The address's octets, first on the wire first.
     #[must_use]
     pub const fn octets(self) -> [u8; 6] {
         let [a, b, c, d, e, f, _, _] = self.0.to_le_bytes();

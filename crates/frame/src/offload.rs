@@ -32,7 +32,7 @@ pub struct Offload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
-    /// Neither TCP nor UDP segments, such as the obsolete UFO.
+    /// The request is for neither TCP nor UDP segments, such as for the obsolete UFO.
     #[error("The kind of segmentation is unknown")]
     Kind,
     /// Segments of no bytes.

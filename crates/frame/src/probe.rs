@@ -24,7 +24,7 @@ pub struct UdpFrame {
     pub destination: Mac,
     /// Source MAC address.
     pub source: Mac,
-    /// Its VLAN tag.
+    /// The frame's VLAN tag.
     pub vlan: Option<VlanId>,
     /// IPv4 source.
     pub source_ip: Ipv4Addr,
@@ -100,9 +100,9 @@ impl UdpFrame {
 /// payload as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Its stream; sequence numbers count per stream.
+    /// The frame's stream; sequence numbers count per stream.
     pub stream: u16,
-    /// Its number in the stream, from 0.
+    /// The frame's number in the stream, from 0.
     pub sequence: u64,
     /// When it was sent: nanoseconds of any clock of the sender, modulo 2^47 (39 hours).
     pub time: u64,

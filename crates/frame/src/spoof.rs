@@ -118,7 +118,7 @@ fn ipv6(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
             FRAGMENT => {
                 let Some(offset) = be16(rest, 2) else { return Some(Spoof::Hidden) };
                 if offset & 0xfff8 != 0 {
-                    // It is useless without the first fragment, which was checked.
+                    // A later fragment is useless without the first one, which was checked.
                     return None;
                 }
                 fragmented = true;
@@ -144,7 +144,7 @@ fn ipv6(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
 /// RFC 4861: neighbour discovery messages, and their options (4.6.1).
 fn icmp_v6(message: &[u8], fragmented: bool, is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     let Some(kind) = message.first() else { return Some(Spoof::Hidden) };
-    // Where options begin, and the option with the sender's address.
+    // The offset of the message's options, and the type of the option with the sender's address.
     let (options, sender) = match kind {
         133 => (8, 1),
         134 | 137 => return Some(Spoof::Router),

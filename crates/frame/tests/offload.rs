@@ -53,7 +53,7 @@ impl Packet {
         (40_000, 443)
     }
 
-    /// Its transport header and payload, with smoltcp's checksum.
+    /// The packet's transport header and payload, with smoltcp's checksum.
     fn segment(&self) -> Vec<u8> {
         let (from, to) = self.addresses();
         let (src_port, dst_port) = self.ports();

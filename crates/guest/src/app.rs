@@ -95,7 +95,8 @@ impl Io<'_> {
         }
     }
 
-    /// Returns the bytes that were sent and wait for TCP's send buffer.
+    /// Returns the number of bytes that the application has sent and that wait for TCP's send
+    /// buffer.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.line.queued
@@ -122,7 +123,7 @@ impl Io<'_> {
         self.now
     }
 
-    /// Both ends of the connection.
+    /// The addresses and ports of both ends of the connection.
     #[must_use]
     pub fn flow(&self) -> Flow {
         self.line.flow

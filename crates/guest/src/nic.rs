@@ -18,7 +18,7 @@ const ARENA: usize = 128 << 10;
 /// A received frame, as a NIC lends it.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'f> {
-    /// Its first bytes, or all of it.
+    /// The frame's first bytes, or all of it.
     pub front: &'f [u8],
     /// The other pieces, in order.
     pub rest: &'f [&'f [u8]],
@@ -33,7 +33,7 @@ impl<'f> Frame<'f> {
         Self { front, rest: &[], offload: Offload::NONE }
     }
 
-    /// Its bytes in one piece.
+    /// The frame's bytes in one piece.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = self.front.to_vec();
@@ -47,7 +47,7 @@ impl<'f> Frame<'f> {
 pub struct Pieces<I> {
     /// The pieces, in order.
     pub pieces: I,
-    /// Their bytes in all.
+    /// The pieces' bytes in all.
     pub len: usize,
 }
 

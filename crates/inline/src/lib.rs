@@ -213,7 +213,7 @@ impl Inline {
     /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
     /// frames were gathered. A port that asked to be reset is, within as many turns as there are
     /// ports.
-    // Its instructions are counted by this name (`cargo xtask perf`).
+    // The benchmark counts this function's instructions by its name (`cargo xtask perf`).
     #[inline(never)]
     pub fn turn(&mut self, now: Nanos) -> usize {
         let frames = self.turn_within(0..self.served.len(), now);

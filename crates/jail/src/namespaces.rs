@@ -173,7 +173,8 @@ enum Outcome {
     Dead,
 }
 
-/// The creator's part.
+/// The part of the process that creates the namespaces: maps users, and waits for the mover's
+/// reports.
 fn attend(mut inner: UnixStream, mover: Pid, jail: &Jail) -> Outcome {
     let outcome = loop {
         let mut word = [0];

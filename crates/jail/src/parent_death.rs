@@ -44,7 +44,7 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("100");
         let mut child = in_its_own_session(&mut command).spawn().unwrap();
-        // It exists by now, whatever it has done so far.
+        // The process exists by now, whatever it has done so far.
         let pid = Pid::from_raw(child.id() as i32);
         let session = rustix::process::getsid(pid);
         child.kill().unwrap();

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A peer, as this process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process; `None` if that has no number here, because it is outside of this process
+    /// The peer's process; `None` if it has no number here, because it is outside of this process
     /// namespace.
     pub pid: Option<i32>,
-    /// Its user. Users that this user namespace does not map all look like `nobody`.
+    /// The peer's user. Users that this user namespace does not map all look like `nobody`.
     pub uid: u32,
 }
 

@@ -68,7 +68,7 @@ impl SlotWord {
         Self { buf: bits as u32, len: (bits >> 32) as u16, flags: (bits >> 48) as u16 }
     }
 
-    /// Its bits, as in memory.
+    /// The slot word's bits, as in memory.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u64 {

@@ -165,7 +165,7 @@ impl Port {
         views.for_each(|view| view.offloads = offloads);
     }
 
-    /// Its name, with the switch's.
+    /// The port's name, with the switch's.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -198,7 +198,7 @@ impl Port {
         (self.ends.tx.slots as usize, self.ends.rx.slots as usize)
     }
 
-    /// Its rings, for a switch in the same process.
+    /// The port's rings, for a switch in the same process.
     #[must_use]
     pub fn rings(&self) -> Rings {
         Rings {
@@ -211,7 +211,7 @@ impl Port {
         }
     }
 
-    /// Its region, if this process made it.
+    /// The port's region, if this process made it.
     #[must_use]
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.memory.region.as_ref()

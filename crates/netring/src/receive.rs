@@ -193,7 +193,7 @@ impl<'a> Received<'a> {
         Offload::from_word(view.ring.slots[*at as usize].ptr.load(Relaxed))
     }
 
-    /// Its bytes, slot by slot.
+    /// The frame's bytes, slot by slot.
     #[inline]
     pub fn windows(&self) -> impl Iterator<Item = Bytes<'a>> + use<'a> {
         self.slots().map(|slot| slot.window)
@@ -234,7 +234,7 @@ impl<'a> Received<'a> {
         usize::from(self.slots)
     }
 
-    /// Its slots, to read or exchange one by one.
+    /// The frame's slots, to read or exchange one by one.
     #[inline]
     pub fn into_slots(self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         self.slots()

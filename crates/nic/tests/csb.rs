@@ -44,7 +44,7 @@ impl Guest {
         assert!(self.memory.bytes(AT + at, 4).unwrap().write(0, value.to_le()));
     }
 
-    /// Both ends of the first queue in a direction, turned on.
+    /// Makes the driver's and the device's half of the first queue in a direction, turned on.
     fn queue(&self, version: Version, way: Direction) -> (driver::BlockQueue, QueueHost) {
         let driver = self.announce(version).queue(way, 0, SIZE).unwrap();
         let device = self.map().queue(way, 0).unwrap();

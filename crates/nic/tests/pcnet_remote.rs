@@ -162,7 +162,7 @@ fn a_start_follows_an_initialization_that_waits_for_its_block() {
     assert_eq!(raw.csr(0) & (IDON | TXON | RXON), 0);
     assert_eq!(carry(&raw, &mut held), 0);
     assert_eq!(raw.csr(0) & (IDON | TXON | RXON), IDON | TXON | RXON);
-    // It was stopped meanwhile, so it does not start.
+    // The controller was stopped while the block was on its way, so it does not start.
     raw.set_csr(0, 4);
     raw.set_csr(0, 1 | 2);
     raw.set_csr(0, 4);

@@ -420,7 +420,7 @@ fn a_successor_in_another_process_finds_everything_in_the_registers() {
             let number = round % 8;
             assert_eq!(raw.bench.read(Raw::rx_buffer(number), 70), incoming, "{style}");
             raw.give(number, 1, 1544);
-            // It died with a frame lent: the frame comes back unsent.
+            // The device died with a frame lent: the frame comes back unsent.
             raw.send(next, &frame(60, seed), STP | ENP);
             raw.demand();
             assert_eq!(raw.bench.lend().len(), 1);

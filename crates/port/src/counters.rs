@@ -65,9 +65,9 @@ pub enum DropReason {
     TooLong,
     /// To 01:80:C2:00:00:0X, which bridges do not forward.
     LinkLocal,
-    /// Its destination is the port that sent it.
+    /// The frame's destination is the port that sent it.
     SamePort,
-    /// It has no receiver.
+    /// The frame has no receiver.
     NoDestination,
     /// Between two protected ports, or from one tunnel to another.
     Protected,
@@ -95,7 +95,8 @@ pub enum DropReason {
     Filtered,
     /// Beyond the port's flood rate limit.
     FloodLimit,
-    /// It would leave without its VLAN tag and begin with another one, and so change its VLAN.
+    /// The frame would leave without its VLAN tag and begin with another one, and so change its
+    /// VLAN.
     DoubleTag,
     /// ARP with a sender other than the guarded port's own.
     ArpSpoof,
@@ -159,7 +160,7 @@ impl DropReason {
         Self::Congestion,
     ];
 
-    /// Its name in tables and JSON.
+    /// The reason's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

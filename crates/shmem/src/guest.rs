@@ -33,13 +33,14 @@ const LOG_PAGE: u64 = 4096;
 pub struct GuestRange {
     /// Guest-physical address of its first byte.
     pub guest: u64,
-    /// Its address in the guest's front end; the same as `guest` if no such addresses are used.
+    /// The range's address in the guest's front end; the same as `guest` if no such addresses are
+    /// used.
     pub user: u64,
     /// Bytes.
     pub size: u64,
     /// The mapping that contains it.
     pub mapping: Arc<Mapping>,
-    /// Its offset in the mapping.
+    /// The range's offset in the mapping.
     pub offset: usize,
 }
 
@@ -60,7 +61,7 @@ pub enum GuestMemoryError {
     /// A range has no bytes, or goes beyond the last address.
     #[error("Guest memory at {guest:#x} cannot have {size:#x} bytes")]
     Size {
-        /// Its guest-physical start.
+        /// The range's guest-physical start.
         guest: u64,
         /// Its bytes.
         size: u64,
@@ -70,7 +71,7 @@ pub enum GuestMemoryError {
         "Guest memory at {guest:#x} goes beyond its file; the file is smaller than the table says"
     )]
     NotMapped {
-        /// Its guest-physical start.
+        /// The guest-physical start of the range.
         guest: u64,
     },
 }

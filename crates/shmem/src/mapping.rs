@@ -74,7 +74,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Its address in this process, for requests to the kernel.
+    /// The mapping's address in this process, for requests to the kernel.
     #[must_use]
     pub fn address(&self) -> usize {
         self.at.addr().get()
@@ -259,7 +259,7 @@ impl Pool {
         self.stride
     }
 
-    /// Its buffers, lent.
+    /// The pool's buffers, lent.
     #[inline(always)]
     #[must_use]
     pub fn buffers(&self) -> Buffers<'_> {

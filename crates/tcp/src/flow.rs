@@ -101,7 +101,7 @@ impl Flow {
         Self { local_port, ..self }
     }
 
-    /// Both ports in one word: a cheap second key beside a hash.
+    /// The flow's two ports in one word: a cheap second key beside a hash.
     pub(crate) const fn ports(&self) -> u32 {
         (self.local_port as u32) << 16 | self.remote_port as u32
     }

@@ -60,7 +60,7 @@ impl Ecn {
 /// A segment without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Both ends, seen from this side.
+    /// The addresses and ports of both ends, seen from this side.
     pub flow: Flow,
     /// The number of the first byte.
     pub seq: Seq,

@@ -491,7 +491,7 @@ fn a_retransmission_that_is_lost_is_found_without_a_time_out() {
     script.wait(MILLI);
     script.send(seg("A", 1).ack(1).window(1000).sack(&[(at(1), at(5))]));
     script.expect("A", 1, None, MSS);
-    // It is lost again; what was sent after it arrives.
+    // The retransmission is lost, too; what was sent after it arrives.
     script.write(10 * MSS);
     script.send(seg("A", 1).ack(1).window(1000).sack(&[(at(1), at(10))]));
     let new = script.out.drain(..).map(|sent| sent.header.seq.since(script.iss)).max().unwrap();

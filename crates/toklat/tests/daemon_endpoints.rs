@@ -60,7 +60,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
         let packets = lines.next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
         packets.unwrap_or(0u64) > 0
     });
-    // It outlives its data process, and goes with its port.
+    // The tap outlives its data process, and goes with its port.
     daemon::kill_process(daemon.data_process("vale0"));
     daemon.wait_for("a new data process", |d| d.get("/v1/switches/vale0")["restarts"] == 1);
     assert!(namespace.run(&["ip", "link", "show", "tktap0"]).contains("UP"));

@@ -105,7 +105,7 @@ impl Stranger {
     /// test itself would wait.
     fn let_go(self, was_sent: bool) -> Option<TcpStream> {
         let peer = self.peer.filter(|_| was_sent);
-        // Its close may wait, so another thread does it.
+        // Closing a slow file may wait, so another thread does it.
         if self.is_slow {
             std::thread::spawn(|| drop(self.fd));
         }
@@ -282,8 +282,8 @@ fn peers_that_send_anything_do_no_harm() {
         let mut random = Random(seed.wrapping_mul(1 << 32).wrapping_add(step));
         let dir = daemon.dir().to_owned();
         let asked = Instant::now();
-        // Their last closes wait while these are there, and closes of slow files until this step
-        // ends.
+        // The last closes of these descriptors wait while `linger` holds them, and those of slow
+        // files until this step ends.
         let mut linger = Vec::new();
         files.iter().for_each(SlowFiles::hold);
         match step % 3 {

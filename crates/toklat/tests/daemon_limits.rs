@@ -53,7 +53,7 @@ fn a_limit_is_set_shown_kept_and_lifted_under_traffic() {
     let took = emptied.elapsed();
     assert!(took.as_secs_f64() >= 0.9, "{took:?}");
     kill_process(daemon.data_process("vale0"));
-    // Its successor's bucket is full.
+    // The bucket of the next data process is full.
     let took = passed(&mut daemon, 3000);
     assert!(took.as_secs_f64() >= 1.99, "{took:?}");
     daemon.done(&["port", "set", "vale0:a", "--tx-limit", "off"]);

@@ -43,7 +43,7 @@ fn a_port_is_moved_between_workers_under_traffic_and_loses_nothing() {
                     let _ = a.wait(Interest::WRITE, pause);
                 }
             }
-            // Its port stays open until all has arrived.
+            // The receiver's port stays open until all has arrived.
             (last, a)
         });
         let receiving = scope.spawn(move || {

@@ -157,8 +157,8 @@ fn streams_outlive_a_data_process() {
     daemon.wait_for("the frame", |_| b.receive().is_some_and(|got| got == sent));
     for number in 3..7 {
         crosses(&mut daemon, number, &mut b, &mut a);
-        // It dies asleep: within a call of the stream's, its successor would have to end the
-        // connection.
+        // The data process dies while it sleeps. If it died within a call of the stream's, its
+        // successor would have to end the connection.
         std::thread::sleep(MOMENT);
         daemon::kill_process(daemon.data_process("vale0"));
         daemon.wait_for("the next one", |d| d.get("/v1/switches/vale0")["restarts"] == number - 1);
@@ -224,7 +224,7 @@ fn a_port_with_an_owner_refuses_tcp() {
     ));
     let mut stranger = TcpStream::connect(free).unwrap();
     let frame = [0, 0, 0, 60].into_iter().chain(frame(1, 2, 3)).collect::<Vec<u8>>();
-    // It may be hung up on before it has spoken.
+    // The daemon may hang up before the stranger has spoken.
     let _ = stranger.write_all(&frame);
     let ended = stranger.read(&mut [0; 64]);
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
@@ -260,7 +260,7 @@ fn datagrams_find_their_peer_whenever_it_comes() {
     std::fs::remove_file(&remote).unwrap();
     a = peer();
     crosses(&mut daemon, 3, &mut b, &mut a);
-    // It outlives its data process.
+    // The socket outlives its data process.
     daemon::kill_process(daemon.data_process("vale0"));
     crosses(&mut daemon, 4, &mut b, &mut a);
     crosses(&mut daemon, 5, &mut a, &mut b);

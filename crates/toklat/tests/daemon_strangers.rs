@@ -202,7 +202,7 @@ fn regression_a_lingering_socket_as_memory_of_a_guest_delays_no_one_else() {
         (code::ADD_MEM_REG, region),
         (code::SET_VRING_CALL, words(&[0])),
         (code::SET_LOG_BASE, words(&[4096, 0])),
-        // It carries none.
+        // This request carries no descriptor.
         (code::GET_FEATURES, Vec::new()),
     ] {
         attack(|others, descriptor| {

@@ -250,7 +250,7 @@ fn data_processes_can_be_left_running_on_purpose() {
 fn killed(daemon: &Daemon) -> bool {
     let switch = daemon.get("/v1/switches/vale0");
     let pid = switch["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
-    // It may have died since.
+    // The process may have died since.
     pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::KILL).is_ok())
 }
 

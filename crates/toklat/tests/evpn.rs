@@ -50,7 +50,7 @@ impl Fabric {
     }
 
     fn gobgpd(&self) -> i32 {
-        // It listens at the socket.
+        // The process is the one that listens at the socket.
         let socket = self.daemon.dir().join("evpn/gobgp.sock");
         let socket = std::os::unix::net::UnixStream::connect(socket).unwrap();
         rustix::net::sockopt::socket_peercred(&socket).unwrap().pid.as_raw_nonzero().get()
@@ -105,7 +105,8 @@ fn linux_with_frr_and_toklat_know_each_others_stations_and_their_moves() {
     let macs = fabric.daemon.get("/v1/evpn/macs");
     let of = |mac: &str| macs.as_array().unwrap().iter().find(|m| m["mac"] == mac).unwrap().clone();
     assert_eq!((&of(THEIRS)["host"], &of(STATION)["host"]), (&json!("10.99.0.3"), &Value::Null));
-    // It says nothing by itself. FRR takes no routes for addresses of its own interfaces.
+    // This station sends nothing by itself. FRR takes no routes for addresses of its own
+    // interfaces.
     let mac = "02:00:00:00:09:09";
     let there = &fabric.linux.station;
     ip(fabric.linux(), &format!("link add m0 type veth peer name m1 netns {}", there.id()));
@@ -174,7 +175,7 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
     });
     assert!(lost <= 100, "{lost} at 10 ms as the data process died");
     assert!(pings(&fabric.guest, "192.168.7.3"));
-    // It goes with the daemon when that is told to stop.
+    // The routing daemon ends with the daemon when that is told to stop.
     fabric.daemon.stop(&json!({}));
     wait_until("end of gobgpd", || {
         rustix::process::test_kill_process(rustix::process::Pid::from_raw(before).unwrap()).is_err()

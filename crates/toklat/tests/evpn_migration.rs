@@ -159,7 +159,7 @@ fn a_silent_guest_is_announced_where_it_has_moved_to() {
     fabric.wait_for_guest_at("10.99.0.3");
     guest.go().unwrap();
     fabric.wait_for_guest_at("10.99.0.4");
-    // Its first host has withdrawn it.
+    // The guest's first host has withdrawn its route.
     fabric.others[0].wait_for("the guest elsewhere", |daemon| {
         let macs: Value = daemon.get("/v1/evpn/macs");
         let mac = MAC.to_string();

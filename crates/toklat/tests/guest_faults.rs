@@ -37,7 +37,7 @@ fn send(daemon: &Daemon, name: &str, signal: Signal) {
 
 /// What the source says when its connection has ended.
 fn last_words(daemon: &Daemon) -> Value {
-    // Its manager ends with the last guest.
+    // The manager ends with the last guest.
     until(daemon, "the source to end", |all| ["ended", "absent"].contains(&&*state(all, "source")));
     let log = daemon.done(&["guest", "logs", "source"]);
     serde_json::from_str(log.lines().last().unwrap()).unwrap()
@@ -54,7 +54,7 @@ fn the_peer_of_a_guest_that_is_killed_and_starts_again_gets_a_reset() {
     send(&daemon, "sink", Signal::KILL);
     let words = last_words(&daemon);
     assert_eq!((&words["connections"], &words["lost"]), (&1.into(), &1.into()), "{words}");
-    // It serves the next one, at the same port.
+    // The restarted guest serves the next connection, at the same port.
     let all = until(&daemon, "the sink", |all| state(all, "sink") == "running");
     let info = named(&all, "sink");
     assert_eq!((&info["restarts"], text(&info["last_end"])), (&1.into(), "killed by signal 9"));
@@ -122,7 +122,7 @@ fn a_guest_that_floods_another_costs_third_ones_nothing_and_a_limit_tames_it() {
     let told = fetching(&daemon, "10.0.0.3", "1");
     assert!(told["answers"].as_u64().unwrap() > 0, "{told}");
     assert_eq!((&told["errors"], &told["lost"]), (&0.into(), &0.into()), "{told}");
-    // Its target's ring is full of the flood, until its port has a limit.
+    // The target's ring is full of the flood, until the sender's port has a limit.
     daemon.wait_for("the target to lose frames", |daemon| {
         daemon.counters("victim")["out_drops"]["full"].as_u64() > Some(0)
     });

@@ -28,7 +28,7 @@ fn hook(daemon: &Daemon, args: &[&str], xml: &str) -> (Option<i32>, String) {
     command.args(args).env_clear().env("PATH", path).env("TOKLAT_DIR", daemon.dir());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It need not read what it does not want.
+    // The hook need not read what it does not want.
     let _ = child.stdin.take().unwrap().write_all(xml.as_bytes());
     let output = child.wait_with_output().unwrap();
     assert!(output.stdout.is_empty(), "libvirt takes output for another XML: {output:?}");

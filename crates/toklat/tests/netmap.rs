@@ -198,7 +198,7 @@ fn without_its_daemon_a_port_is_gone_and_no_call_hangs() {
     let mut waiting = machine.start_program("stay", &["vale0:b"]);
     machine.daemon.kill();
     assert_eq!(waiting.line(), "gone");
-    // Its name is free, though it has not closed its descriptor.
+    // The port's name is free, though the program has not closed its descriptor.
     machine.daemon.start_again();
     machine.good("pair", &[]);
     waiting.ends_well();
@@ -256,7 +256,8 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
     if may_load_programs() {
         assert_eq!(card["interface"]["engine"], "xdp", "{card}");
     }
-    // It is this program's: no switch, no port and no program of toklat's gets it meanwhile.
+    // The interface belongs to this program: meanwhile no switch, port or program of toklat's gets
+    // it.
     machine.daemon.done(&["switch", "add", "vale1"]);
     for taken in [
         &["switch", "add", "nic-c1"][..],

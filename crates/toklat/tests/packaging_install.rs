@@ -221,7 +221,7 @@ fn running(chroot: &Chroot) -> String {
 struct Unit {
     child: Child,
     notify: PathBuf,
-    /// It says that it lives, too.
+    /// Receives the daemon's notices to systemd that it lives.
     _notices: UnixDatagram,
 }
 

@@ -110,7 +110,7 @@ fn testpmd(daemon: &Daemon, ports: [&str; 2], station: u8, packed: bool) -> Peer
 }
 
 fn has_testpmd(test: &str) -> bool {
-    // It ends with an error, but not with one of its absence.
+    // The program ends with an error, but not with the one of a missing file.
     let mut command = Command::new("dpdk-testpmd");
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     let found = command.status().is_ok();
@@ -301,7 +301,7 @@ fn qemu_guests_ping_each_other_over_a_killed_data_process() {
 fn monitor(daemon: &Daemon, name: &str, line: &str) -> String {
     let socket = UnixStream::connect(daemon.dir().join(format!("{name}.monitor"))).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    // It asks for a line, and, when that is done, for the next.
+    // The monitor shows its prompt when it waits for a line, and again when that is done.
     let hear = || {
         let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
         while !said.ends_with(b"(qemu) ") {

@@ -1,4 +1,4 @@
-//! Boot loaders of strangers, on every card.
+//! Boot loaders that were not made for our NICs, on every card.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -89,7 +89,7 @@ fn boot_over(nic: &str, test: &str) {
         let path = ask.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{}", said()));
         assert_eq!(path, expected, "{}", said());
     }
-    // Its watcher ends QEMU.
+    // QEMU's watcher ends it.
     vm.kill().unwrap();
     vm.wait().unwrap();
 }

@@ -43,7 +43,7 @@ impl Monitor {
     }
 }
 
-/// It pings all the while; its peer hears from it again after the move, at the other port.
+/// The guest pings all the while; its peer hears from it again after the move, at the other port.
 #[test]
 fn a_guest_pings_on_while_it_moves() {
     if !can_run("a_guest_pings_on_while_it_moves") {
@@ -63,7 +63,7 @@ fn moves(queues: &[&str]) {
     let _peer = Guest::boot(&daemon, "peer", 1, &[], "while :; do sleep 1; done");
     let pings = "i=0; while :; do ping -c 1 -W 1 10.0.0.1 >/dev/null && i=$((i+1)) && echo toklat-guest: answer $i. ; \
                  sleep 0.1; done";
-    // Both see the same machine, or the state would not fit.
+    // Both hosts see the same machine, or the state would not fit.
     let mut same = [&["--mac", "52:54:00:00:00:77"], queues].concat();
     let newer = newer_qemu();
     if let Some(newer) = &newer {
@@ -89,7 +89,7 @@ fn moves(queues: &[&str]) {
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     }
-    // It goes on to count where it was.
+    // The guest goes on to count where it was.
     let answer = target.says("toklat-guest: answer");
     let count =
         answer.rsplit(' ').next().and_then(|count| count.trim_end_matches('.').parse::<u32>().ok());

@@ -309,7 +309,7 @@ fn a_card_is_plugged_in_again() {
         let done = again.arg(&qmp).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         daemon.wait_for("the card", |daemon| state(daemon, "b") == "attached");
-        // Its earlier output is older than that.
+        // Earlier output of the guest is older than that.
         std::thread::sleep(Duration::from_secs(1));
         guest.says("eth0 /sys/class/net/lo");
         guest.says(both);

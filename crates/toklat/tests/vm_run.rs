@@ -87,7 +87,7 @@ fn tcp_between_guests_crosses_in_whole_segments() {
         assert_eq!(count(counters, "faults"), 0, "{counters}");
     }
     client.succeeds();
-    // Its commands run forever.
+    // The guest's commands run forever.
     kill_process(server.qemu());
     server.says("toklat-guest: ready");
     server.ends();

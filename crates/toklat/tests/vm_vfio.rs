@@ -131,9 +131,9 @@ fn serve(mut port: Port, over: &AtomicBool) -> u64 {
 struct Nic {
     /// As `vm run` names it.
     model: &'static str,
-    /// Its driver in the kernel.
+    /// The NIC's driver in the kernel.
     driver: &'static str,
-    /// Its kind, as the program says it.
+    /// The NIC's kind, as the program says it.
     kind: &'static str,
     /// Pages of 2 MiB that the guest has. QEMU's e1000e drops a frame that it is to send if the
     /// frame's bytes do not follow each other in the guest's memory, page by page, as the IOMMU has

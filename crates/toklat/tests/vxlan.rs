@@ -246,7 +246,8 @@ fn frames_too_long_for_the_path_are_counted_as_such() {
     let info = daemon.get("/v1/switches/vale0/ports/fabric");
     assert_eq!(info["tunnel"]["peers"][0]["too_long"], 1, "{info}");
     assert!(ping("1422"), "what fits does so still");
-    // Both guests believe in 1500 bytes: they are told, and TCP goes on.
+    // Both guests believe in an MTU of 1500 bytes. They are told of the smaller one, and TCP goes
+    // on.
     transfer(&guests[0], (&guests[1], "192.168.7.2"), 2 << 20);
     transfer(&guests[1], (&guests[0], "192.168.7.1"), 2 << 20);
     let route = guests[0].run(&["ip", "route", "get", "192.168.7.2"]);

@@ -22,8 +22,8 @@ pub enum Change {
     Sending(Option<Impairment>),
     /// The payer of touches of its owner's memory, if they are timed.
     Watch(Option<Payer>),
-    /// Its receive queues, if the link impairs them. The previous ones deliver all that they hold
-    /// at once.
+    /// The port's receive queues, if the link impairs frames. The previous queues deliver all that
+    /// they hold at once.
     Receiving(Vec<FarQueue>),
 }
 

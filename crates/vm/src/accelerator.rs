@@ -24,7 +24,7 @@ impl Accelerator {
         }
     }
 
-    /// Its name for QEMU.
+    /// The accelerator's name for QEMU.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

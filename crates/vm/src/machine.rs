@@ -45,7 +45,7 @@ pub enum Boot {
         kernel: PathBuf,
         /// Its initramfs.
         initrd: Option<PathBuf>,
-        /// Its command line.
+        /// The kernel's command line.
         append: String,
     },
 }

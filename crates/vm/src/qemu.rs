@@ -23,7 +23,7 @@ pub const VARIABLE: &str = "TOKLAT_QEMU";
 /// QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
-    /// It is not installed.
+    /// QEMU is not installed.
     #[error(
         "QEMU is missing ({program} is not on the path); as root: apt-get install --no-install-recommends qemu-system-x86"
     )]
@@ -34,7 +34,7 @@ pub enum QemuError {
     /// The program printed no version of QEMU.
     #[error("{} --version says nothing that is understood; name another program by --qemu", .0.display())]
     Version(PathBuf),
-    /// It is too old.
+    /// QEMU is too old.
     #[error(
         "QEMU {}.{} is too old: {}.{} or later is needed; cargo xtask qemu makes one in target/qemu, and --qemu or ${VARIABLE} \
          names any other", .found.0, .found.1, .least.0, .least.1

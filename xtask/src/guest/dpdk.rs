@@ -12,7 +12,7 @@ use super::{LOADER, apt, first, is_made, modules, unpacked};
 use crate::debian::{self, find};
 use crate::tool::command;
 
-/// Its directory here, and that of DPDK's drivers in the guest.
+/// The directory of DPDK here, and that of its drivers in the guest.
 pub const NAME: &str = "dpdk";
 /// The package with testpmd. Its libraries name what they depend on, among that drivers that
 /// testpmd has commands for.

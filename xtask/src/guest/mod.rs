@@ -149,7 +149,7 @@ fn uncompressed(vmlinuz: &[u8]) -> Option<Vec<u8>> {
         let unpack = unpack.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let Ok(mut child) = unpack.spawn() else { continue };
         let (mut stdin, rest) = (child.stdin.take()?, vmlinuz[at..].to_vec());
-        // It stops reading where the stream ends: what follows it is the kernel's own.
+        // The program stops reading where the stream ends: what follows is the kernel's own.
         let feeder = std::thread::spawn(move || drop(stdin.write_all(&rest)));
         let unpacked = child.wait_with_output().ok()?.stdout;
         let _ = feeder.join();

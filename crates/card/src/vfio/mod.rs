@@ -45,7 +45,7 @@ const SLEEP: Duration = Duration::from_micros(100);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfioError {
-    /// It does not exist, or user space may not use it.
+    /// The device does not exist, or user space may not use it.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A file cannot be opened.
@@ -78,7 +78,7 @@ pub enum VfioError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// It has fewer interrupts of this kind.
+    /// The card has fewer interrupts of this kind.
     #[error("The card has {has} interrupts of kind {kind:?}, not {asked}")]
     Interrupts {
         /// The kind.

@@ -20,7 +20,7 @@ pub enum PlaceError {
     /// There is no card at the address.
     #[error("There is no PCI device {0}; lspci -D lists them")]
     Absent(String),
-    /// It is not behind an IOMMU.
+    /// The card is not behind an IOMMU.
     #[error(
         "{0} is behind no IOMMU, and could write anywhere; switch the IOMMU on in the firmware, and in the \
          kernel (intel_iommu=on)"

@@ -10,7 +10,7 @@ use turn::state::PortState;
 /// The port that a kind is attached to.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Its counters and cursors.
+    /// The port's counters and cursors.
     pub state: &'a PortState,
     /// What its owner's memory is charged to.
     pub account: &'a Arc<Account>,

@@ -141,7 +141,7 @@ fn attach_rings(
 /// A port, as a data process gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortConfig {
-    /// Its name without the switch's.
+    /// The port's name without the switch's.
     pub name: String,
     /// Its rules.
     pub policy: Policy,

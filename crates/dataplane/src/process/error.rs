@@ -10,7 +10,7 @@ pub enum ProcessError {
     /// The configuration cannot be used.
     #[error("The configuration of the switch cannot be used: {0}")]
     Config(&'static str),
-    /// It cannot be confined.
+    /// The process cannot be confined.
     #[error(transparent)]
     Sandbox(#[from] crate::sandbox::SandboxError),
     /// The operating system refused something.

@@ -105,7 +105,7 @@ struct Record {
     remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Guest>,
-    /// Its tunnel, if it is one.
+    /// The port's tunnel, if it is one.
     tunnel: Option<Handle>,
 }
 

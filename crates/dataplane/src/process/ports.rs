@@ -30,9 +30,9 @@ struct Halves {
     attached: Attached,
     /// What it watches.
     monitor: Option<Monitor>,
-    /// Its front end.
+    /// The port's front end.
     guest: Option<Guest>,
-    /// Its tunnel, if it is one.
+    /// The port's tunnel, if it is one.
     tunnel: Option<Handle>,
 }
 

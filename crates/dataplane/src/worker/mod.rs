@@ -427,7 +427,7 @@ impl Worker {
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
         let has_work = self.unwatched.contains(&port.id) || port.arm(now);
-        // Its frames wait for tokens. Its other work, if any, must not wait as long.
+        // The port's frames wait for tokens. Its other work, if any, must not wait as long.
         let limit = port.opens_at(now).map(|at| at.min(now + LIMITED_NS)).filter(|_| has_work);
         if has_work && limit.is_none() {
             port.busy_at = now;

@@ -27,7 +27,7 @@ pub fn in_child_with(test: &str, variables: &[(&str, &str)]) -> Option<ExitStatu
     let mut child = Program::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("RUST_BACKTRACE", "1");
     child.envs(variables.iter().copied());
-    // Its tally is not ours.
+    // The child's tally of tests must not mix with ours.
     child.stdout(std::process::Stdio::null());
     Some(child.status().unwrap())
 }

@@ -26,9 +26,9 @@ pub struct Checked {
 /// A received frame. The device owns its buffers again after the visit.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// Its pieces, in order.
+    /// The frame's pieces, in order.
     pub pieces: &'a [Bytes<'a>],
-    /// Its bytes, without the frame check sequence.
+    /// The frame's length in bytes, without the frame check sequence.
     pub len: usize,
     /// The VLAN tag that was stripped from it.
     pub vlan: Option<u16>,

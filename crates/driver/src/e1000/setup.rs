@@ -33,7 +33,7 @@ pub enum SetupError {
     /// There is not enough memory for rings and buffers.
     #[error("The device's memory is too small for the rings and buffers that were asked for")]
     Memory,
-    /// It does not complete its reset.
+    /// The NIC does not complete its reset.
     #[error("The NIC does not come out of its reset")]
     Reset,
     /// The EEPROM does not answer.
@@ -45,7 +45,7 @@ pub enum SetupError {
     /// The PHY does not answer.
     #[error("The NIC's PHY does not answer")]
     Phy,
-    /// It does not support the requested status block.
+    /// The NIC does not support the requested status block.
     #[error("The NIC does not understand the status block")]
     Block,
 }

@@ -45,9 +45,9 @@ struct FlapEpisode {
 /// What to do with an address that is heard at another port than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// It moves to the new place.
+    /// The address moves to the new place.
     There,
-    /// It moved too often: it goes back to this place, where it was before the spell.
+    /// The address moved too often: it goes back to the place where its series of moves began.
     Home(Station),
 }
 

@@ -45,10 +45,10 @@ const USED: u64 = 1 << 63;
 /// The result of learning a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It is in the table, at this port.
+    /// The address is in the table, at this port.
     Known,
-    /// It moved too often lately and stays where it was, or an origin with precedence says it is
-    /// elsewhere.
+    /// The address moved too often lately and stays where it was, or an origin with precedence says
+    /// it is elsewhere.
     Refused,
     /// The table is full, or the share of the port, its user or the origin is used up.
     NoRoom,
@@ -59,7 +59,7 @@ pub enum Learned {
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
-    /// Its VLAN, if its port is VLAN-aware.
+    /// The address's VLAN, if its port is VLAN-aware.
     pub vlan: Option<VlanId>,
     /// The port's number.
     pub port: u16,

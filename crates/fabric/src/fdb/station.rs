@@ -21,7 +21,7 @@ const PLACE: u32 = !(ORIGIN << ORIGIN_AT);
 pub enum Origin {
     /// A local port sent a frame from it.
     Learned = 0,
-    /// It was configured.
+    /// The address was configured.
     Static = 1,
     /// Another host reports it as an address that never moves.
     Sticky = 2,
@@ -39,7 +39,7 @@ impl Origin {
     pub const ALL: [Self; Self::COUNT] =
         [Self::Learned, Self::Static, Self::Sticky, Self::Remote, Self::Tunnel];
 
-    /// Its name in tables and JSON.
+    /// The origin's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

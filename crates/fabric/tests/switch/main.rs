@@ -349,7 +349,7 @@ fn a_port_that_is_stalled_is_waited_for_again_once_it_has_room() {
     switch.send(0, (0..5).map(|n| frame(host(1), host(0), n)).collect(), T0);
     assert!(switch.held[0].is_none());
     assert_eq!(switch.dropped(0, DropReason::StallTimeout), 6);
-    // It takes one of two.
+    // The port has room for one of the two frames.
     switch.set_room(1, 1);
     switch.send(0, (0..2).map(|n| frame(host(1), host(0), n)).collect(), T0);
     assert!(!switch.inboxes[1][0].counters.is_stalled() && switch.held[0].is_some());

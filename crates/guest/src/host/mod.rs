@@ -41,7 +41,7 @@ pub const OTHER_DESCRIPTORS: u64 = 16;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Neither a manager nor the command line says what to do.
+    /// Neither a manager nor the command line says what the guest's port and address are.
     #[error(
         "Write the port and the address first, as in vale0:web 10.0.0.2/24; or start this program with \
          `toklat guest run`, which confines it"
@@ -304,8 +304,8 @@ fn run_threads(
         for (port, place) in others {
             let results = results.clone();
             scope.spawn(move || {
-                // It allocates here, before system calls are forbidden: the allocator opens files
-                // at a thread's first request.
+                // The thread allocates here, before system calls are forbidden: the allocator opens
+                // files at a thread's first request.
                 let stack = stack(port, &place);
                 barrier.wait();
                 barrier.wait();

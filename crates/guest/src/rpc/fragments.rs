@@ -142,9 +142,9 @@ pub enum Arrival {
     },
     /// The last that was missing.
     Complete,
-    /// It was there already.
+    /// The fragment was there already.
     Duplicate,
-    /// It is not a fragment of this message.
+    /// The fragment does not belong to this message.
     Wrong,
 }
 

@@ -14,11 +14,11 @@ const INLINE: usize = 40;
 pub enum State {
     /// There was no request yet.
     Fresh,
-    /// Its fragments arrive.
+    /// The request's fragments arrive.
     Receiving,
     /// A handler works on it elsewhere.
     Working,
-    /// It has a reply.
+    /// The request has a reply.
     Done,
 }
 

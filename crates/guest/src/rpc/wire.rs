@@ -139,9 +139,9 @@ impl Packet<'_> {
 pub enum Bad {
     /// Another protocol, or another host's.
     Foreign,
-    /// It is cut short, or its fields contradict each other.
+    /// The packet is cut short, or its fields contradict each other.
     Malformed,
-    /// Its checksum is wrong, or missing where one is required.
+    /// The checksum is wrong, or missing where one is required.
     Checksum,
 }
 

@@ -110,7 +110,7 @@ impl Report {
             b'T' => Self::Tried(number(rest)?),
             b'F' if rest.len() <= MAX_REASON => {
                 let text = std::str::from_utf8(rest).ok()?;
-                // It is printed on terminals and written to logs.
+                // The text is printed on terminals and written to logs.
                 Self::Failed(text.replace(char::is_control, " "))
             }
             _ => return None,

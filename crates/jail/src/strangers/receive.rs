@@ -23,7 +23,7 @@ pub struct Received {
     pub len: usize,
     /// The message was longer, or some of its descriptors were [lost](Self::lost).
     pub truncated: bool,
-    /// It had descriptors for which this process had no numbers left.
+    /// The message came with descriptors for which this process had no numbers left.
     pub lost: bool,
     /// The descriptors that came along.
     pub descriptors: Vec<Descriptor>,

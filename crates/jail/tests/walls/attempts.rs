@@ -161,7 +161,7 @@ fn mount() -> io::Result<()> {
     call(|| i64::from(unsafe { libc::mount(kind, c"/".as_ptr(), kind, 0, std::ptr::null()) }))
 }
 
-/// Both, as either alone might not do for a pattern that pipes.
+/// Two limits against core dumps: either alone might not do if the core pattern is a pipe.
 fn dump() -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
     let dumpable = rustix::process::dumpable_behavior()?;

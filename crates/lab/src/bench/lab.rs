@@ -170,12 +170,12 @@ impl Daemon {
         Ok(Client::connect(&global)?.without_progress())
     }
 
-    /// Its runtime directory.
+    /// The daemon's runtime directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its process id.
+    /// The daemon's process id.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }

@@ -30,7 +30,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Its name in tables.
+    /// The peer's name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Floor(_) => "floor",

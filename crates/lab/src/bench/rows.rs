@@ -71,9 +71,10 @@ pub const fn less(
 /// A row that summarizes several others in one line, after the last of them.
 #[derive(Debug)]
 pub struct Summary {
-    /// Its name, which is the prefix of its parts' names.
+    /// The row's name, which is the prefix of its parts' names.
     pub id: &'static str,
-    /// Its parts. It shows the one with the lowest ratio, or the first if they have no ratios.
+    /// The row's parts. It shows the one with the lowest ratio, or the first if they have no
+    /// ratios.
     pub parts: &'static [&'static str],
     /// The bar that it must clear.
     pub bar: &'static str,

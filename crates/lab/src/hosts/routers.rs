@@ -83,7 +83,7 @@ impl Reflector {
         self.dir.path().join("api.sock")
     }
 
-    /// Its process's number.
+    /// The number of the reflector's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.running.0.id()

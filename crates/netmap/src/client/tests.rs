@@ -176,7 +176,7 @@ impl Switches for None {
     async fn detach(&self, _: &str, _: &str) {}
 }
 
-/// Both ends of a pipe.
+/// A pipe: both ends, bound.
 fn pipe() -> [Bound; 2] {
     let mut broker = Broker::new(None);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

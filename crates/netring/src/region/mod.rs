@@ -225,7 +225,7 @@ impl Region {
         &self.mapping
     }
 
-    /// Its memory file; `None` for a private region.
+    /// The region's memory file; `None` for a private region.
     #[must_use]
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(|file| file.as_fd())
@@ -318,13 +318,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Its number in the region.
+    /// The buffer's number in the region.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its usable bytes.
+    /// The buffer's usable bytes.
     #[must_use]
     pub fn window(&self) -> Bytes<'_> {
         let Region { mapping, geometry, usable, .. } = &*self.region;

@@ -17,7 +17,7 @@ pub const RECHECK_NS: u64 = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// It does not start at a page boundary.
+    /// The block does not start at a page boundary.
     #[error("The status block at {0:#x} is not aligned to 4096 bytes")]
     NotAligned(u64),
     /// Part of the page is not guest memory.

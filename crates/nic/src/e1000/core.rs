@@ -75,7 +75,7 @@ pub(super) struct Filling {
     pub filter: Filter,
     /// The value of `Core.filters` for which the copied filters hold.
     pub filters: Option<u32>,
-    /// Its part of the shared status block.
+    /// The receiver's part of the shared status block.
     pub host: Host,
     pub watch: Watch,
 }

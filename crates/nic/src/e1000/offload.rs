@@ -178,7 +178,7 @@ impl Request {
 /// A frame as it goes to the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finished {
-    /// Its first segment, if that is a private header.
+    /// The frame's first segment, if that is a private header.
     pub header: Option<Span>,
     /// Bytes of guest memory that the header replaces.
     pub replaces: usize,

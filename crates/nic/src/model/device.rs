@@ -141,7 +141,7 @@ impl Impossible {
 
 /// A device's registers and interrupts.
 pub trait Device: Send + Sync {
-    /// Its PCI identity.
+    /// The device's PCI identity.
     fn identity(&self) -> Identity;
 
     /// Reads `data.len()` bytes (1, 2, 4 or 8) at `at` in base address register `bar`. Every read
@@ -219,7 +219,7 @@ pub struct DeviceConfig {
     pub memory: Arc<GuestMemory>,
     /// The station address in its EEPROM.
     pub mac: Mac,
-    /// Its transmit queues count here.
+    /// Counters of the device's transmit queues.
     pub ingress: Shared<IngressCounters>,
     /// Counters, one for each receive queue.
     pub egress: Vec<Shared<EgressCounters>>,
@@ -255,9 +255,9 @@ impl DeviceConfig {
 pub struct Model {
     /// Its registers.
     pub device: Arc<dyn Device>,
-    /// Its transmit queues.
+    /// The model's transmit queues.
     pub transmit: Vec<Box<dyn Transmit>>,
-    /// Its receive queues.
+    /// The model's receive queues.
     pub receive: Vec<Arc<dyn Egress>>,
 }
 

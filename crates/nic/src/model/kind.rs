@@ -17,7 +17,7 @@ pub struct StateRoom<'a> {
     pub mapping: &'a Arc<Mapping>,
     /// Offset of its first byte.
     pub at: usize,
-    /// Its size in bytes.
+    /// The memory's size in bytes.
     pub len: usize,
 }
 
@@ -42,13 +42,13 @@ impl StateRoom<'_> {
 /// A kind of NIC.
 #[derive(Debug)]
 pub struct Kind {
-    /// Its name on the command line and in files.
+    /// The NIC's name on the command line and in files.
     pub name: &'static str,
     /// The maker's name for it.
     pub title: &'static str,
     /// Size of its state in bytes.
     pub state_size: usize,
-    /// Its PCI identity, with or without a shared status block.
+    /// The NIC's PCI identity, with or without a shared status block.
     pub identity: fn(csb: bool) -> Identity,
     /// True if it can offer a shared status block ([`crate::csb`]).
     pub csb: bool,

@@ -21,7 +21,7 @@ pub const SIZE: usize = 256;
 /// Bytes with room for PCI Express's extended capabilities. Those beyond [`SIZE`] are zeros.
 pub const EXTENDED_SIZE: usize = 4096;
 
-/// Its words, as they lie in memory, least significant byte first.
+/// The words of a configuration space, as they lie in memory, least significant byte first.
 pub type Words = [AtomicU32; SIZE / 4];
 
 /// Offsets of the capabilities.

@@ -64,17 +64,17 @@ pub enum PageUse {
 /// A register, or several in a row, with the effect `E`.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<E> {
-    /// Its place: an offset, or a number.
+    /// The register's place: an offset, or a number.
     pub at: u32,
     /// The number of consecutive registers.
     pub count: u16,
-    /// Its name in the manuals.
+    /// The register's name in the manuals.
     pub name: &'static str,
     /// What an access does to the register.
     pub access: Access,
     /// Bits that can be written.
     pub mask: u32,
-    /// Its value after a reset, by chip.
+    /// The register's value after a reset, by chip.
     pub reset: [u32; 2],
     /// Which chips have it.
     pub members: Members,
@@ -82,7 +82,7 @@ pub struct Row<E> {
     pub effect: E,
     /// Bits that a reset by the driver keeps.
     pub survives: u32,
-    /// Its use, if it lies in a page that the driver may write without a trap.
+    /// How the register is used if it lies in a page that the driver may write without a trap.
     pub shared: Option<PageUse>,
 }
 

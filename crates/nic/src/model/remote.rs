@@ -105,7 +105,7 @@ pub struct Part {
 pub enum Want<'h> {
     /// The bytes are here.
     Here(&'h [u8]),
-    /// They were asked for.
+    /// The bytes were requested, and will come.
     Coming,
     /// There is no room for it until other ranges are gone.
     Refused,

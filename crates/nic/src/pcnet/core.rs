@@ -55,7 +55,7 @@ pub(super) struct Filling {
     pub filter: Filter,
     pub looped: bool,
     pub watch: Watch,
-    /// Its part of the shared status block.
+    /// The receiver's part of the shared status block.
     pub host: Host,
     pub epoch: u32,
     /// True once it has handled what a predecessor was about to give back.
@@ -249,7 +249,8 @@ impl Core {
         }
     }
 
-    /// Ends initialization once the block is there. Starts, if that was asked for meanwhile.
+    /// Ends initialization once the initialization block has been read. Starts the controller if
+    /// the driver has asked for that since.
     pub fn end_initializing(&self) {
         let starts = self.registers.has(board::STARTING);
         self.load_init_block();

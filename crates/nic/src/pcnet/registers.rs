@@ -113,7 +113,7 @@ pub(super) const APROMWE: u16 = 1 << 8;
 pub(super) mod board {
     /// The controller was powered on.
     pub const POWERED: u32 = 1;
-    /// It may read and write memory.
+    /// The card may read and write memory.
     pub const MASTER: u32 = 2;
     /// The cable is connected.
     pub const LINK: u32 = 4;

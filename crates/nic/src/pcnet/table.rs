@@ -69,7 +69,7 @@ impl Class {
     /// All of them, in order.
     pub const ALL: [Self; Self::COUNT] = [Self::Latch, Self::Computed, Self::Local, Self::Network];
 
-    /// Its name in tables and JSON.
+    /// The class's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -401,7 +401,7 @@ pub struct Described {
     pub bcr: bool,
     /// Its number.
     pub number: u8,
-    /// Its name, or what it is for.
+    /// The register's name, or what it is for.
     pub name: &'static str,
     /// The class of a read.
     pub read: Class,
@@ -421,7 +421,7 @@ pub fn describe(chip: Chip) -> impl Iterator<Item = Described> {
     csrs().filter(mine).map(described(false)).chain(bcrs().filter(mine).map(described(true)))
 }
 
-/// Both tables, for documentation.
+/// Both tables of registers, for documentation.
 pub fn tables() -> [RegisterTable; 2] {
     let table = |title, rows: &[Register]| RegisterTable {
         title,

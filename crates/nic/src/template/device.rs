@@ -14,7 +14,7 @@ use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
 const SHORTEST: u32 = 14;
 const BITS: u32 = registers::ENABLE | INTERRUPT | registers::PROMISCUOUS;
 
-/// Its PCI identity: an Ethernet controller of no vendor.
+/// The device's PCI identity: an Ethernet controller of no vendor.
 #[must_use]
 pub const fn identity() -> Identity {
     Identity {

@@ -171,7 +171,7 @@ faults! {
         Area = 3, "the area lies outside of the guest's memory";
         /// Pages of its memory are gone.
         Memory = 4, "the guest's memory was taken away";
-        /// Its memory comes by messages.
+        /// The guest's memory comes by messages.
         Copy = 5, "the guest's memory comes by messages, which this NIC does not do";
     }
 }

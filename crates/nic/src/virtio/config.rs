@@ -54,12 +54,12 @@ pub enum QueueError {
     Area {
         /// The part.
         part: &'static str,
-        /// Its guest-physical address.
+        /// The part's guest-physical address.
         at: u64,
         /// Its alignment.
         align: usize,
     },
-    /// Its area for buffers in flight is invalid, or has too few entries.
+    /// The queue's area for buffers in flight is invalid, or has too few entries.
     #[error("The queue's area for buffers in flight is of another size or version")]
     Inflight,
 }

@@ -108,7 +108,7 @@ struct Filling<R> {
 /// A frame that found no room. The queue does not read the same chains again for a similar frame.
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
-    /// Its bytes, header included.
+    /// The frame's length in bytes, header included.
     need: usize,
     room: Room,
     /// The end of the chains that it could have used.

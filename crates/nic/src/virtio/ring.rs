@@ -79,7 +79,7 @@ impl std::ops::Deref for Pieces {
 /// What identifies a chain when it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// Its number: the first descriptor's in split queues, the driver's own in packed ones.
+    /// The chain's number: the first descriptor's in split queues, the driver's own in packed ones.
     pub id: u16,
     /// Entries of the ring that it takes.
     pub slots: u16,

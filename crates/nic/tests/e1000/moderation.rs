@@ -38,7 +38,7 @@ fn each_frame_restarts_the_receive_delay_up_to_the_absolute_one() {
     assert_eq!(bed.read(reg::ICS), 0);
     assert_eq!(at(&mut bed, start + 25 * UNIT), (1, None));
     assert_eq!(bed.read(reg::ICR), RXT0);
-    // Both delays restart with the next frame.
+    // Both delays restart with the next frame: the receive delay and the absolute one.
     let start = start + 100 * UNIT;
     bed.now = start;
     assert_eq!(bed.deliver(&[frame(64, 3)]), (1, true));

@@ -65,7 +65,7 @@ impl Batch<'_> {
         self.long
     }
 
-    /// Its head: its first [`Frame::head_len`] bytes.
+    /// The frame's head: its first [`Frame::head_len`] bytes.
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: FrameIdx) -> &[u8] {
@@ -89,7 +89,7 @@ impl Batch<'_> {
         if self.any_offload() { self.offload(i).wire_len(len) } else { len }
     }
 
-    /// Its validated offload request.
+    /// The frame's validated offload request.
     #[inline]
     #[must_use]
     pub fn offload(&self, i: FrameIdx) -> Offload {

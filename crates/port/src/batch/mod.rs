@@ -66,7 +66,7 @@ impl Head {
         (word(0) & 0xffff_ffff_ffff, word(4) >> 16)
     }
 
-    /// Both addresses as they are in the frame, in twelve bytes, to compare them with another
+    /// The frame's two addresses as they are in it, in twelve bytes, to compare them with another
     /// frame's.
     #[inline(always)]
     #[must_use]
@@ -99,7 +99,7 @@ pub struct Frame {
     /// Bytes of its segments that the head replaces. Differs from `head` after a tag was added or
     /// removed.
     covered: u8,
-    /// Its first segment in the scratch, if it has several.
+    /// The frame's first segment in the scratch, if it has several.
     first_seg: u32,
 }
 

@@ -52,7 +52,7 @@ pub struct Packet {
     is_ours: bool,
     /// The other end of the pair, until a thread takes it.
     far: Lock<Option<OwnedFd>>,
-    /// Its classic filter.
+    /// The socket's classic BPF filter.
     filter: Lock<Vec<u64>>,
     /// The ports it sends to.
     opened: Lock<Vec<(u32, Arc<Interface>)>>,
@@ -176,7 +176,7 @@ impl Packet {
         let far = match far {
             Some(far) => far,
             None if self.port().is_none() => self.replace(fd)?,
-            // Its thread already reads from the first port to which it was bound.
+            // The socket's thread already reads from the first port to which it was bound.
             None => return Err(Errno::INVAL),
         };
         self.bound.store(index, Ordering::Release);

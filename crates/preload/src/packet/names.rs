@@ -39,7 +39,7 @@ pub struct Named {
     pub name: String,
     /// The port that it names.
     pub device: Device,
-    /// Its address, and the prefix length of its network.
+    /// The port's address, and the prefix length of its network.
     address: Option<(Ipv4Addr, u32)>,
 }
 

@@ -66,7 +66,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Both streams have come to their end.
+    /// Both sides have ended their streams.
     Finished,
     /// The peer has reset it.
     Reset,

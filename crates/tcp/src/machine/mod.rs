@@ -367,7 +367,7 @@ impl Machine {
         self.get(id).map(|connection| connection.state)
     }
 
-    /// Both ends of a connection.
+    /// The addresses and ports of both ends of a connection.
     #[must_use]
     pub fn flow(&self, id: ConnId) -> Option<Flow> {
         self.get(id).map(|connection| connection.flow)

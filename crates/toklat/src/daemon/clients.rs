@@ -36,9 +36,9 @@ const SPARE_DESCRIPTORS: u64 =
 /// A port for a client.
 #[derive(Debug)]
 pub struct OpenedPort {
-    /// Its number in its switch.
+    /// The port's number in its switch.
     pub port: u32,
-    /// Its largest frame, in bytes.
+    /// The largest frame of the port, in bytes.
     pub max_frame: u32,
     /// The client's end of the token.
     pub token: Descriptor,

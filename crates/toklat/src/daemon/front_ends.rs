@@ -122,7 +122,7 @@ impl Trouble {
         }
     }
 
-    /// It is over.
+    /// Notes that the trouble is over.
     pub(super) fn end(&self) {
         *locked(&self.0) = None;
     }

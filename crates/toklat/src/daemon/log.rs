@@ -29,7 +29,7 @@ pub fn start() -> anyhow::Result<()> {
     let ticking = limit.clone();
     dataplane::log::start(move || ticking.tick()).context("Cannot start a thread for the log")?;
     let mut wanted = EnvFilter::try_from_env("TOKLAT_LOG").unwrap_or_else(|_| "info".into());
-    // They write a line for each message to the routing daemon.
+    // These crates write a line for each message to the routing daemon.
     let chatty = ["h2=warn", "hyper=warn", "tower=warn", "tonic=warn"];
     for quiet in chatty.into_iter().filter_map(|directive| directive.parse().ok()) {
         wanted = wanted.add_directive(quiet);

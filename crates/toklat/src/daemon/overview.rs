@@ -31,9 +31,9 @@ pub type Overviews = Mutex<BTreeMap<String, Arc<Overview>>>;
 pub struct Overview {
     /// The switch.
     pub info: SwitchInfo,
-    /// Its counters and its table, as they are.
+    /// The switch's counters and its table, as they are.
     pub view: State,
-    /// Its ports, by number.
+    /// The switch's ports, by number.
     pub ports: Vec<PortInfo>,
     /// Seconds for which ports have not been connected to their peers, by name.
     pub unconnected: Vec<(String, u64)>,

@@ -27,7 +27,7 @@ impl Supervisor {
             if let Some(known) = known {
                 return copy(&known);
             }
-            // It will be free or leave a copy soon.
+            // The state will soon be free, or its owner will leave a copy.
             until = Instant::now() + BRIEF;
         }
     }

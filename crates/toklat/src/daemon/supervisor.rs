@@ -411,12 +411,12 @@ impl Supervisor {
             let Ok(mut switch) = switch else { continue };
             if let Err(error) = switch.find().await {
                 tracing::debug!(switch = name, %error, "no data process to take over");
-                // It may be gone already.
+                // The interface may be gone already.
                 let _ = std::fs::remove_file(entry.path());
                 continue;
             }
             if interface_of(name).is_some() {
-                // Its program has lost its descriptors with the daemon that it asked.
+                // The program lost its descriptors when the daemon that it had asked ended.
                 switch.remove().await;
                 continue;
             }

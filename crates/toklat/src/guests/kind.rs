@@ -107,7 +107,7 @@ impl Kind {
         let order = Order { copy: None, waits: self.spec.require_walls, ports: self.open(ports)? };
         let process = self.start()?;
         match order.send(process.control.as_fd()) {
-            // Its end, which is collected, says more than a broken pipe.
+            // The reason for the guest's end is collected later, and says more than a broken pipe.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(process),
             Err(error) => Err(error.into()),
         }

@@ -70,7 +70,7 @@ impl Process {
     /// Kills it. The descriptor tells when it has ended.
     pub fn kill(&self) {
         if let Some(pidfd) = &self.pidfd {
-            // It has ended already, if this fails.
+            // If this fails, the process has already ended.
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
@@ -170,7 +170,7 @@ impl End {
         Self { how: how.into(), success: false, refused: false }
     }
 
-    /// It could not be started.
+    /// The guest could not be started.
     pub fn not_started(error: &anyhow::Error) -> Self {
         // Others pass, as when a data process starts again or a limit is reached.
         const FINAL: [Errno; 4] = [Errno::NOENT, Errno::INVAL, Errno::ACCESS, Errno::PERM];

@@ -96,7 +96,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-        // It stays if it holds logs, or the sockets of others.
+        // The directory stays if it holds logs, or the sockets of others.
         self.path.parent().map(std::fs::remove_dir);
     }
 }
@@ -172,7 +172,7 @@ pub fn ask(directory: &Path, request: &Request, but: Option<u32>) -> Vec<GuestIn
             Err(error) => {
                 let refused = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
                 if refused == Some(std::io::ErrorKind::ConnectionRefused) {
-                    // Its manager was killed.
+                    // The socket's manager was killed.
                     let _ = std::fs::remove_file(&path);
                 }
             }

@@ -22,15 +22,15 @@ const HEALTHY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It waits for its turn to start.
+    /// The guest waits for its turn to start.
     Queued,
-    /// Its process exists, and is not confined yet.
+    /// The guest's process exists, and is not confined yet.
     Starting,
-    /// It is confined, and serves.
+    /// The guest is confined, and serves.
     Running,
-    /// It has failed, and will be started again after a pause.
+    /// The guest has failed, and will be started again after a pause.
     Waiting,
-    /// It has ended for good.
+    /// The guest has ended, and will not be started again.
     Ended,
 }
 
@@ -53,13 +53,13 @@ pub struct GuestInfo {
     pub name: String,
     /// Its program.
     pub app: String,
-    /// Its ports: more than one if it has several threads.
+    /// The guest's ports: more than one if it has several threads.
     pub ports: Vec<String>,
-    /// Its addresses, as its ports.
+    /// The guest's addresses, in the order of its ports.
     pub addresses: Vec<String>,
     /// How it does.
     pub state: State,
-    /// Its process, if it has one.
+    /// The guest's process, if it has one.
     pub pid: Option<u32>,
     /// Milliseconds in this state.
     pub for_ms: u64,
@@ -71,7 +71,7 @@ pub struct GuestInfo {
     pub last_end: Option<String>,
     /// The walls around it.
     pub walls: Walls,
-    /// Its manager's process.
+    /// The process of the guest's manager.
     pub manager: u32,
     /// Its log.
     pub log: String,
@@ -86,7 +86,7 @@ pub struct Unit {
     pub since: Instant,
     pub process: Option<Process>,
     pub log: Log,
-    /// Its output is not read until the next interval.
+    /// The guest's output is not read until the next interval.
     pub muted: bool,
     began: Instant,
     pub start_us: Option<u64>,
@@ -140,7 +140,7 @@ impl Unit {
         self.enter(State::Running, now);
     }
 
-    /// It has ended. Returns the pause before it is started again, if it is.
+    /// Notes that the guest has ended. Returns the pause before it is started again, if it is.
     pub fn ended(&mut self, end: End, restart: Restart, now: Instant) -> Option<Duration> {
         let served = self.state == State::Running && now.duration_since(self.since) >= HEALTHY;
         self.failures = if served { 0 } else { self.failures };

@@ -68,7 +68,7 @@ pub struct CardArgs {
 pub struct Report {
     /// The card's model, and its address.
     pub card: String,
-    /// Its station address.
+    /// The card's station address.
     pub mac: String,
     /// Requests sent.
     pub sent: u64,

@@ -38,7 +38,7 @@ pub struct Captured<'a> {
     pub at: Duration,
     /// Which way it went.
     pub direction: Direction,
-    /// Its length in bytes.
+    /// The frame's length in bytes.
     pub len: usize,
     /// As many of them as are at hand.
     pub bytes: &'a [u8],

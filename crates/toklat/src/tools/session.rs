@@ -362,7 +362,7 @@ pub struct Totals {
     pub port: String,
     /// Frames.
     pub frames: u64,
-    /// Their bytes, without check sequences.
+    /// The frames' bytes, without check sequences.
     pub bytes: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,

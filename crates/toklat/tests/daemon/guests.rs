@@ -113,7 +113,7 @@ impl Guest {
     pub fn qemu(&self) -> i32 {
         let children =
             std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
-        // It may run as its own dynamic loader. The other child cleans up.
+        // QEMU may run through its dynamic loader, under that name. The other child cleans up.
         let is_qemu = |pid: &i32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             !name.is_empty() && !name.starts_with("toklat")

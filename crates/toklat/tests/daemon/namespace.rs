@@ -16,7 +16,8 @@ impl Namespace {
                 return Err("ip (iproute2), unshare or nsenter (util-linux) is missing");
             }
         }
-        // It answers when it is in its namespace, and has seen that it may make a tap there.
+        // The namespace's process answers when it has entered, and has seen that it may make a tap
+        // there.
         let script = "ip tuntap add probe mode tap && ip link del probe && echo && read end";
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", script])

@@ -137,7 +137,7 @@ impl SlowFiles {
         Some(Self { mounted, asked, _session: session.unwrap() })
     }
 
-    /// Its file, opened once more.
+    /// Opens the slow file once more.
     pub fn open(&self) -> SlowFile {
         let file = std::fs::File::options().read(true).write(true).open(self.path()).unwrap();
         SlowFile { asked: Arc::clone(&self.asked), file: file.into() }
@@ -165,7 +165,8 @@ impl SlowFiles {
 }
 
 impl Drop for SlowFiles {
-    /// Without this, a waiting process would wait forever: not even SIGKILL ends it.
+    /// Answers all requests: a process that waits for one would wait forever, and not even SIGKILL
+    /// ends it.
     fn drop(&mut self) {
         self.answer();
     }

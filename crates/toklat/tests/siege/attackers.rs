@@ -145,7 +145,7 @@ fn linger() {
     loop {
         let strike = |peers: &mut VecDeque<TcpStream>, socket: BorrowedFd<'_>, bytes: &[u8]| {
             let (lingering, peer) = lingering();
-            // It does not read, and stays.
+            // This peer does not read, and stays.
             peers.push_back(peer);
             send_with(socket, bytes, &[lingering.as_fd()]);
             // Where the receiver was quicker, this close is the one that waits.
@@ -308,7 +308,7 @@ fn watches() {
             continue;
         };
         let _watches = watch(victim.as_fd());
-        // It says that it sleeps, and is woken by frames of its own.
+        // The attacker says that it sleeps, and is woken by frames of its own.
         while victim.flush().is_ok() {
             let _ = victim.arm(netring::Interest::READ);
             sender.push(&frame(10, 11, 0));

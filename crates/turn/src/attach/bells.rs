@@ -19,7 +19,7 @@ pub enum Side {
 /// How a port's owner is woken.
 #[derive(Clone, Debug, Default)]
 pub enum Bells {
-    /// It does not sleep.
+    /// The owner does not sleep.
     #[default]
     None,
     /// A byte on its token.
@@ -65,7 +65,7 @@ pub enum WakeOutcome {
 }
 
 impl WakeOutcome {
-    /// It was woken, and kicks stay enabled.
+    /// The owner was woken, and kicks stay enabled.
     pub const YES: Self = Self::Yes { rests_until: None };
 }
 

@@ -36,11 +36,12 @@ pub struct Served {
     /// The payer for touches of its owner's memory, if they are timed. Its channels then copy what
     /// it sends.
     watch: Option<Payer>,
-    /// Its receive queues behind a bad link, by number. Replaced ones stay until they are empty.
+    /// The port's receive queues behind a bad link, by number. Replaced ones stay until they are
+    /// empty.
     far: Vec<(u16, FarQueue)>,
     /// When it last had frames.
     pub busy_at: Nanos,
-    /// Its worker polls it.
+    /// The port's worker polls it.
     pub hot: bool,
     /// Until then its worker does not arm it. Its owner, whose traffic is heavy, is woken at that
     /// time.

@@ -41,7 +41,7 @@ impl PortState {
         &self.payer
     }
 
-    /// Its ingress counters.
+    /// The port's ingress counters.
     #[must_use]
     pub fn ingress(&self) -> Option<Shared<IngressCounters>> {
         self.map.shared(self.at)

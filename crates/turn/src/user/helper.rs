@@ -21,7 +21,7 @@ struct Jobs {
     queue: VecDeque<Arc<Waker>>,
     /// The thread is there.
     runs: bool,
-    /// It is to end.
+    /// The thread is to end.
     ends: bool,
 }
 
@@ -97,7 +97,7 @@ impl Helper {
 
 fn serve(user: &Arc<User>) {
     if let Some(cpus) = &user.office.cpus {
-        // It runs anywhere then.
+        // If this fails, the thread runs on any processor.
         let _ = rustix::thread::sched_setaffinity(None, cpus);
     }
     while let Some(waker) = user.helper.next(user) {

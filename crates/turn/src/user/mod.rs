@@ -93,7 +93,7 @@ pub enum Trouble {
     /// System calls for it take long.
     #[default]
     Calls,
-    /// Its memory delays threads that touch it.
+    /// The user's memory delays threads that touch it.
     Memory,
 }
 

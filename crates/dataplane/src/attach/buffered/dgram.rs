@@ -284,7 +284,7 @@ fn receive_by_one(
     for (buffer, len) in buffers.chunks_exact_mut(STRIDE).zip(lens) {
         match from.recv(buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok(bytes) => *len = bytes,
-            // Its datagram is lost. Other ports get their turn before the next one.
+            // The datagram with this error is lost. Other ports get their turn before the next one.
             Err(Errno::BADMSG) => return Ok(got),
             Err(error) if got == 0 => return Err(error),
             Err(_) => break,

@@ -131,7 +131,7 @@ impl Dry {
         self.0.is_some()
     }
 
-    /// It is empty.
+    /// Notes that the source is empty.
     pub fn set(&mut self, now: Nanos) {
         self.0 = Some(now);
     }

@@ -216,7 +216,7 @@ impl Line {
             return Err(ProtocolError::Closed);
         }
         (self.seen, self.brought) = (bytes, with_fds);
-        // They may belong to a part beyond the buffer.
+        // The descriptors may belong to bytes that did not fit the buffer.
         self.has_fds = with_fds && bytes < BUFFER;
         Ok(())
     }

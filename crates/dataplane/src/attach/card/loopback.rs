@@ -46,7 +46,7 @@ pub const IDENTITY: Identity = Identity {
     express: false,
 };
 
-/// Its row in the table of NICs.
+/// The NIC's row in the table of NICs.
 pub static LOOPBACK: Kind = Kind {
     name: "loopback",
     title: "loopback",

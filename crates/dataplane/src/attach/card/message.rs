@@ -211,7 +211,7 @@ pub enum Request {
         flags: u32,
         /// Where it starts in its file.
         offset: u64,
-        /// Its guest-physical address.
+        /// The range's guest-physical address.
         address: u64,
         /// Its bytes.
         size: u64,

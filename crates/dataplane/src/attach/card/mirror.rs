@@ -26,7 +26,7 @@ struct Word {
     /// - Without it: the device reads descriptors that are not written yet
     /// - Shown by: `vfio_user` test `doorbells_in_memory_are_heard`
     shared: Shared<AtomicU32>,
-    /// Its value when it was last checked.
+    /// The register's value when it was last checked.
     last: u32,
     head: bool,
 }

@@ -96,7 +96,7 @@ const RECEIVE_QUEUES: usize = 2;
 pub struct Plug {
     /// What it is.
     pub nic: NicConfig,
-    /// Its station address.
+    /// The device's station address.
     pub mac: Mac,
     /// The cable is plugged in.
     pub link: bool,
@@ -401,7 +401,7 @@ impl FrontEnd for VfioUser {
         }
     }
 
-    /// Its worker reads the socket.
+    /// The port's worker reads the socket.
     fn lost_worker(&mut self) {
         self.end();
     }

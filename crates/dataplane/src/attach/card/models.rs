@@ -84,13 +84,13 @@ impl Room {
 /// Why bytes are not the state of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// It is of something else.
+    /// The bytes are something else's state.
     #[error("{0}")]
     Other(&'static str),
-    /// It is too short or too long.
+    /// The state is too short or too long.
     #[error("it has not the length of one")]
     Length,
-    /// It says what cannot be.
+    /// The state holds impossible values.
     #[error(transparent)]
     Impossible(#[from] Impossible),
 }
@@ -104,7 +104,7 @@ pub struct Card<'a> {
     pub plug: &'a Plug,
     /// Where it lies.
     pub room: &'a Room,
-    /// Its configuration space.
+    /// The card's PCI configuration space.
     pub config: &'a pci::Config,
 }
 

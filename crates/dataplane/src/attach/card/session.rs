@@ -44,7 +44,7 @@ struct Range {
     /// A number that no other range of the session has had. The persistent state names the range by
     /// it.
     number: u32,
-    /// Its file. A range without a file is not mapped.
+    /// The range's file. A range without a file is not mapped.
     slot: Option<Slot>,
 }
 

@@ -71,7 +71,7 @@ pub struct Region {
     pub guest: u64,
     /// Bytes.
     pub size: u64,
-    /// Its address in the front end's process. Messages name rings by these addresses.
+    /// The range's address in the front end's process. Messages name rings by these addresses.
     pub user: u64,
     /// Where it starts in its file.
     pub offset: u64,
@@ -82,7 +82,7 @@ pub struct Region {
 pub struct Slot {
     /// The region's addresses in the guest and in the front end.
     pub region: Region,
-    /// Its file, kept for a successor of this process.
+    /// The region's file, kept for a successor of this process.
     pub file: Arc<Descriptor>,
     /// A number that no other slot of the session has had. The persistent state names the slot by
     /// it.
@@ -125,7 +125,7 @@ impl Slot {
         Ok(Self { region, file, number, times: 1, identity, window, position })
     }
 
-    /// Its range in the guest's memory table.
+    /// The region's range in the guest's memory table.
     #[must_use]
     pub fn range(&self) -> GuestRange {
         GuestRange {

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceConfig {
-    /// Its name, kept for the supervisor.
+    /// The interface's name, kept for the supervisor.
     pub ifname: String,
-    /// Its network namespace, kept for the supervisor.
+    /// The interface's network namespace, kept for the supervisor.
     #[serde(default)]
     pub netns: Option<String>,
-    /// Its number in its namespace, kept for the supervisor.
+    /// The interface's number in its namespace, kept for the supervisor.
     pub index: u32,
     /// How many queues it has.
     pub queues: u16,

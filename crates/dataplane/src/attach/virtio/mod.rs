@@ -108,7 +108,7 @@ pub struct VhostUser {
     announce: Option<Mac>,
     /// What the keeper has.
     kept: Kept,
-    /// It is disconnected.
+    /// The front end has disconnected.
     ended: bool,
     /// The port's halves have running queues.
     live: bool,
@@ -425,7 +425,7 @@ impl FrontEnd for VhostUser {
         self.live
     }
 
-    /// Its queues stop when the next halves are made.
+    /// The front end's queues stop when the port's next halves are made.
     fn end(&mut self) {
         self.ended = true;
         self.socket.hang_up();

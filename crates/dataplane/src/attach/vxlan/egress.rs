@@ -164,7 +164,7 @@ impl Sending {
         let answer = frame::neighbour_answer(head, owner);
         let answered = answer.is_some_and(|frame| self.answers.push(via, frame));
         if answered {
-            // It has reached whom it is for.
+            // The frame has reached its receiver: it was answered here.
             self.counters.frames.add(1);
             self.counters.bytes.add(head.len() as u64);
         }

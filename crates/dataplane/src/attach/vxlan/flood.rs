@@ -46,7 +46,7 @@ struct Job {
 pub(super) struct Done {
     /// Its frames.
     pub frames: u64,
-    /// Their bytes, without headers.
+    /// The bytes of the train's frames, without headers.
     pub bytes: u64,
     /// The error, if no peer got it.
     pub error: Option<Errno>,
@@ -211,7 +211,7 @@ impl Job {
             match post.send(*socket, 0) {
                 Ok(_) => sent += 1,
                 Err(error) => {
-                    // They are all as long.
+                    // All packets of the train have the same length.
                     let left = u64::from(self.count) - number as u64;
                     self.refuse(to, left, error);
                     break;

@@ -86,7 +86,7 @@ impl Process {
 
     fn put_back(&mut self, id: PortId, mut guest: Guest) {
         if self.has_failed(id) {
-            // Its code panicked meanwhile.
+            // The guest's code panicked while a worker held it.
             guest.front_end_mut().lost_worker();
         }
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {

@@ -98,7 +98,7 @@ pub struct ClientCounters {
 enum State {
     Opening,
     Open,
-    /// It has ended.
+    /// The session has ended.
     Closed,
     /// The application has given its number back.
     Free,

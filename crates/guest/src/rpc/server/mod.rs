@@ -46,7 +46,7 @@ impl Call {
 /// What a handler does with a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// It has written so many bytes of reply into the room it got.
+    /// The handler has written so many bytes of reply into the room it got.
     Here(usize),
     /// The reply is this, of any length.
     Whole(Bytes),

@@ -131,7 +131,7 @@ pub fn many_out(lab: &Lab, count: u32) -> Result<f64> {
         let pair = Pair::start(lab, &[], count)?;
         let mut port = pair.daemon.open("gen").existing().open()?;
         let begun = Instant::now();
-        // It must outlive the thread: the stations go with their port.
+        // The port must outlive the thread, because its stations go with it.
         let port = &mut port;
         std::thread::scope(|scope| {
             let speaking = scope.spawn(|| speak_as_all(port, count));

@@ -60,7 +60,7 @@ impl Card {
         Ok(Self { driver, calls })
     }
 
-    /// Its traps so far.
+    /// The card's traps so far.
     fn traps(&mut self) -> Traps {
         self.driver.regs().client.traps
     }
@@ -165,7 +165,7 @@ impl Flow {
             from.driver.send_placed(guest::SHORT, &Request::default());
             from.driver.flush();
             while to.look()? == 0 {
-                // Its own interrupts, too.
+                // The sender's own interrupts must be served, too.
                 from.look()?;
                 if start.elapsed() > guest::PATIENCE {
                     bail!("a frame did not arrive");

@@ -57,7 +57,7 @@ pub(super) enum Outcome {
     Delivered,
     Dropped,
     Full,
-    /// Its buffers cannot hold it.
+    /// The ring's buffers cannot hold the frame.
     TooLong,
 }
 

@@ -20,9 +20,9 @@ pub(super) const SHORTEST: usize = 60;
 
 /// A received frame: one of a batch, or one that is looped back.
 pub(super) trait Source {
-    /// Its first bytes.
+    /// The frame's first bytes.
     fn head(&self) -> &[u8];
-    /// Its length in bytes.
+    /// The frame's length in bytes.
     fn len(&self) -> usize;
     /// Copies its bytes from offset `from`, as many as fit. Returns how many.
     fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize;

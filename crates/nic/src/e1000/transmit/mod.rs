@@ -37,7 +37,7 @@ const LENT: usize = 2048;
 
 /// What the model remembers of a lent descriptor.
 mod flag {
-    /// Its driver wants to know when it is done.
+    /// The driver wants to know when the descriptor is done.
     pub const REPORT: u8 = 1;
     /// The interrupt may wait.
     pub const DELAY: u8 = 2;
@@ -72,7 +72,7 @@ pub(super) struct Transmit {
     tally: Gathered,
     /// A frame that is looped back.
     looped: Vec<u8>,
-    /// Its part of the shared status block.
+    /// The queue's part of the shared status block.
     host: Host,
     /// The time of the last look at the ring.
     now: Nanos,

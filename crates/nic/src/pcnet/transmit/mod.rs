@@ -50,8 +50,8 @@ pub(super) struct Transmit {
     poll: Poll,
     /// True if the last look ended before the ring did.
     more: bool,
-    /// Its part of the shared status block. The next fields: frames were sent with it, and no
-    /// thread has decided yet whether to interrupt; and the time of the last look.
+    /// The transmitter's part of the shared status block. The next fields: frames were sent with
+    /// it, and no thread has decided yet whether to interrupt; and the time of the last look.
     host: Host,
     unsettled: bool,
     now: Nanos,

@@ -39,7 +39,7 @@ pub struct Keeper {
     socket: PathBuf,
     /// The daemon is somebody else's.
     found: bool,
-    /// Its user, if this daemon may choose one.
+    /// The user that the routing daemon runs as, if this daemon may choose one.
     user: Option<u32>,
     state: Mutex<State>,
 }
@@ -79,7 +79,7 @@ impl Keeper {
         let mut state = locked(&self.state);
         state.ended = true;
         if let Some(pid) = state.pid.take() {
-            // It may have ended.
+            // The process may have ended already.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     }
@@ -142,7 +142,7 @@ impl Keeper {
         for _ in 0..50 {
             tokio::time::sleep(LOOK / 4).await;
             if UnixStream::connect(&self.socket).await.is_ok() {
-                // It is waited for when it has ended.
+                // This thread collects the exit status when the routing daemon ends.
                 std::thread::Builder::new()
                     .name("gobgpd".into())
                     .spawn(move || child.wait())
@@ -220,7 +220,7 @@ fn version_of(text: &str) -> Option<u32> {
 fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<std::process::Child> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let (dir, name) = socket.parent().zip(socket.file_name()).ok_or_else(wrong)?;
-    // Its user may be unable to walk there.
+    // The user of the routing daemon may be unable to walk to the directory.
     let dir = std::fs::File::open(dir)?;
     let mut command = Command::new(program);
     let place = format!("unix:///proc/self/fd/{}/{}", dir.as_raw_fd(), name.display());

@@ -35,11 +35,11 @@ const LOWER_UP: u32 = 1 << 16;
 pub struct Link {
     /// Its number.
     pub index: u32,
-    /// It is enabled.
+    /// The interface is enabled.
     pub up: bool,
-    /// It has a carrier.
+    /// The interface has a carrier.
     pub carrier: bool,
-    /// Its largest payload, in bytes.
+    /// The interface's largest payload, in bytes.
     pub mtu: u32,
     /// How many users ask for all frames.
     pub promiscuity: u32,
@@ -47,7 +47,7 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The kind of a virtual interface, such as veth.
     pub kind: Option<String>,
-    /// Its counters, in the order of `struct rtnl_link_stats64`.
+    /// The interface's counters, in the order of `struct rtnl_link_stats64`.
     pub statistics: Vec<u64>,
 }
 

@@ -80,7 +80,7 @@ pub(super) fn chunk_len(mtu: u32) -> Option<u32> {
 pub(super) struct Card {
     /// Its number.
     pub index: u32,
-    /// Its receive queues, each of which gets a socket.
+    /// The interface's receive queues, each of which gets a socket.
     pub queues: u16,
     /// Bytes of a chunk.
     pub chunk_len: u32,

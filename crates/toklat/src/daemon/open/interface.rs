@@ -56,7 +56,7 @@ impl Open for Interface {
         let Self { ifname, netns, .. } = self.clone();
         Box::pin(in_namespace(netns, move || match fits {
             true => match raise_mtu(&ifname, mtu) {
-                // It is raised when the interface is there again.
+                // The interface's MTU is raised when it is there again.
                 Err(error) if error.code == ErrorCode::NotFound => Ok(()),
                 raised => raised,
             },

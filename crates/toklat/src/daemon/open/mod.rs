@@ -46,7 +46,7 @@ pub type Future<'a, T> =
 pub struct Opening<'a> {
     /// The names of its switch and of the port.
     pub name: (&'a str, &'a str),
-    /// Its largest payload, in bytes.
+    /// The port's largest payload, in bytes.
     pub mtu: u16,
     /// What happens to a file that the port writes.
     pub written: Written,
@@ -63,7 +63,7 @@ pub struct Opened {
     pub attachment: Attachment,
     /// The descriptors sent to the data process.
     pub fds: Vec<Descriptor>,
-    /// Its part in the state that tunnels share.
+    /// The port's part in the state that tunnels share.
     pub tunnel: Option<Tunnel>,
 }
 

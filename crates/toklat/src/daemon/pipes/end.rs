@@ -26,9 +26,9 @@ impl End {
 /// The rings of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndRings {
-    /// Its send rings.
+    /// The end's send rings.
     pub tx: RingSpec,
-    /// Its receive rings, with the geometry of the other end's send rings.
+    /// The end's receive rings, with the geometry of the other end's send rings.
     pub rx: RingSpec,
 }
 

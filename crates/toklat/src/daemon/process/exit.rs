@@ -50,7 +50,7 @@ impl Exit {
         if let Ok(all) = all
             && all.readable().await.is_ok()
         {
-            // It is another process's child, so it cannot be reaped here.
+            // The process is another one's child, so it cannot be reaped here.
             let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
         }
     }

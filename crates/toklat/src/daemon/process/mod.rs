@@ -44,7 +44,8 @@ pub enum AskError {
     /// The data process refused, and runs on.
     #[error("{0}")]
     Refused(String),
-    /// It died, or hung and was killed. The recorded state is applied when it is restarted.
+    /// The data process died, or hung and was killed. It gets the recorded state when it is
+    /// restarted.
     #[error("The data process does not answer")]
     Dead(#[source] io::Error),
 }
@@ -165,8 +166,8 @@ impl DataProcess {
         if version != VERSION || switch != expected {
             return Err(unexpected(&format!("version {version}, switch {switch:?}")));
         }
-        // It answered, so it lives and listens. In a PID namespace it does not know its own number,
-        // but the kernel does.
+        // The process answered, so it lives and listens. In a PID namespace it does not know its
+        // own number, but the kernel does.
         let number = rustix::net::sockopt::socket_peercred(Seqpacket::connect(path)?)?.pid;
         let (exit, pid) =
             (Arc::new(Exit::of(number)?), number.as_raw_nonzero().get().unsigned_abs());
@@ -204,7 +205,7 @@ impl DataProcess {
         got.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Its process id.
+    /// The data process's id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -405,7 +406,8 @@ async fn read(
                     tracing::error!(%error, "the end of a data process is not seen");
                 }
                 tokio::spawn(Arc::clone(&exit).wait_and_reap());
-                // Its other end may still be open. All messages were read, and no more come.
+                // The channel's other end may still be open. All messages were read, and no more
+                // come.
                 let _ = rustix::net::shutdown(&channel, Shutdown::Both);
                 continue;
             }

@@ -104,7 +104,7 @@ async fn list(
 fn config_of(segment: &Segment, settings: &Evpn) -> SegmentConfig {
     let vni = segment.config.vni.get();
     let targets = |named: &[String]| {
-        // They were checked as the port was opened.
+        // The route targets were checked when the port was opened.
         let named: Vec<RouteTarget> = named.iter().filter_map(|rt| rt.parse().ok()).collect();
         if named.is_empty() { vec![RouteTarget::auto(settings.asn, vni)] } else { named }
     };

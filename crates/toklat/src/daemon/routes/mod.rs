@@ -194,6 +194,6 @@ async fn apply(supervisor: &Supervisor, vni: u32, change: &TableChange) -> Resul
         }
         return Ok(());
     }
-    // Its tunnel is gone.
+    // The segment's tunnel is gone.
     Ok(())
 }

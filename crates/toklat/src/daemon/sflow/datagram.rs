@@ -54,7 +54,7 @@ pub struct FlowSample<'a> {
     pub output: u32,
     /// Bytes of the frame.
     pub len: u32,
-    /// Its first bytes.
+    /// The frame's first bytes.
     pub head: &'a [u8],
 }
 
@@ -67,7 +67,7 @@ pub struct CountersSample<'a> {
     pub interface: u32,
     /// Its name.
     pub name: &'a str,
-    /// It passes frames.
+    /// The interface passes frames.
     pub up: bool,
     /// What the port sent into the switch: bytes, frames, dropped, malformed.
     pub received: [u64; 4],

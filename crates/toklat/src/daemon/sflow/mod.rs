@@ -80,7 +80,7 @@ pub struct Interface {
     pub id: PortId,
     /// The port's name, including its switch's.
     pub name: String,
-    /// It passes frames.
+    /// The interface passes frames.
     pub up: bool,
 }
 

@@ -140,7 +140,7 @@ impl Switch {
         for id in std::mem::take(&mut self.unretired) {
             let mut port = Port::new(id, "retired", PortSpec::default(), false);
             port.known = true;
-            // A refusal only leaves old counters behind.
+            // If the command fails, only old counters remain.
             let _ = self.command(&port.add_command(self.access), &[]).await;
             let _ = self.command(&Command::RemovePort { id }, &[]).await;
         }

@@ -91,13 +91,13 @@ impl Switch {
         })
     }
 
-    /// Its state memory.
+    /// The switch's state memory.
     #[must_use]
     pub fn view(&self) -> &State {
         &self.view
     }
 
-    /// Its ports, by number.
+    /// The switch's ports, by number.
     pub fn ports(&self) -> impl ExactSizeIterator<Item = &Port> {
         self.ports.values()
     }

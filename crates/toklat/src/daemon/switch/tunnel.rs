@@ -22,7 +22,7 @@ use crate::api::{ApiError, PortKind, TunnelInfo};
 pub struct Segment {
     /// Its port.
     pub port: PortId,
-    /// Its settings, with the hosts that are known.
+    /// The tunnel's settings, with the hosts that are known.
     pub config: VxlanConfig,
     /// As configured.
     pub kind: Vxlan,
@@ -117,7 +117,7 @@ impl Switch {
         let Some(id) = self.segment_port(vni) else { return Vec::new() };
         match self.command(&Command::TakeClaims { id, all }, &[]).await {
             Ok(Some(Answer::Claims { claims })) => claims,
-            // They are heard again.
+            // The stations claim their addresses again later.
             _ => Vec::new(),
         }
     }

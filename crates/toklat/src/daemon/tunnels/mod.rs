@@ -270,7 +270,7 @@ impl Tunnels {
 impl Drop for Share {
     fn drop(&mut self) {
         let (tunnels, place, vni) = (Arc::clone(&self.tunnels), self.place.clone(), self.vni);
-        // It may wait for a data process, and it enters a namespace.
+        // Leaving may wait for a data process, and enters a namespace.
         let leave = move || {
             let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
             let left = entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, vni));
@@ -285,7 +285,7 @@ impl Drop for Share {
 }
 
 impl Tunnel {
-    /// Its settings, with the hosts of the moment.
+    /// The tunnel's settings, with the hosts it has at the moment.
     pub fn config(&self) -> &VxlanConfig {
         &self.config
     }

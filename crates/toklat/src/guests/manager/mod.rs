@@ -365,7 +365,7 @@ impl Manager {
                     }
                 }
                 Err(why) => {
-                    // It must not wake this thread again.
+                    // The process's socket must not wake this thread again.
                     let _ = epoll::delete(&self.epoll, &process.control);
                     if why == process::Why::Malformed {
                         process.kill();
@@ -404,7 +404,7 @@ impl Manager {
         if strict && let Some(first) = missing.first() {
             let why = format!("all walls are required, and one is missing ({first})");
             process.said.note(Report::Failed(why));
-            // It would be missing again.
+            // The same wall would be missing after a restart.
             unit.stopped = true;
             process.kill();
         } else if strict {
@@ -445,7 +445,7 @@ impl Manager {
         unit.muted = false;
         if let Some(process) = &unit.process {
             let data = What::Output.data(index);
-            // It is registered already, if the process is another one.
+            // The output is registered already if it is a new process's.
             let _ = epoll::add(&self.epoll, &process.output, data, EventFlags::IN);
         }
     }

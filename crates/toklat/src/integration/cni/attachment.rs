@@ -18,7 +18,7 @@ pub struct Container {
     pub id: String,
     /// The name of the interface to make.
     pub ifname: String,
-    /// Its network namespace; empty at DEL if the namespace is gone.
+    /// The container's network namespace; empty at DEL if the namespace is gone.
     pub netns: String,
     /// `CNI_ARGS`: `KEY=VALUE;...`.
     args: String,

@@ -19,7 +19,7 @@ const UNKNOWN: [u16; 2] = [3, Code::Environment as u16];
 #[derive(Debug)]
 enum Answer {
     Done(Value),
-    /// It does not support this version of the configuration, and perhaps not the command.
+    /// The plugin does not support this version of the configuration, and perhaps not the command.
     OtherVersion(Failure),
 }
 

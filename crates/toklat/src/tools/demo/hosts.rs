@@ -108,7 +108,7 @@ impl Hosts {
         self.watcher.watch(daemon.id())?;
         self.daemons.push(daemon);
         let begun = Instant::now();
-        // Its tap is there as soon as the topology is applied.
+        // The guest's tap is there as soon as the topology is applied.
         while self.net.ip(&guest, &format!("addr add 192.168.7.{n}/24 dev e0")).is_err() {
             ensure!(!stop.load(Ordering::Relaxed), "Interrupted");
             let log = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();

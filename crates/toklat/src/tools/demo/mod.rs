@@ -63,7 +63,7 @@ pub struct Outcome {
 #[serde(rename_all = "snake_case")]
 enum State {
     Done,
-    /// It worked but lost frames or round trips, because other programs used the processors.
+    /// The part worked but lost frames or round trips, because other programs used the processors.
     Lossy,
     Skipped,
     Failed,
@@ -342,7 +342,8 @@ impl Demo {
         Ok(())
     }
 
-    /// Both ends in one process, through the switch, with the same idle mode for `all` of them.
+    /// Measures round trips with both ends in one process, through the switch. All of them have the
+    /// same idle mode.
     fn round_trips(
         &mut self,
         duration: Duration,

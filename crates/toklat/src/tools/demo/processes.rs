@@ -44,7 +44,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child })
     }
 
-    /// Its process id.
+    /// The process's id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()

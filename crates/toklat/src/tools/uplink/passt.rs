@@ -48,7 +48,7 @@ impl Passt {
         let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
         let socket = UnixStream::from(ours);
         socket.set_nonblocking(true)?;
-        // If passt writes more than is read here, it loses messages and does not block.
+        // If passt writes more log than is read here, passt loses messages instead of blocking.
         let (words, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let child = spawn(program, arguments, theirs.as_fd(), said)?;
         Ok(Self { child, socket, came: Vec::new(), taken: 0, waits: Vec::new(), words })

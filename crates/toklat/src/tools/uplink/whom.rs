@@ -8,9 +8,9 @@ use frame::{ArpOperation, Layers, Mac, Network, Transport};
 /// What to do with a guest's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is for the way out.
+    /// The frame is for the way out.
     Out,
-    /// It is for other guests, or to be ignored.
+    /// The frame is for other guests, or to be ignored.
     Stay,
     /// As [`Stay`](Self::Stay); it also says that its sender is about to have this address.
     Claims(IpAddr),

@@ -21,7 +21,7 @@ pub struct Given {
     pub socket: PathBuf,
     /// Most pairs of queues.
     pub queues: u16,
-    /// Its address, if the port has one.
+    /// The machine's address, if the port has one.
     pub mac: Option<Mac>,
     /// Another machine is plugged in.
     pub taken: bool,

@@ -36,7 +36,7 @@ pub struct Fifo {
     cursors: Shared<Cursors>,
     taken: usize,
     filled: usize,
-    /// It is marked.
+    /// The cursors are marked as unsettled.
     unsettled: bool,
 }
 

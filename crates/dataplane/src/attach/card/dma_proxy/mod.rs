@@ -130,7 +130,7 @@ impl DmaProxy {
         self.outbox.front().map(Vec::as_slice)
     }
 
-    /// It is sent.
+    /// Notes that the first message has been sent.
     pub fn sent(&mut self) {
         self.outbox.pop_front();
         if let (true, Some(remote)) = (self.outbox.is_empty(), self.device.remote()) {

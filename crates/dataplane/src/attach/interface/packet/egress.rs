@@ -39,9 +39,9 @@ pub(super) struct Sending {
 /// A frame that is to be sent.
 #[derive(Clone, Copy, Default)]
 struct Post {
-    /// Its place in the list that is delivered.
+    /// The frame's place in the list that is delivered.
     number: usize,
-    /// Its header and its bytes in the arena.
+    /// Where the frame's header and bytes are in the arena.
     at: usize,
     len: usize,
 }

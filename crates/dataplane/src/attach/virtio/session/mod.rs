@@ -144,7 +144,7 @@ pub struct Ring {
     pub address: Option<RingAddress>,
     /// The position to start at, until it is applied.
     pub base: Option<u32>,
-    /// It was enabled.
+    /// The front end has enabled the ring.
     pub enabled: bool,
     /// The eventfd of the guest's kicks. A ring runs only with one.
     pub kick: Option<Arc<Descriptor>>,

@@ -115,7 +115,7 @@ fn several_writes_come_in_one_message() {
     let mut host = Host::start();
     let mut a = Guest::start(host.plug(0), 2);
     let mut b = Guest::start(host.plug(1), 2);
-    // They are carried out in order: a frame's address, then its length, which sends it.
+    // The writes are carried out in order: a frame's address, then its length, which sends it.
     let [to, from] = [2, 1].map(|n| Mac::local(n).octets());
     let frame = [&to[..], &from, &[0x88, 0xb5], &[3; 50]].concat();
     a.memory.bytes(SEND_AT as usize, frame.len()).unwrap().copy_in(&frame);

@@ -328,7 +328,7 @@ fn regression_a_change_of_the_link_interrupts_a_guest_that_is_silent() {
         let mut guest = Guest::start(host.plug(0), kind);
         guest.write(MASK, LINK);
         for up in [false, true] {
-            // Its worker becomes idle.
+            // Leaves the worker time to become idle.
             std::thread::sleep(Duration::from_millis(5));
             let policy = Policy { link: up, ..Policy::default() };
             assert_eq!(host.ask(&Command::SetPolicy { id: 0, policy }, &[]), Answer::Done);
