@@ -160,7 +160,7 @@ impl Client {
         let (id, of, size) = (fields.u16(), fields.u16(), fields.u32() as usize);
         let (flags, error) = (fields.u32(), fields.u32());
         if flags & flags::REPLY == 0 {
-            return self.answer((id, of), size).map(|()| None);
+            return self.answer(id, of, size).map(|()| None);
         }
         let again = size == HEADER && flags & flags::ERROR != 0;
         let again = again && (id != self.id || command == NONE);
@@ -194,7 +194,7 @@ impl Client {
     }
 
     /// Answers a message from the device that reads or writes memory.
-    fn answer(&mut self, (id, command): (u16, u16), size: usize) -> Result<(), ClientError> {
+    fn answer(&mut self, id: u16, command: u16, size: usize) -> Result<(), ClientError> {
         let mut body = vec![0; size.checked_sub(HEADER).ok_or(ClientError::Malformed)?];
         self.socket.read_exact(&mut body)?;
         let (mut fields, from) = (Fields(&body), 16.min(body.len()));

@@ -95,7 +95,7 @@ impl Process {
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
         let account = self.open_account(config.uid);
-        let halves = self.attach((id, &account), &config, descriptors, &state, resume);
+        let halves = self.attach(id, &account, &config, descriptors, &state, resume);
         let Halves { attached, monitor, guest, tunnel } = halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
         let counters = state.ingress().ok_or("The port's counters are missing")?;
@@ -147,24 +147,24 @@ impl Process {
     /// Makes a port's halves from an attachment and its descriptors.
     fn attach(
         &mut self,
-        port: (PortId, &Arc<Account>),
+        id: PortId,
+        account: &Arc<Account>,
         config: &PortConfig,
         descriptors: Vec<Descriptor>,
         state: &PortState,
         resume: bool,
     ) -> Result<Halves, AttachError> {
         if let Attachment::VhostUser(_) | Attachment::VfioUser(_) = config.attachment {
-            let (attached, guest) = self.attach_guest(port, config, descriptors, resume)?;
+            let (attached, guest) = self.attach_guest(id, account, config, descriptors, resume)?;
             return Ok(Halves { guest: Some(guest), ..Halves::new(attached) });
         }
         if let Attachment::Vxlan(tunnel) = &config.attachment {
             let descriptors = descriptors.into_iter().map(Descriptor::into_ours).collect();
             let (table, vlans) = (self.common.fdb.entries().clone(), &config.policy.vlan);
-            let (attached, handle) =
-                vxlan::attach(tunnel, descriptors, port.0, state, table, vlans)?;
+            let (attached, handle) = vxlan::attach(tunnel, descriptors, id, state, table, vlans)?;
             return Ok(Halves { tunnel: Some(handle), ..Halves::new(attached) });
         }
-        let place = Place { state, account: port.1, resume };
+        let place = Place { state, account, resume };
         let (attached, monitor) = config.attachment.attach(descriptors, place)?;
         Ok(Halves { monitor, ..Halves::new(attached) })
     }

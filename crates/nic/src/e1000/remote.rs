@@ -125,13 +125,7 @@ impl Core {
 
     /// Fetches descriptors before the head that may not have left, and finishes those that are not
     /// done. Descriptors that were done and made available again belong to the driver.
-    fn find_lost(
-        &self,
-        inner: &mut Inner,
-        held: &mut Held,
-        (way, queue): (Direction, usize),
-        at: u32,
-    ) {
+    fn find_lost(&self, inner: &mut Inner, held: &mut Held, way: Direction, queue: usize, at: u32) {
         let (words, head) = (table::words(way, queue), self.head(way, queue));
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && head < ring.size);
         let Some(ring) = ring.filter(|_| at != head) else {
@@ -344,7 +338,7 @@ impl Remote for Core {
         for (way, queue) in queues() {
             match inner.lost[way as usize][queue] {
                 Some(_) if !self.registers.may_access_memory() => {}
-                Some(at) => self.find_lost(&mut inner, held, (way, queue), at),
+                Some(at) => self.find_lost(&mut inner, held, way, queue, at),
                 None => self.fetch_ring(&mut inner, held, way, queue),
             }
         }

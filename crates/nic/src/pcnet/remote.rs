@@ -123,13 +123,7 @@ impl Core {
 
     /// Fetches descriptors that were given back and may not have left, and gives them back. A
     /// descriptor that came back since looks the same, and is given back once more.
-    fn find_lost(
-        &self,
-        half: &mut Half,
-        ring: &Ring,
-        held: &mut Held,
-        (way, at): (Direction, u32),
-    ) {
+    fn find_lost(&self, half: &mut Half, ring: &Ring, held: &mut Held, way: Direction, at: u32) {
         let end = self.at(way);
         let run = if end > at { end - at } else { ring.len - at }.min(RUN);
         let Want::Here(bytes) = held.want_run(ring.address(at), (run * ring.size()) as usize)
@@ -157,7 +151,8 @@ impl Core {
         half: &mut Half,
         ring: &Ring,
         held: &mut Held,
-        (way, now): (Direction, Nanos),
+        way: Direction,
+        now: Nanos,
     ) {
         let at = ring.after(half.pushed % ring.len, half.count);
         let run = (ring.len - at).min(ring.len - half.count).min(RUN);
@@ -282,9 +277,9 @@ impl Remote for Core {
             let half = &mut inner.halves[way as usize];
             let Some(ring) = half.ring.clone() else { continue };
             match half.lost {
-                Some(at) => self.find_lost(half, &ring, held, (way, at)),
+                Some(at) => self.find_lost(half, &ring, held, way, at),
                 None if self.is_due(half, way, now) => {
-                    self.fetch_ring(half, &ring, held, (way, now));
+                    self.fetch_ring(half, &ring, held, way, now);
                 }
                 None => {}
             }

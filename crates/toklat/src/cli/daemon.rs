@@ -93,6 +93,6 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
 /// # Errors
 /// If it was not started by the daemon.
 pub fn data_process(args: DataProcessArgs) -> Result {
-    let fds = (args.listener, args.state);
-    daemon::data_process(args.switch, &args.config, fds, args.require_walls)
+    let DataProcessArgs { switch, config, listener, state, require_walls, .. } = args;
+    daemon::data_process(switch, &config, listener, state, require_walls)
 }

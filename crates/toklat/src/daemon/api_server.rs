@@ -135,9 +135,7 @@ fn router(to: Arc<Supervisor>) -> Router {
                 // The handler runs in a task of its own: a client that disconnects must not stop a
                 // change halfway.
                 let done =
-                    tokio::spawn(
-                        async move { answer(operation, &to, (&uri, &params), &body).await },
-                    );
+                    tokio::spawn(async move { answer(operation, &to, &uri, &params, &body).await });
                 let failed =
                     |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
                 done.await.unwrap_or_else(failed)
@@ -209,7 +207,8 @@ fn filter(method: &str) -> MethodFilter {
 async fn answer(
     operation: Operation,
     to: &Arc<Supervisor>,
-    (uri, params): (&Uri, &Params),
+    uri: &Uri,
+    params: &Params,
     body: &[u8],
 ) -> Result<Response, ApiError> {
     let param = |name: &str| params.get(name).map_or("", String::as_str);

@@ -168,7 +168,8 @@ impl Supervisor {
         switch: &str,
         port: &str,
         how: How,
-        (ring, memory): (RingAttach, Lent),
+        ring: RingAttach,
+        memory: Lent,
     ) -> Result<OpenedPort, ApiError> {
         let (theirs, token) =
             token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
@@ -283,13 +284,20 @@ impl Supervisor {
     pub async fn make_pipe(
         &self,
         client: Client,
-        end: (PipeName, End),
-        region: (PipeLayout, Lent),
+        name: PipeName,
+        end: End,
+        layout: PipeLayout,
+        memory: Lent,
     ) -> Result<Opened, ApiError> {
-        let lent = self.charge_memory(client, &region.1).await?;
+        let lent = self.charge_memory(client, &memory).await?;
         let charges = [self.charge(client, Item::Pipe).await?, lent];
         let hangups = &self.environment.hangups;
-        self.with_descriptors(self.pipes.make(hangups, end, client, (region, charges))?)
+        self.with_descriptors(self.pipes.make(
+            hangups,
+            (name, end),
+            client,
+            ((layout, memory), charges),
+        )?)
     }
 
     /// If descriptors are short, the end is closed again by dropping its token.

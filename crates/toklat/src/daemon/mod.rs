@@ -138,7 +138,8 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
 pub fn data_process(
     switch: String,
     config: &str,
-    (listener, state): (RawFd, RawFd),
+    listener: RawFd,
+    state: RawFd,
     require_walls: bool,
 ) -> anyhow::Result<()> {
     let (listener, state) = (descriptors::take(listener)?, descriptors::take(state)?);

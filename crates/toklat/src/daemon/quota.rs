@@ -428,7 +428,7 @@ impl Book {
         {
             return Err(over(uid, item, has, limit));
         }
-        self.room(item).map_or(Ok(()), |room| self.check_room(uid, item, (price, room)))
+        self.room(item).map_or(Ok(()), |room| self.check_room(uid, item, price, room))
     }
 
     /// The total of the resource that an item counts towards.
@@ -444,7 +444,7 @@ impl Book {
     }
 
     /// Checks that there is room for an item of this price beside what is kept for others.
-    fn check_room(&self, uid: u32, item: &Item, (price, room): (u64, u64)) -> Result<(), ApiError> {
+    fn check_room(&self, uid: u32, item: &Item, price: u64, room: u64) -> Result<(), ApiError> {
         let held = |(_, account): (&u32, &Account)| account.held_beside(item);
         let resource = item.resource();
         let is_counted_here = !matches!(resource, Resource::Ports | Resource::Memory);

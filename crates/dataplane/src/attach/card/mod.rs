@@ -330,8 +330,13 @@ impl VfioUser {
     fn stopped(&mut self) -> Result<Attached, AttachError> {
         let device: Arc<dyn Device> = Arc::new(Stopped(self.identity));
         let pin = Arc::clone(self.session.pin());
-        let line = (Arc::clone(&pin), Arc::clone(&self.config));
-        let vectors = Vectors::new(Arc::clone(&device), self.session.mode(), [].into(), line);
+        let vectors = Vectors::new(
+            Arc::clone(&device),
+            self.session.mode(),
+            [].into(),
+            Arc::clone(&pin),
+            Arc::clone(&self.config),
+        );
         let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
         let counters = self.state.bus().ok_or(AttachError::Counters)?;
         self.device = Some(Arc::clone(&device));
@@ -360,8 +365,13 @@ impl FrontEnd for VfioUser {
         let wake = |fd: Option<Arc<Descriptor>>| fd.map(|fd| payer.eventfd(fd));
         let eventfds = self.session.eventfds().into_iter().map(wake).collect();
         let mode = self.session.mode();
-        let line = (Arc::clone(&pin), Arc::clone(&self.config));
-        let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, line);
+        let vectors = Vectors::new(
+            Arc::clone(&device),
+            mode,
+            eventfds,
+            Arc::clone(&pin),
+            Arc::clone(&self.config),
+        );
         let counters = self.state.bus().ok_or(AttachError::Counters)?;
         let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
         let moved = Moved { sent: self.state.ingress(), received, only_sent: false };

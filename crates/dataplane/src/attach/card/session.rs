@@ -283,7 +283,7 @@ impl Session {
                 Err(Errno::OPNOTSUPP)
             }
             Request::Feature { room, flags, data } => {
-                self.migration.feature(card, (room, flags), &data)
+                self.migration.feature(card, room, flags, &data)
             }
             Request::StateRead { room, size } => self.migration.read(card, room, size),
             Request::StateWrite(data) => self.migration.write(card, &data),

@@ -97,7 +97,8 @@ impl Vectors {
         device: Arc<dyn Device>,
         mode: InterruptMode,
         eventfds: Box<[Option<Arc<Waker>>]>,
-        (pin, config): (Arc<Pin>, Arc<Config>),
+        pin: Arc<Pin>,
+        config: Arc<Config>,
     ) -> Self {
         let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
         let nudge = None;
@@ -284,8 +285,13 @@ mod tests {
     fn a_pin_is_signalled_once_until_the_front_end_looks_again() {
         let (device, pin, fd) = (Arc::new(Wants::default()), Arc::new(Pin::default()), eventfd());
         let fds = vec![Some(wake(&fd))].into();
-        let with = (Arc::clone(&pin), config());
-        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Pin, fds, with);
+        let vectors = Vectors::new(
+            Arc::clone(&device) as _,
+            InterruptMode::Pin,
+            fds,
+            Arc::clone(&pin),
+            config(),
+        );
         assert!(!vectors.ask(Nanos(1)).rung);
         *device.0.lock().unwrap() = Interrupt { vectors: 1, due: None };
         assert!(vectors.ask(Nanos(1)).rung && !vectors.ask(Nanos(1)).rung);
@@ -299,8 +305,13 @@ mod tests {
     fn messages_go_to_their_vectors() {
         let (device, fds) = (Arc::new(Wants::default()), [eventfd(), eventfd()]);
         let table = vec![Some(wake(&fds[0])), None, Some(wake(&fds[1]))].into();
-        let with = (Arc::default(), config());
-        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Msix, table, with);
+        let vectors = Vectors::new(
+            Arc::clone(&device) as _,
+            InterruptMode::Msix,
+            table,
+            Arc::default(),
+            config(),
+        );
         *device.0.lock().unwrap() = Interrupt { vectors: 0b1110, due: None };
         assert!(vectors.ask(Nanos(1)).rung);
         assert_eq!((signals(&fds[0]), signals(&fds[1])), (0, 1));
@@ -309,8 +320,13 @@ mod tests {
     #[test]
     fn one_caller_sees_to_what_is_held_back() {
         let device = Arc::new(Wants::default());
-        let with = (Arc::default(), config());
-        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Msi, [].into(), with);
+        let vectors = Vectors::new(
+            Arc::clone(&device) as _,
+            InterruptMode::Msi,
+            [].into(),
+            Arc::default(),
+            config(),
+        );
         let due =
             |at: u64| *device.0.lock().unwrap() = Interrupt { vectors: 0, due: Some(Nanos(at)) };
         due(100);

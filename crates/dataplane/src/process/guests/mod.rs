@@ -183,7 +183,8 @@ impl Process {
     /// first turn on, so that no frame is dropped.
     pub(super) fn attach_guest(
         &mut self,
-        (id, account): (PortId, &Arc<Account>),
+        id: PortId,
+        account: &Arc<Account>,
         config: &PortConfig,
         descriptors: Vec<Descriptor>,
         resume: bool,
@@ -193,12 +194,19 @@ impl Process {
         let kept = self.restored.remove(&id);
         // The session cannot be continued: its front end must start over.
         let lost = kept.is_some() && !resume;
-        let (port, kept) = ((id, &state, account), kept.filter(|_| resume));
+        let kept = kept.filter(|_| resume);
         let mut guest = match config.attachment {
             Attachment::VfioUser(nic) => {
+                let port = (id, &state, account);
                 Guest::Card(Box::new(self.new_card(port, config, descriptors, nic, kept)?))
             }
-            _ => Guest::Virtio(Box::new(self.new_virtio(port, config, descriptors, kept)?)),
+            _ => Guest::Virtio(Box::new(self.new_virtio(
+                &state,
+                account,
+                config,
+                descriptors,
+                kept,
+            )?)),
         };
         let front_end = guest.front_end_mut();
         if lost {

@@ -24,7 +24,8 @@ impl Process {
     /// A session on a connected socket. `kept` is a predecessor's session.
     pub(super) fn new_virtio(
         &self,
-        (_, state, account): (PortId, &PortState, &Arc<Account>),
+        state: &PortState,
+        account: &Arc<Account>,
         config: &PortConfig,
         descriptors: Vec<Descriptor>,
         kept: Option<Kept>,

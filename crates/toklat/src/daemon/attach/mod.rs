@@ -127,13 +127,12 @@ async fn answer(
     match parse_request(&message.bytes, message.fds)? {
         Ask::Open { switch, port, how, ring, memory } => {
             reply.offloads = ring.offloads.bits().into();
-            let region = (ring, memory);
-            let opened = supervisor.open_port(client, &switch, &port, how, region).await?;
+            let opened = supervisor.open_port(client, &switch, &port, how, ring, memory).await?;
             (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
             Ok((reply, vec![opened.token]))
         }
         Ask::MakePipe { name, end, layout, memory } => {
-            let opened = supervisor.make_pipe(client, (name, end), (layout, memory)).await?;
+            let opened = supervisor.make_pipe(client, name, end, layout, memory).await?;
             describe_pipe(&mut reply, &opened.layout, end);
             Ok((reply, opened.fds))
         }

@@ -25,7 +25,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Its namespace cannot be entered, or the kernel's error.
 pub fn watch(
     name: (String, String),
-    (ifname, netns): (&str, Option<&str>),
+    ifname: &str,
+    netns: Option<&str>,
     opened: Option<u32>,
     to: mpsc::Sender<Returned>,
 ) -> io::Result<Waiting> {

@@ -224,7 +224,7 @@ impl Switches for Ports {
             _ => Ok(()),
         };
         let opened = match joined {
-            Ok(()) => supervisor.open_port(client, switch, port, how, (ring, memory)).await,
+            Ok(()) => supervisor.open_port(client, switch, port, how, ring, memory).await,
             Err(error) => Err(error),
         };
         if opened.is_err() && broker::interface_of(switch).is_some() {

@@ -74,8 +74,8 @@ impl Open for Interface {
             Attachment::Interface(config) => Some(config.index),
             _ => None,
         };
-        let interface = (&*self.ifname, self.netns.as_deref());
-        let watching = watch::watch(name, interface, opened, returned.clone());
+        let watching =
+            watch::watch(name, &self.ifname, self.netns.as_deref(), opened, returned.clone());
         let failed = |e| system(&format!("Cannot watch interface {}", self.ifname), e);
         watching.map(Some).map_err(failed)
     }

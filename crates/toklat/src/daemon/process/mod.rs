@@ -96,7 +96,8 @@ impl DataProcess {
     /// # Errors
     /// It cannot be started, or does not answer.
     pub async fn start(
-        (exe, require_walls): (&Path, bool),
+        exe: &Path,
+        require_walls: bool,
         dir: &Path,
         switch: &str,
         config: &SwitchConfig,
@@ -105,8 +106,7 @@ impl DataProcess {
     ) -> io::Result<Self> {
         let path = socket_path(dir, switch);
         let listener = seqpacket::listen(&path)?;
-        let exe = (exe, require_walls);
-        let mut child = spawn(exe, switch, config, &listener, memory.as_fd())?;
+        let mut child = spawn(exe, require_walls, switch, config, &listener, memory.as_fd())?;
         drop(listener);
         let greeted = async {
             let (process, _) =
@@ -354,7 +354,8 @@ impl AsFd for DataProcess {
 /// Starts the program in its hidden role. It has a session of its own, so it does not die with the
 /// supervisor's terminal.
 fn spawn(
-    (exe, require_walls): (&Path, bool),
+    exe: &Path,
+    require_walls: bool,
     switch: &str,
     config: &SwitchConfig,
     listener: &OwnedFd,

@@ -234,9 +234,9 @@ impl Switch {
             let _ = last_words.await;
         }
         let Environment { dir, exe, require_walls, .. } = &*self.environment;
-        let exe = (&**exe, *require_walls);
         let (config, memory) = (&self.config, &self.memory);
-        let starting = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept);
+        let starting =
+            DataProcess::start(exe, *require_walls, dir, &self.name, config, memory, &self.kept);
         let process = self.patient(starting).await?;
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;

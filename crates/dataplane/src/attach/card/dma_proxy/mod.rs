@@ -117,7 +117,7 @@ impl DmaProxy {
             && let Some(part) = self.held.next_part(self.transfer)
         {
             self.held.asked(part);
-            self.ask((part.at, part.len), What::Read(part), &[]);
+            self.ask(part.at, part.len, What::Read(part), &[]);
         }
         if self.pages > PAGES && remote.forget() {
             self.pages = 0;
@@ -145,7 +145,7 @@ impl DmaProxy {
         again.into_iter().chain(self.device.remote()?.look_at()).min()
     }
 
-    fn ask(&mut self, (at, len): (u64, usize), what: What, data: &[u8]) {
+    fn ask(&mut self, at: u64, len: usize, what: What, data: &[u8]) {
         self.id = self.id.wrapping_add(1);
         let mut message = Vec::new();
         write_header(&mut message, self.id, what.command(), HEAD + data.len(), 0);
@@ -204,7 +204,7 @@ impl Out for DmaProxy {
     fn write(&mut self, at: u64, bytes: &[u8]) {
         for (n, data) in bytes.chunks(self.transfer).enumerate() {
             let at = at.wrapping_add((n * self.transfer) as u64);
-            self.ask((at, data.len()), What::Write(0), data);
+            self.ask(at, data.len(), What::Write(0), data);
         }
     }
 }

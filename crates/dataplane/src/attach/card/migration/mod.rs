@@ -78,7 +78,7 @@ impl Migration {
     }
 
     /// Carries out an operation on a feature. The reply has at most `room` bytes.
-    pub fn feature(&mut self, card: &Card<'_>, (room, flags): (u32, u32), data: &[u8]) -> Answer {
+    pub fn feature(&mut self, card: &Card<'_>, room: u32, flags: u32, data: &[u8]) -> Answer {
         const ALL: u32 = flag::NUMBER | flag::GET | flag::SET | flag::PROBE;
         let (number, methods) = (flags & flag::NUMBER, flags & (flag::GET | flag::SET));
         let known = FEATURES.iter().find(|(known, _)| *known == number);

@@ -69,7 +69,8 @@ impl Areas {
     pub fn new(
         said: InflightAreas,
         file: Arc<Descriptor>,
-        (most, packed): (u16, bool),
+        most: u16,
+        packed: bool,
         account: &Arc<Account>,
     ) -> Result<Self, Refused> {
         let (_, all) = sizes(said, most, packed)?;
@@ -103,10 +104,11 @@ impl Areas {
     pub fn restore(
         saved: SavedAreas,
         file: Arc<Descriptor>,
-        queues: (u16, bool),
+        most: u16,
+        packed: bool,
         account: &Arc<Account>,
     ) -> Option<Self> {
-        let mut this = Self::new(saved.said, file, queues, account).ok()?;
+        let mut this = Self::new(saved.said, file, most, packed, account).ok()?;
         this.adopt = Some(saved.adopt).filter(|adopt| adopt.len() == this.adopt.len())?.into();
         Some(this)
     }
@@ -137,8 +139,9 @@ impl Session {
         said: InflightAreas,
         file: Descriptor,
     ) -> Result<Answer, Refused> {
-        let queues = (self.rings.len() as u16, self.is_packed());
-        self.inflight = Some(Areas::new(said, Arc::new(file), queues, &self.account)?);
+        let (most, packed) = (self.rings.len() as u16, self.is_packed());
+        let areas = Areas::new(said, Arc::new(file), most, packed, &self.account)?;
+        self.inflight = Some(areas);
         self.changes.rings = true;
         Ok(Answer::Done)
     }

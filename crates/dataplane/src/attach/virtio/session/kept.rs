@@ -118,7 +118,7 @@ impl Session {
         if let Some(saved) = saved.inflight {
             let (file, queues) = (fd("inflight".into())?, session.rings.len() as u16);
             let packed = session.is_packed();
-            session.inflight = Some(Areas::restore(saved, file, (queues, packed), account)?);
+            session.inflight = Some(Areas::restore(saved, file, queues, packed, account)?);
         }
         session.changes.rings = true;
         Some(session)
