@@ -223,7 +223,7 @@ fn check(slots: &[Slot], max_frame: usize) -> Result<u64, Failure> {
     if pieces > 0 { Err(UNFINISHED) } else { Ok(frames) }
 }
 
-/// Sets the lengths of the next free slots, if they are those that the program passes.
+/// Sets the lengths of the next free slots, if the program passes exactly those slots.
 fn fill(
     handle: &mut Handle,
     queue: usize,

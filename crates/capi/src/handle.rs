@@ -1,4 +1,4 @@
-//! What a `struct toklat_port` is.
+//! The handle behind a `struct toklat_port`.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
@@ -40,7 +40,7 @@ pub struct Stats {
     pub reopens: u64,
 }
 
-// toklat.h lets a handle be passed from thread to thread.
+// toklat.h allows programs to pass a handle from thread to thread.
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Handle>();
@@ -69,7 +69,7 @@ impl Handle {
         self.port.max_frame()
     }
 
-    /// Forgets what was lent, after the rings were published or replaced.
+    /// Forgets which slots and frames were lent, after the rings were published or replaced.
     pub fn forget_lent(&mut self) {
         self.reserved.fill(0);
         self.joined.clear();

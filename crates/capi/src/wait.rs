@@ -35,7 +35,7 @@ pub unsafe extern "C" fn toklat_wait(
     let wait = |handle: &mut Handle| {
         let wanted = interest(wanted)?;
         handle.forget_lent();
-        // Negative: for ever.
+        // A negative timeout means to wait forever.
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         let ready = handle.port.wait(wanted, timeout)?;
         Ok(bits(Readiness {

@@ -37,7 +37,7 @@ pub enum ClientError {
     /// The socket failed, or no reply came in time.
     #[error("The vfio-user server does not answer")]
     Io(#[from] std::io::Error),
-    /// The device refused it.
+    /// The device refused the request.
     #[error("The vfio-user server refused")]
     Refused(#[source] Errno),
     /// The reply does not match the request.
@@ -58,7 +58,7 @@ pub struct Client {
     fds: Vec<OwnedFd>,
     /// Memory without a file, with its device address. The device accesses it by messages.
     memory: Vec<(u64, Arc<Mapping>)>,
-    /// True to answer such messages.
+    /// True to answer the device's requests to read or write memory.
     pub answers: bool,
     /// How many accesses were made. In a virtual machine, each would be a trap.
     pub traps: Traps,
@@ -152,8 +152,9 @@ impl Client {
         }
     }
 
-    /// As `reply`, but `None` for what is no reply, and for a short repeat of an earlier reply. A
-    /// server repeats it when it does not know whether its predecessor had answered.
+    /// As `reply`, but returns `None` for a message that is no reply, and for a repeat of an
+    /// earlier reply. A server repeats a reply when it does not know whether its predecessor had
+    /// sent it.
     fn next_reply(&mut self, command: u16) -> Result<Option<Vec<u8>>, ClientError> {
         let header = self.header()?;
         let mut fields = Fields(&header);
@@ -306,7 +307,7 @@ impl Client {
         self.dma_map(None, 0, address, memory.len() as u64, true)
     }
 
-    /// Unmaps it: after the reply, the device does not touch it any more.
+    /// Unmaps memory: after the reply, the device does not touch it any more.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -479,7 +480,7 @@ impl Registers {
     /// [`ClientError`].
     pub fn new(mut client: Client) -> Result<Self, ClientError> {
         const CONFIG: u32 = 7;
-        /// Ports, memory and bus master.
+        /// Enables ports, memory and bus mastering.
         const COMMAND: (u64, [u8; 2]) = (4, [7, 0]);
         let mut bars = [0; 24];
         client.read(CONFIG, 0x10, &mut bars)?;
@@ -490,7 +491,8 @@ impl Registers {
         Ok(Self { client, ports, shared: None })
     }
 
-    /// Writes registers through shared memory where the device allows it. False if it allows none.
+    /// Writes registers through shared memory where the device allows it. Returns false if the
+    /// device has no such memory.
     ///
     /// # Errors
     /// [`ClientError`].

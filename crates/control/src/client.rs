@@ -24,7 +24,7 @@ pub enum ClientError {
     NotRunning {
         /// The control socket.
         socket: PathBuf,
-        /// The command that starts it.
+        /// The command that starts the daemon.
         start: String,
     },
     /// This user may not connect to the control socket.
@@ -49,7 +49,7 @@ pub enum ClientError {
         "The daemon closed the connection before it answered; see its log (journalctl -u toklat)"
     )]
     Lost(#[from] hyper::Error),
-    /// The daemon refused.
+    /// The daemon refused the request.
     #[error(transparent)]
     Refused(#[from] ApiError),
     /// The reply is not one of this API.

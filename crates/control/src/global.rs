@@ -31,7 +31,7 @@ impl Global {
     /// The runtime directory.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
-        // An empty TOKLAT_DIR is none.
+        // An empty TOKLAT_DIR counts as not set.
         let given = self.dir.clone().filter(|dir| !dir.as_os_str().is_empty());
         given.unwrap_or_else(netring::attach::runtime_directory)
     }

@@ -31,7 +31,7 @@ pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 pub struct UsageError(pub Cow<'static, str>);
 
 impl UsageError {
-    /// A usage error in these words.
+    /// Makes a usage error with this text.
     pub fn new(words: impl Into<Cow<'static, str>>) -> Self {
         Self(words.into())
     }

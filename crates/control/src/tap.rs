@@ -121,7 +121,7 @@ pub fn ifreq_ioctl(
 ) -> io::Result<()> {
     // SAFETY: a struct ifreq of zeros is a valid one.
     let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte of it stays zero: it ends the name.
+    // The last byte of the name stays zero, to terminate it.
     let room = ifreq.ifr_name.len() - 1;
     for (to, from) in ifreq.ifr_name[..room].iter_mut().zip(ifname.bytes()) {
         *to = from as libc::c_char;

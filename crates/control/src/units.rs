@@ -10,7 +10,7 @@ use dataplane::config::Interrupts;
 #[error("{0}")]
 pub struct ParseUnitError(&'static str);
 
-/// How fast to send.
+/// A rate at which to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// Frames a second.

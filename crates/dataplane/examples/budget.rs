@@ -68,12 +68,12 @@ fn receive(port: &mut Port, bytes: &mut usize) -> Result<usize, Error> {
     Ok(frames)
 }
 
-/// Whom frames are for.
+/// The receivers of the frames.
 #[derive(Clone, Copy)]
 enum To {
-    /// One receiver, by turns.
+    /// One receiver after the other.
     Each,
-    /// All of them.
+    /// All receivers at once.
     All,
 }
 
@@ -110,7 +110,7 @@ impl Bench {
         Ok(Self { switch, sender, receivers, headers, copies })
     }
 
-    /// The same, with limits of all kinds that are never reached.
+    /// The same benchmark, with limits of all kinds that are never reached.
     fn limited(mut self) -> Result<Self, Error> {
         let size = TokenBucket::MAX_SIZE;
         let bucket = Some(TokenBucket { size, one_time_burst: 0, refill_time: 1 });
@@ -123,7 +123,7 @@ impl Bench {
         Ok(self)
     }
 
-    /// The same with one in 10,000 frames sampled.
+    /// The same benchmark, with one in 10,000 frames sampled.
     fn sampled(self) -> Self {
         self.switch.state().recorder().set_rate(10_000);
         self

@@ -48,9 +48,9 @@ pub enum Command {
         id: PortId,
         /// The user that the port works for.
         uid: u32,
-        /// The name of the part.
+        /// The name of the part of the state.
         key: String,
-        /// What was kept.
+        /// The value that was kept.
         value: serde_json::Value,
     },
     /// Removes a port. Answered once no worker touches its memory any more.
@@ -89,14 +89,14 @@ pub enum Command {
     },
     /// Changes the limits of users ([`PortConfig::uid`]).
     SetLimits {
-        /// From now on.
+        /// The limits that hold from now on.
         limits: Limits,
     },
     /// Forgets learned addresses: all, or those of a port or VLAN.
     FlushFdb {
-        /// Only those at this port.
+        /// Only addresses at this port.
         port: Option<PortId>,
-        /// Only those in this VLAN.
+        /// Only addresses in this VLAN.
         vlan: Option<VlanId>,
     },
     /// Adds an address that stays.
@@ -117,7 +117,7 @@ pub enum Command {
     },
     /// Replaces the hosts of a tunnel whose peers a routing protocol names.
     SetHosts {
-        /// The tunnel's port.
+        /// The number of the tunnel's port.
         id: PortId,
         /// From now on.
         hosts: Hosts,
@@ -126,7 +126,7 @@ pub enum Command {
     SetStations {
         /// The tunnel's port.
         id: PortId,
-        /// Each replaces what was said about its address.
+        /// The stations. Each entry replaces what was reported about its address before.
         stations: Vec<Remote>,
     },
     /// Sets which stations behind a tunnel have which IP addresses, at most [`MAX_STATIONS`] at a
@@ -142,7 +142,7 @@ pub enum Command {
     TakeClaims {
         /// The tunnel's port.
         id: PortId,
-        /// Also earlier ones, as they are heard again.
+        /// Report earlier addresses, too, when they are next heard.
         all: bool,
     },
     /// All ports of an earlier data process are added: start to gather frames.
@@ -160,7 +160,7 @@ pub enum Command {
 pub struct Hosts {
     /// The hosts' addresses by number, from 1. The unspecified address is a free number.
     pub peers: Vec<IpAddr>,
-    /// The numbers of those that get floods.
+    /// The numbers of the hosts that get floods.
     pub flooded: Vec<u16>,
     /// The largest IP packet of a guest that fits the paths to them, if known.
     pub mtu: Option<u16>,
@@ -171,7 +171,7 @@ pub struct Hosts {
 pub struct Remote {
     /// Its address.
     pub mac: Mac,
-    /// The number of its host; 0 if no host has it any more.
+    /// The number of the station's host; 0 if no host has the station any more.
     pub via: u16,
     /// The station never moves.
     pub sticky: bool,
@@ -207,19 +207,19 @@ pub enum Answer {
         version: u32,
         /// The switch's name.
         switch: String,
-        /// How it is confined.
+        /// How the data process is confined.
         walls: Walls,
     },
     /// Done.
     Done,
-    /// A port was added; this worker serves it.
+    /// A port was added, and this worker serves it.
     Added {
         /// The worker.
         worker: u16,
     },
     /// Stations were entered and removed.
     Stations {
-        /// How many had no room in the table.
+        /// How many stations found no room in the table.
         refused: u32,
     },
     /// The IP addresses of local stations, in the order in which they were heard.
@@ -250,12 +250,12 @@ pub enum Answer {
     Forget {
         /// The port's number.
         id: PortId,
-        /// The name of it.
+        /// The name of the part.
         key: String,
     },
     /// The command could not be carried out.
     Failed {
-        /// The reason, and the remedy.
+        /// The reason for the failure, and the remedy.
         reason: String,
     },
 }
@@ -264,7 +264,7 @@ pub enum Answer {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The other side is gone.
+    /// The other side has closed the channel.
     #[error("The other side closed the channel")]
     Closed,
     /// The socket failed.

@@ -29,7 +29,7 @@ use seccompiler::{
 /// The environment variable that disables these filters if it is `off`.
 pub const SWITCH: &str = "TOKLAT_SANDBOX";
 
-/// The filters could not be installed.
+/// The system call filters could not be installed.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "Cannot restrict the system calls of the data process; where the kernel or a container does not \
@@ -129,7 +129,7 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         (libc::SYS_mmap, vec![not_executable()?]),
         (libc::SYS_mprotect, vec![not_executable()?]),
         (libc::SYS_clone, vec![has(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
-        // Names of threads.
+        // To name threads.
         (libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]),
         // For abort(3): only to this process.
         (libc::SYS_tgkill, vec![is(0, std::process::id() as i32)?]),
@@ -157,7 +157,7 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         (libc::SYS_getrusage, vec![is(0, libc::RUSAGE_THREAD)?]),
         // The affinity of the calling thread only.
         (libc::SYS_sched_setaffinity, vec![is(0, 0)?]),
-        // What a descriptor is.
+        // To inspect a descriptor.
         (libc::SYS_statx, vec![is(2, libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC)?]),
         (libc::SYS_fcntl, fcntl?),
         // A memory file that a front end keeps: small, of ordinary pages, sealed at once.

@@ -34,24 +34,24 @@ const REST_NS: u64 = 10 * Nanos::SECOND;
 pub(crate) struct Seen {
     /// Turns that took long.
     pub slow: u64,
-    /// Passes with long waits, while that was measured.
+    /// Passes with long waits, counted while workers measure.
     pub waited: u64,
-    /// Touches that were held up, while ports were watched.
+    /// Accesses to a port's memory that were delayed, counted while ports are watched.
     pub touches: u64,
 }
 
-/// What is to be done.
+/// The next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Nothing,
-    /// Workers have to measure for a second.
+    /// Have the workers measure for a second.
     Measure,
     Watch,
-    /// Watch no more.
+    /// Stop watching the ports.
     Relax,
 }
 
-/// How far it has come.
+/// The state of the search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Suspicion {
     phase: Phase,
@@ -59,7 +59,7 @@ pub(crate) struct Suspicion {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Not before this.
+    /// The ports are not watched again before this time.
     Calm(Nanos),
     Measuring,
     Watching {

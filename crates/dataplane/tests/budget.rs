@@ -106,7 +106,7 @@ fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     front_end.attach(&connection, 0);
     let before = address_space(&statm);
     for at in 0..10 {
-        // Each region ends later than the previous one.
+        // Each region's window ends further into the file than the previous one.
         assert!(front_end.share(at * MIB, 4 * TIB - 40 * MIB + 2 * at * MIB, MIB), "{at}");
     }
     let taken = address_space(&statm) - before;
@@ -116,8 +116,8 @@ fn regression_a_front_end_of_ten_megabytes_takes_no_more() {
     stop((thread, connection));
 }
 
-/// Half of them use offsets, half want windows of the greatest size. Ring clients bring files of 60
-/// TiB.
+/// Half of the front ends use offsets; the other half ask for windows of the greatest size. Ring
+/// clients bring files of 60 TiB.
 #[test]
 fn regression_sixty_four_greedy_front_ends_do_no_harm() {
     let name = "regression_sixty_four_greedy_front_ends_do_no_harm";
@@ -160,7 +160,7 @@ fn regression_sixty_four_greedy_front_ends_do_no_harm() {
     a.attach(&connection, false);
     b.attach(&connection, false);
     a.send(&client::frame(101, 100)).unwrap();
-    // A worker with this many ports sleeps.
+    // With this many ports a worker sleeps, so it needs a kick.
     rustix::net::send(&a.token, &[1], rustix::net::SendFlags::DONTWAIT).unwrap();
     assert_eq!(b.receive(1), 1);
 

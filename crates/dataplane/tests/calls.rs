@@ -153,8 +153,8 @@ fn batch<const N: usize>(
     })
 }
 
-/// One delivery each and one completion. Nothing is settled, because no owner of an inline port
-/// sleeps.
+/// There is one delivery for each receiver and one completion. Nothing is settled, because no owner
+/// of an inline port sleeps.
 #[test]
 fn a_batch_is_published_once_to_each_receiver_and_given_back_once() {
     let (mut switch, mut ports, calls) = switch_of(4);
@@ -203,7 +203,7 @@ fn a_warm_batch_takes_no_system_call() {
     }
 }
 
-/// The filter of the test above sees a call.
+/// Proves that the filter of the test above notices a call.
 #[test]
 fn a_system_call_would_have_been_seen() {
     match process::in_child("a_system_call_would_have_been_seen") {

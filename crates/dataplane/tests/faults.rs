@@ -71,7 +71,7 @@ fn broken_rings_fail_their_port_alone_until_it_is_reset() {
     }
     assert_eq!(bad.fault(), Some(Fault::BadHead));
     assert!(wait(|| bad.was_kicked()), "who waits for frames hears that none will come");
-    // Otherwise the rest of its frames would arrive after the reset.
+    // Otherwise the rest of the port's frames would arrive after the reset.
     assert!(wait(|| a.has_drained()), "the sender is not held up");
     bad.reset();
     a.send(&frame(3, 1)).unwrap();
@@ -107,7 +107,7 @@ fn slots_that_change_while_they_are_read_do_no_harm_to_others() {
             for _ in 0..50 {
                 a.send(&frame(2, 1)).unwrap();
             }
-            // Frames of the bad port may reach b, too.
+            // Port b may receive frames of the bad port, too.
             assert!(b.receive(50) >= 50, "nobody else loses a frame");
             a.port.receive(SLOTS as usize).count();
             a.port.flush().unwrap();
@@ -202,7 +202,7 @@ fn regression_a_successor_knows_of_the_error_state() {
     break_rings(&bad, Fault::BadBuffer);
     assert_eq!(bad.fault(), Some(Fault::BadBuffer));
     assert_eq!(ask(&connection, &Command::RemovePort { id: 1 }, &[]), Answer::Done);
-    // Frames that it sends from here on must not go out.
+    // Frames that the port sends from here on must not go out.
     bad.ring(false).control.owner.0.publish(5);
     bad.attach(&connection, true);
     assert!(wait(|| bad.was_kicked()), "what the predecessor owed");

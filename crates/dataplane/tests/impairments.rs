@@ -204,7 +204,7 @@ fn regression_a_link_that_becomes_bad_while_frames_wait_gives_their_slots_back()
     let late = Some(Impairment { delay_us: 100, ..Impairment::default() });
     lab.set(0, |policy| policy.tx_impairment = late);
     (0..100).for_each(|_| came.extend(lab.turn()));
-    // All its slots have returned.
+    // All slots of the ring have returned.
     lab.send(full);
     (0..1000).for_each(|_| came.extend(lab.turn()));
     assert_eq!(came, (0..3 * full as u32).collect::<Vec<_>>());

@@ -95,7 +95,7 @@ impl Lab {
     }
 
     fn assert_rate(&mut self, frames_a_second: u64) {
-        // The bucket is empty after that.
+        // Half a second of traffic empties the bucket.
         self.run(Nanos::SECOND / 2);
         let got = self.run(Nanos::SECOND);
         assert!(
@@ -150,7 +150,7 @@ fn limits_change_while_traffic_runs() {
         lab.set(0, |policy| policy.tx_rate_limiter = Some(frames(rate)));
         lab.assert_rate(rate);
     }
-    // Of two, the stricter.
+    // If two limits apply, the stricter one holds.
     lab.set(1, |policy| policy.rx_rate_limiter = Some(frames(5000)));
     lab.assert_rate(5000);
     // Another change leaves the tokens alone: there is no new burst.

@@ -82,7 +82,8 @@ fn a_truncated_region_fails_its_port_alone() {
     assert!(map.has_failed());
     assert_eq!(switch.stats(bad).faults, 1, "{:?}", switch.stats(bad));
     let received = |port: &mut Port| port.receive(16).count();
-    // One frame each from the bad port, which was flooded, and one each from the other port.
+    // Each port received one frame from the bad port, which was flooded, and one from the other
+    // port.
     assert_eq!((received(&mut a), received(&mut b)), (2, 2), "nobody else has lost a frame");
     let unaccounted: i128 = (0..3).map(|id| switch.stats(id).unaccounted()).sum();
     assert_eq!(unaccounted, 0);

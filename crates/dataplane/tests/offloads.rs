@@ -28,7 +28,7 @@ mod host;
 const NONE: libc::c_ulong = 0;
 const CHECKSUM: libc::c_ulong = 1;
 const ALL: libc::c_ulong = 0x6f;
-/// Bytes that go each way.
+/// Bytes to send in each direction.
 const BYTES: usize = 3 << 20;
 
 /// Two hosts at a switch, which runs in a thread of its own.
@@ -66,7 +66,7 @@ impl Lab {
         Self::of_taps_that_take(OffloadSet::ALL, offloads, queues, policies)
     }
 
-    /// The same, with receivers that accept these requests.
+    /// The same, but the receivers accept these requests.
     fn of_taps_that_take(
         takes: OffloadSet,
         offloads: [libc::c_ulong; 2],
@@ -156,7 +156,7 @@ impl Lab {
     }
 }
 
-/// An egress whose receiver accepts these requests.
+/// An egress that accepts these requests on behalf of its receiver.
 struct Taking(Exit, OffloadSet);
 
 impl Egress for Taking {

@@ -28,7 +28,7 @@ fn content(file: impl AsFd) -> Vec<u8> {
     bytes
 }
 
-/// Frames from one station to all, of sizes that need each kind of padding; 1 us apart.
+/// Frames from one station to all, 1 us apart. Their sizes need each kind of padding.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |i: usize| {
         let mut frame = vec![i as u8; 60 + i * 29 % 1454];

@@ -203,7 +203,7 @@ fn a_request_of_a_port_that_did_not_ask_fails_that_port_alone() {
     forge(&mut ports[2], slot_flags::OFFLOAD, 100, tcp(100, 50).1.to_word());
     switch.turn(Nanos(0));
     assert!(matches!(ports[2].check(), Err(PortError::Fault(Fault::Offload))));
-    // An indirect slot stays malformed.
+    // An indirect slot is malformed, with or without a request.
     forge(&mut ports[1], slot_flags::OFFLOAD | slot_flags::INDIRECT, 100, word);
     switch.turn(Nanos(0));
     assert!(matches!(ports[1].check(), Err(PortError::Fault(Fault::Indirect))));
@@ -249,7 +249,7 @@ proptest! {
         let (mut switch, mut ports) = lab(&[OffloadSet::ALL, OffloadSet::ALL, OffloadSet::NONE]);
         let (frame, good) = tcp(1900, 1448);
         for (word, len, more, kind) in words {
-            // Some that are nearly right.
+            // Some requests are nearly valid.
             let word = match kind {
                 0 => word,
                 1 => good.to_word() ^ 1 << (word % 64),

@@ -93,14 +93,14 @@ fn a_confined_process_makes_no_memory_executable() {
     // SAFETY: a fresh mapping, of which nothing is referred to.
     let memory = unsafe { mmap_anonymous(null, 4096, written, private) }.unwrap();
     for flags in [MprotectFlags::EXEC, MprotectFlags::READ | MprotectFlags::EXEC] {
-        // SAFETY: as above.
+        // SAFETY: a fresh mapping, as above.
         let refused = unsafe { mprotect(memory, 4096, flags) };
         assert_eq!(refused, Err(Errno::PERM), "{flags:?}");
     }
     // SAFETY: as above; the call takes numbers only.
     let by_key = unsafe { libc::syscall(libc::SYS_pkey_mprotect, memory, 4096, 5, -1) };
     assert_eq!((by_key, std::io::Error::last_os_error().kind()), (-1, ErrorKind::PermissionDenied));
-    // SAFETY: it takes a number, and changes no memory.
+    // SAFETY: the call takes a number, and changes no memory.
     let implied = unsafe { libc::personality(libc::READ_IMPLIES_EXEC as libc::c_ulong) };
     assert_eq!(
         (implied, std::io::Error::last_os_error().kind()),

@@ -351,7 +351,7 @@ fn datagrams_to_a_peer_that_is_not_there_are_counted_and_it_may_come_back() {
     std::fs::remove_file(&path).unwrap();
     let peer = UnixDatagram::bind(&path).unwrap();
     peer.set_nonblocking(true).unwrap();
-    // As the supervisor does.
+    // Reconnects the socket, as the supervisor does.
     again.connect(&path).unwrap();
     b.send(&frame(2, 1, 60, 1));
     let mut buffer = [0; 100];
@@ -359,7 +359,8 @@ fn datagrams_to_a_peer_that_is_not_there_are_counted_and_it_may_come_back() {
     bench.assert_sums_agree();
 }
 
-/// Epoll wakes a sleeping worker for both, under the filters of a data process.
+/// Epoll wakes a sleeping worker for stream and datagram sockets, under the filters of a data
+/// process.
 #[test]
 fn a_sleeping_data_process_is_woken_by_sockets() {
     if let Some(status) = process::in_child("a_sleeping_data_process_is_woken_by_sockets") {

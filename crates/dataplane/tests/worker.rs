@@ -55,7 +55,7 @@ fn send_batch_and_wait(client: &mut Client, to: &[Mac]) {
     send(client, 1, &client.config.policy.macs.clone(), std::thread::yield_now);
 }
 
-/// Takes what came.
+/// Takes the received frames. Returns how many.
 fn drain(client: &mut Client) -> usize {
     let got = client.port.receive(usize::MAX).count();
     client.port.flush().unwrap();
@@ -106,7 +106,8 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
     let [mut a, mut b] = clients();
     let (thread, connection) = serve(&[&a, &b], 10);
     let (sent, received, done) = (a.ring(false), b.ring(true), AtomicBool::new(false));
-    // Zero as long as each publication moves the cursor by whole batches from `first`.
+    // The distance from `first` to the published cursor, modulo the batch size: zero if whole
+    // batches were published.
     let whole =
         |ring: &RingMemory, first: u32| (ring.control.core.0.observe() + SLOTS - first) % BATCH;
     let (given, filled) = (sent.control.core.0.observe(), received.control.core.0.observe());
@@ -294,7 +295,7 @@ fn run_without_calls(kick: bool) -> ! {
     let [mut a, mut b] = clients();
     let _running = serve(&[&a, &b], 10);
     let round = |a: &mut Client, b: &mut Client| {
-        // No call here either.
+        // The second round makes no call either.
         send(a, BATCH, &[Mac::local(1), Mac::BROADCAST], std::hint::spin_loop);
         send(b, BATCH, &[Mac::local(0), Mac::local(7)], std::hint::spin_loop);
         drain(a) + drain(b) == 2 * BATCH as usize
@@ -364,7 +365,8 @@ fn a_worker_sleeps_while_a_port_waits_for_tokens() {
     assert!(took >= Duration::from_millis(1150), "{took:?}");
     let made = passes() - before;
     assert!(made < 1000 + 10 * took.as_millis() as u64, "{made} passes in {took:?}");
-    // One token an hour: the one that is there, one in debt, and no more.
+    // The limit is one token an hour: one frame takes the token that is there, one goes into debt,
+    // and no more pass.
     let set = |policy: Policy| Command::SetPolicy { id: 0, policy };
     assert_eq!(ask(&connection, &set(limit(1, 3_600_000)), &[]), Answer::Done);
     publish(&mut a);

@@ -83,7 +83,7 @@ pub struct BlockQueue {
     tail: u32,
     /// The value that the driver last wrote to its flag.
     wanted: u32,
-    /// The device's last arming that was answered.
+    /// The device's last arming that the driver has answered.
     answered: u32,
 }
 
@@ -139,7 +139,7 @@ impl BlockQueue {
         }
     }
 
-    /// Restarts the ring at 0: after a reset, before it is enabled.
+    /// Restarts the ring at 0, after a reset and before the queue is enabled.
     pub fn restart(&mut self, size: u32) {
         (self.size, self.tail) = (size, 0);
         if let Some(lane) = self.lane() {

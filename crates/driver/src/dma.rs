@@ -12,7 +12,7 @@ pub struct Dma {
     /// Offset in the mapping of the first free byte, and of the end.
     next: usize,
     end: usize,
-    /// The difference from an offset to the device's address, modulo 2^64.
+    /// What to add to an offset to get the device's address, modulo 2^64.
     bias: u64,
 }
 
@@ -57,14 +57,15 @@ impl Chunk {
         self.device
     }
 
-    /// A view of all of it.
+    /// The chunk's bytes.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> Bytes<'_> {
         self.mapping.bytes(self.offset, self.len).unwrap_or(Bytes::empty())
     }
 
-    /// The `count` values of `T` at its start; `None` if it is too short or not aligned.
+    /// The `count` values of `T` at the chunk's start; `None` if the chunk is too short or not
+    /// aligned.
     #[must_use]
     pub fn words<T: Shareable>(&self, count: usize) -> Option<SharedSlice<T>> {
         let fits = count.checked_mul(size_of::<T>())? <= self.len;

@@ -45,7 +45,7 @@ pub enum DriverError {
 pub struct Driver<R> {
     regs: R,
     area: Chunk,
-    /// How many frames were sent, and how many are known to be done; modulo 2^32.
+    /// How many frames were sent, and how many of them are known to be done, modulo 2^32.
     sent: u32,
     done: u32,
 }

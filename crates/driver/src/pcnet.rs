@@ -81,7 +81,7 @@ pub struct Counts {
     pub interrupts: u64,
     /// Transmit demands that the status block made unnecessary.
     pub left_out: u64,
-    /// Frames received with an error, and frames that could not be sent.
+    /// Frames that were received with an error, or could not be sent.
     pub errors: u64,
 }
 
@@ -106,7 +106,7 @@ impl Default for Sizes {
 struct Ring {
     words: SharedSlice<AtomicU32>,
     len: u32,
-    /// The next descriptor to hand over, and the next to come back; free-running.
+    /// The next descriptor to hand over, and the next one that comes back. Both counts run freely.
     ours: u32,
     back: u32,
     buffers: Buffers,
@@ -120,7 +120,7 @@ impl Ring {
         let chunk = dma.take(DESCRIPTOR * len as usize, DESCRIPTOR)?;
         let words = chunk.words(4 * len as usize)?;
         let buffers = Buffers::take(dma, len, BUFFER)?;
-        // The last buffer has the highest address of all.
+        // The last buffer has the highest address, so it is the one to check.
         u32::try_from(buffers.device(len - 1) + u64::from(BUFFER)).ok()?;
         Some(Self { words, len, ours: 0, back: 0, buffers, device: chunk.device() as u32 })
     }
@@ -222,9 +222,8 @@ impl<R: Regs> Driver<R> {
         Ok(driver)
     }
 
-    /// Uses a shared status block from the next [`start`](Self::start) on. Only for controllers
-    /// whose subsystem id announces one.
-    /// subsystem id says that they have one.
+    /// Uses a shared status block from the next [`start`](Self::start) on. Only controllers whose
+    /// subsystem id says so have one.
     ///
     /// # Errors
     /// [`DriverError::Memory`].
@@ -312,7 +311,7 @@ impl<R: Regs> Driver<R> {
         self.chip
     }
 
-    /// The counts so far.
+    /// The driver's counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

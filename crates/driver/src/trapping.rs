@@ -2,7 +2,7 @@
 
 use super::Regs;
 
-/// Accesses so far.
+/// How many register accesses were made so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traps {
     /// Reads: the driver waits for each.
@@ -58,7 +58,7 @@ impl<R, C: FnMut() -> u64> Trapping<R, C> {
         self.cost = cost;
     }
 
-    /// The registers behind it.
+    /// The registers behind the delay.
     pub fn inner(&mut self) -> &mut R {
         &mut self.regs
     }

@@ -40,7 +40,7 @@ pub struct Driver {
     chains: Vec<Vec<u16>>,
     /// Slots of the ring that are free.
     room: u16,
-    /// The position of the next chain, and of the next used one.
+    /// The position of the next chain to add, and of the next one that comes back used.
     next: u16,
     used: u16,
     /// The last published position.

@@ -12,9 +12,9 @@ pub(crate) struct Addresses {
     by_station: HashMap<Mac, BTreeSet<IpAddr>>,
     /// The stations that routes name for an address, each once for each route.
     remote: HashMap<IpAddr, Vec<Mac>>,
-    /// What the tunnel was told.
+    /// The station of each address, as the tunnel knows it.
     told: HashMap<IpAddr, Mac>,
-    /// Addresses whose station may be another one.
+    /// Addresses whose station may have changed since the tunnel was told.
     changed: BTreeSet<IpAddr>,
 }
 
@@ -39,14 +39,14 @@ impl Addresses {
         self.local.get(&ip) == Some(&mac)
     }
 
-    /// Takes a route of a station behind another host.
+    /// Adds a route of a station behind another host.
     pub fn add_remote(&mut self, ip: Option<IpAddr>, mac: Mac) {
         let Some(ip) = ip else { return };
         self.remote.entry(ip).or_default().push(mac);
         self.changed.insert(ip);
     }
 
-    /// Gives such a route back.
+    /// Removes a route of a station behind another host.
     pub fn remove_remote(&mut self, ip: Option<IpAddr>, mac: Mac) {
         let Some(ip) = ip else { return };
         if let Some(stations) = self.remote.get_mut(&ip) {

@@ -46,9 +46,9 @@ pub struct Neighbor {
     pub address: IpAddr,
     /// Its AS.
     pub asn: u32,
-    /// Hops to it, if its AS is another one and it is not on the same link.
+    /// The number of hops to the neighbour, if it is in another AS and not on the same link.
     pub multihop: Option<u8>,
-    /// Seconds without a message after which it is dead.
+    /// Seconds without a message after which the neighbour counts as dead.
     pub hold_time: u16,
     /// Detection by BFD: the interval in milliseconds, and how many may be missed.
     pub bfd: Option<(u32, u8)>,
@@ -72,7 +72,7 @@ pub struct Identity {
 /// Why the daemon cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing answers at the socket.
+    /// No process answers at the socket.
     #[error("Nothing answers at {0}: {1}")]
     Unreachable(String, String),
     /// The daemon does not know these calls.
@@ -92,7 +92,7 @@ pub enum ClientError {
     /// It refused.
     #[error("It refused to {what}: {reason}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// Its words.
         reason: String,
@@ -152,7 +152,7 @@ impl Client {
             let at = Arc::clone(&at);
             async move { UnixStream::connect(&*at).await.map(TokioIo::new) }
         });
-        // The name is not used.
+        // The connector does not use this name.
         let endpoint = Endpoint::from_static("http://local");
         let connected = tokio::time::timeout(CALL, endpoint.connect_with_connector(connector));
         let channel = match connected.await {
@@ -192,9 +192,9 @@ impl Client {
         }
     }
 
-    /// Adds own routes. It refuses a route that has moved less often than the same station of
-    /// another host, and with it all routes of the message. Such a route is sent without its number
-    /// of moves: the daemon then counts, and the watch tells.
+    /// Adds own routes. If another host's route for the same station has more moves, the daemon
+    /// refuses the whole message. Such a route is sent without its number of moves: the daemon then
+    /// counts them, and the watch reports the count.
     ///
     /// # Errors
     /// It refuses one for another reason, or does not answer.
@@ -204,7 +204,8 @@ impl Client {
             other => return other,
         }
         let mut rest: Vec<&[OwnRoute]> = routes.chunks(BATCH).collect();
-        // Other hosts can cause refusals, and orders wait meanwhile.
+        // Other hosts can cause refusals, and orders wait in the meantime, so the search is
+        // bounded.
         let (mut searches, until) = (SEARCHES, Instant::now() + CALL);
         while let Some(part) = rest.pop() {
             let (left, right) = part.split_at(part.len() / 2);
@@ -254,7 +255,7 @@ impl Client {
         within_time(limit, what, call).await.map(drop)
     }
 
-    /// Withdraws own routes, in one call: a daemon that answers late holds up no more.
+    /// Withdraws own routes in one call, so a slow daemon delays the caller only once.
     ///
     /// # Errors
     /// It refuses, or does not answer.
@@ -307,7 +308,7 @@ impl Client {
         within("remove a neighbour", self.calls.delete_peer(request)).await.map(drop)
     }
 
-    /// Watches the best paths: first those that are there, then all changes.
+    /// Watches the best paths: first all current ones, then every change.
     ///
     /// # Errors
     /// It refuses, or does not answer.

@@ -6,15 +6,15 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Most hosts of a segment.
 pub const MAX_HOSTS: usize = 1024;
-/// A free number, in lists.
+/// The address that marks a free number in lists.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 #[derive(Clone, Copy, Debug)]
 struct Host {
     address: IpAddr,
-    /// Routes of stations behind it.
+    /// How many routes name stations behind this host.
     stations: u32,
-    /// Routes by which it wants floods.
+    /// How many routes say that this host wants floods.
     floods: u32,
 }
 
@@ -22,12 +22,12 @@ struct Host {
 pub(crate) struct Hosts {
     by_number: Vec<Option<Host>>,
     numbers: HashMap<IpAddr, u16>,
-    /// The list differs from the one that was last taken.
+    /// The list has changed since it was last taken.
     is_new: bool,
 }
 
 impl Hosts {
-    /// Hosts that an earlier run has numbered.
+    /// Starts with the numbers that an earlier run gave to these hosts.
     pub fn known(list: &[IpAddr]) -> Self {
         let mut hosts = Self::default();
         for (address, number) in list.iter().zip(1..).take(MAX_HOSTS) {

@@ -20,13 +20,13 @@ const MAX_TARGETS: usize = 64;
 /// A route of another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// What identifies it.
+    /// The key that identifies the route.
     pub key: Key,
     /// The host that the station is behind, or that wants floods.
     pub vtep: IpAddr,
     /// The segment.
     pub vni: u32,
-    /// Whom it is for.
+    /// The route targets: which segments the route is for.
     pub targets: Vec<RouteTarget>,
     /// How often the station has moved.
     pub mobility: Mobility,
@@ -49,7 +49,7 @@ pub enum Unusable {
     /// Other types of routes are for hosts with several links, and for routing.
     #[error("of another type")]
     OtherType,
-    /// A part is missing, or makes no sense.
+    /// A part of the path is missing or invalid.
     #[error("malformed")]
     Malformed,
     /// The path is for another kind of tunnel.

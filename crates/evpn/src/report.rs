@@ -21,7 +21,7 @@ pub struct VtepInfo {
     pub stations: u32,
     /// The host gets floods.
     pub floods: bool,
-    /// Routes beyond its limit that were ignored.
+    /// Routes that were ignored because the host exceeded its limit.
     pub ignored: u64,
     /// The host has withdrawn too many routes, so new ones are refused for a while.
     #[serde(default)]
@@ -68,9 +68,9 @@ pub struct RouteInfo {
     pub sticky: bool,
     /// The number of the station's moves.
     pub sequence: u32,
-    /// A segment here takes it.
+    /// A segment of this host uses the route.
     pub used: bool,
-    /// Not confirmed since the routing daemon was lost.
+    /// The route was not confirmed since the routing daemon was lost.
     pub stale: bool,
 }
 
@@ -84,13 +84,13 @@ pub struct NeighborInfo {
     pub asn: u32,
     /// The session's state (RFC 4271, 8.2.2), as `established`.
     pub state: String,
-    /// Routes that it sent, and that were taken.
+    /// Routes that the neighbour sent and that were accepted.
     pub received: u64,
-    /// Routes that it got.
+    /// Routes that were sent to the neighbour.
     pub advertised: u64,
     /// How often the session went down.
     pub flaps: u32,
-    /// Why it went down last.
+    /// Why the session last went down.
     pub reason: String,
 }
 
@@ -99,13 +99,13 @@ pub struct NeighborInfo {
 pub struct Summary {
     /// The routing daemon answers.
     pub connected: bool,
-    /// Why it does not.
+    /// Why the routing daemon does not answer.
     pub trouble: Option<String>,
-    /// How often it was lost.
+    /// How often the routing daemon was lost.
     pub restarts: u64,
     /// Routes of other hosts.
     pub routes: usize,
-    /// Those that were not confirmed since the daemon was lost.
+    /// Routes that were not confirmed since the daemon was lost.
     pub stale: usize,
     /// Routes of this host.
     pub own: usize,
@@ -118,7 +118,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// How many neighbours have a session.
+    /// The number of neighbours with an established session.
     #[must_use]
     pub fn neighbors_up(&self) -> usize {
         self.neighbors.iter().filter(|neighbor| neighbor.state == "established").count()

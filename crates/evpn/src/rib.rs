@@ -14,7 +14,7 @@ use crate::segment::{Segment, SegmentConfig, TableChange, WINDOW_MS};
 pub use crate::told::{Counters, Notice};
 use crate::told::{Routes, Stored, Told};
 
-/// Most hosts whose routes are counted; those of more are ignored.
+/// The most hosts whose routes are counted; routes of further hosts are ignored.
 const HOSTS: usize = 16_384;
 
 /// What other hosts may take.
@@ -22,7 +22,7 @@ const HOSTS: usize = 16_384;
 pub struct Limits {
     /// Most stations of a host. Routes of more are ignored until it has fewer.
     pub per_host: u32,
-    /// Most routes of all.
+    /// Most routes of all hosts together.
     pub routes: usize,
 }
 
@@ -38,7 +38,7 @@ struct Share {
     stations: u32,
     /// Routes beyond its limit that were ignored.
     ignored: u64,
-    /// Routes that it has withdrawn or changed since then.
+    /// Routes that the host has withdrawn or changed since `since`.
     withdrawn: u32,
     since: u64,
     /// The host has withdrawn too many routes: until then no new ones are taken from it.
@@ -46,7 +46,7 @@ struct Share {
 }
 
 impl Share {
-    /// True if nothing of it need be known.
+    /// True if nothing about the host has to be remembered.
     fn is_idle(&self, now: u64) -> bool {
         let is_quiet = now.saturating_sub(self.since) >= WINDOW_MS;
         (self.stations, self.ignored, self.damped) == (0, 0, None) && is_quiet
@@ -62,11 +62,11 @@ pub struct Rib {
     shares: HashMap<IpAddr, Share>,
     pub(crate) segments: BTreeMap<u32, Segment>,
     told: Told,
-    /// Routes that were ignored could be taken now.
+    /// There is room again for routes that were ignored.
     refresh: bool,
-    /// When they were asked for last.
+    /// When the ignored routes were last requested.
     refreshed: u64,
-    /// When a route in doubt was confirmed last.
+    /// When a stale route was last confirmed.
     confirmed: u64,
 }
 
@@ -160,7 +160,7 @@ impl Rib {
         }
     }
 
-    /// The stations at local ports, all of them: for a reader that has lost events.
+    /// Sets all stations at local ports, for a reader that has lost events.
     pub fn set_local(&mut self, vni: u32, stations: &HashMap<Mac, bool>, now: u64) {
         let Some(segment) = self.segments.get(&vni) else { return };
         let gone = segment.local.keys().filter(|mac| !stations.contains_key(mac));
@@ -194,7 +194,7 @@ impl Rib {
                 }
                 return;
             }
-            // A change costs as much work as a withdrawal.
+            // A changed route costs as much work as a withdrawn one, so it counts.
             if let Some(host) = self.forget(&update.key) {
                 self.note_change(host, now);
                 if host != update.vtep && !self.has_room(&update, now) {
@@ -223,7 +223,7 @@ impl Rib {
         ip != own && ip.is_ipv4() == own.is_ipv4() && !is_nobody
     }
 
-    /// True if one more route is within the limits.
+    /// True if the limits allow one more route.
     fn has_room(&mut self, update: &Update, now: u64) -> bool {
         if self.shares.len() >= HOSTS && !self.shares.contains_key(&update.vtep) {
             self.told.counters.over_limit += 1;
@@ -260,8 +260,8 @@ impl Rib {
         }
     }
 
-    /// Damps a host that withdraws or changes all it may have more than twice within a while: its
-    /// routes only cost work.
+    /// Damps a host that withdraws or changes twice as many routes within a window as it may have:
+    /// such routes only cost work.
     fn note_change(&mut self, host: IpAddr, now: u64) {
         let most = self.limits.per_host.saturating_mul(2);
         let Some(share) = self.shares.get_mut(&host) else { return };
@@ -294,8 +294,8 @@ impl Rib {
         }
     }
 
-    /// Compares a route of this host in the daemon's table with what is so. One that is none any
-    /// more is withdrawn: it is from an earlier run.
+    /// Compares a route of this host in the daemon's table with what this host knows. A route from
+    /// an earlier run that no longer holds is withdrawn.
     fn compare(&mut self, key: Key, mobility: Mobility, now: u64) {
         let [_, _, a, b, c, d, ..] = key.rd();
         if Ipv4Addr::new(a, b, c, d) != self.router || key.rd()[1] != 1 {
@@ -343,20 +343,21 @@ impl Rib {
         self.segments.iter_mut().find_map(next)
     }
 
-    /// Takes what an operator should know.
+    /// Takes the notices for the operator.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.told.notices)
     }
 
-    /// The daemon is lost: its routes hold until they are confirmed or [swept](Self::sweep).
+    /// Notes that the daemon is lost: its routes hold until they are confirmed or
+    /// [swept](Self::sweep).
     pub fn lost_daemon(&mut self) {
         self.doubt();
-        // A new daemon gets all routes anyway.
+        // A new daemon gets all routes anyway, so pending changes are dropped.
         self.told.routes.clear();
     }
 
-    /// All routes hold until they are confirmed or [swept](Self::sweep): the daemon is asked for
-    /// all.
+    /// Marks all routes as stale, before the daemon is asked for all of them. They hold until they
+    /// are confirmed or [swept](Self::sweep).
     pub fn doubt(&mut self) {
         self.routes.values_mut().for_each(|stored| stored.stale = true);
     }
@@ -420,7 +421,7 @@ impl Rib {
         is_frozen
     }
 
-    /// The routes beyond its limit that a host has advertised.
+    /// How many routes a host has advertised beyond its limit.
     pub(crate) fn ignored(&self, host: IpAddr) -> u64 {
         self.shares.get(&host).map_or(0, |share| share.ignored)
     }

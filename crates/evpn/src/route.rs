@@ -29,7 +29,8 @@ pub fn distinguisher(router: Ipv4Addr, number: u16) -> Distinguisher {
 pub struct RouteTarget(pub(crate) [u8; 8]);
 
 impl RouteTarget {
-    /// That of an AS and a segment: the low 16 bits of the AS, and the VNI, as FRR derives it.
+    /// The route target of an AS and a segment: the low 16 bits of the AS, and the VNI, as FRR
+    /// derives it.
     #[must_use]
     pub fn auto(asn: u32, vni: u32) -> Self {
         Self::of_two_octets(asn as u16, vni)
@@ -119,7 +120,7 @@ impl<'de> Deserialize<'de> for RouteTarget {
 pub enum Key {
     /// Type 2: a station, with one of its addresses or none.
     Mac {
-        /// Who says so.
+        /// The distinguisher of the host that advertises the route.
         rd: Distinguisher,
         /// The Ethernet tag; 0 with one segment for each VNI.
         tag: u32,
@@ -197,7 +198,7 @@ impl Key {
                 let mac = Mac::new(take(rest)?);
                 let ip = take_address(rest)?;
                 let [a, b, c] = take(rest)?;
-                // A second label is that of a segment between networks.
+                // A second label belongs to a segment that routes between networks.
                 matches!(rest.len(), 0 | 3).then_some(())?;
                 let vni = u32::from_be_bytes([0, a, b, c]);
                 Some((Self::Mac { rd, tag, mac, ip }, Some(vni)))
@@ -230,7 +231,7 @@ fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// An address with its length in bits before it; the length 0 is none.
+/// Takes an address, which follows its length in bits; `None` inside if the length is 0.
 #[expect(clippy::option_option, reason = "no address is not the same as no sense")]
 fn take_address(from: &mut &[u8]) -> Option<Option<IpAddr>> {
     match take(from)? {
@@ -261,7 +262,7 @@ pub struct OwnRoute {
     pub vtep: IpAddr,
     /// Whom it is for.
     pub targets: Vec<RouteTarget>,
-    /// Sent only if it is not the default.
+    /// How often the station has moved. Sent only if it is not the default.
     pub mobility: Mobility,
 }
 
@@ -290,7 +291,7 @@ impl OwnRoute {
         vec![vec![0x40, 1, 1, 0], self.reach()]
     }
 
-    /// MP_REACH_NLRI (RFC 4760, 3): L2VPN, EVPN.
+    /// The attribute MP_REACH_NLRI (RFC 4760, 3), for L2VPN and EVPN.
     fn reach(&self) -> Vec<u8> {
         let mut body = vec![0, 25, 70];
         match self.vtep {

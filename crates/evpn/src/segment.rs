@@ -15,19 +15,19 @@ use crate::told::{Notice, Routes, Told};
 
 /// More moves of a station than this within [`WINDOW_MS`] are a duplicate (RFC 7432, 15.1).
 pub const MAX_MOVES: u32 = 5;
-/// See there. It is also how long a duplicate stays where it is.
+/// The window in which moves are counted. A duplicate stays where it is for as long.
 pub const WINDOW_MS: u64 = 180_000;
 /// Most stations in a [`TableChange`].
 const STATIONS: usize = 512;
 
-/// What a segment is.
+/// The settings of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentConfig {
     /// Its number.
     pub vni: u32,
-    /// Routes with one of these are taken.
+    /// The segment takes routes with one of these targets.
     pub import: Vec<RouteTarget>,
-    /// Own routes have these.
+    /// The host's own routes carry these targets.
     pub export: Vec<RouteTarget>,
     /// The hosts of an earlier run by number, from 1; the unspecified address is a free number.
     pub hosts: Vec<IpAddr>,
@@ -53,7 +53,7 @@ pub struct Station {
 pub enum TableChange {
     /// The hosts of the tunnel from here on.
     Hosts {
-        /// By number, from 1; the unspecified address is a free number.
+        /// The hosts by number, from 1; the unspecified address is a free number.
         peers: Vec<IpAddr>,
         /// The numbers of those that get floods.
         flooded: Vec<u16>,
@@ -85,7 +85,7 @@ pub(crate) struct Segment {
     pub config: SegmentConfig,
     pub rd: Distinguisher,
     pub local: HashMap<Mac, Local>,
-    /// The routes of a station.
+    /// For each station behind another host: its routes.
     pub remote: HashMap<Mac, Vec<Key>>,
     pub hosts: Hosts,
     /// The entries of the table that routes made: the host's number, and whether it is sticky.
@@ -139,7 +139,7 @@ impl Segment {
         }
     }
 
-    /// Gives a route back.
+    /// Removes a route.
     pub fn forget(&mut self, update: &Update) {
         match update.key {
             Key::Mac { mac, ip, .. } => {
@@ -209,7 +209,7 @@ impl Segment {
             self.note_move(mac, now, told);
         }
         if theirs || self.frozen.contains_key(&mac) && best.is_some() {
-            // The local entry gives way again.
+            // Another host's claim is better, so the local entry is removed again.
             self.table.remove(&mac);
             return self.place(mac, routes, true);
         }
@@ -227,9 +227,10 @@ impl Segment {
         }
     }
 
-    /// The daemon advertises a station here with this mobility. A later sequence is a move of which
-    /// this host had not heard yet; other hosts count from there, and so must this one. A route
-    /// that was sent without its count is not sticky either: it is sent again with both.
+    /// Notes the mobility with which the daemon advertises a local station. If its sequence is
+    /// later than this host's, the station has moved without this host's knowledge, and this host
+    /// continues from there. A route that was sent without its count is not sticky either, so it is
+    /// sent again with both.
     pub fn counted(&mut self, mac: Mac, said: Mobility, now: u64, about: (&Routes, &mut Told)) {
         let differs =
             |local: &&mut Local| local.sequence < said.sequence || local.sticky && !said.sticky;
@@ -274,7 +275,7 @@ impl Segment {
         }
     }
 
-    /// Has the table place a station where the best claim says.
+    /// Has the table place a station where its best claim says.
     fn place(&mut self, mac: Mac, routes: &Routes, moved: bool) {
         let frozen = self.frozen.contains_key(&mac);
         let Some(best) = self.best(mac, routes) else {

@@ -32,14 +32,15 @@ use crate::segment::{SegmentConfig, TableChange};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// How often the daemon is asked whether it lives.
 const HEALTH: Duration = Duration::from_secs(1);
-/// How long after a neighbour came up, and after a route was confirmed, all have arrived.
+/// All routes count as arrived this long after a neighbour came up and after the last route was
+/// confirmed.
 const SETTLING: Duration = Duration::from_secs(10);
-/// The same, if routes go on being confirmed.
+/// The longest such time, if routes keep being confirmed.
 const LONGEST_SETTLING: Duration = Duration::from_secs(60);
 /// How long events are collected before own routes are sent.
 const COLLECT: Duration = Duration::from_millis(2);
 
-/// What the speaker is told.
+/// An order to the speaker.
 #[derive(Debug)]
 pub enum Order {
     /// A segment is there, or has other route targets.
@@ -52,8 +53,8 @@ pub enum Order {
     AllLocal(u32, HashMap<Mac, bool>),
     /// Stations at local ports say that they have these IP addresses.
     Claims(u32, Vec<(Mac, IpAddr)>),
-    /// All segments and their stations were said: the daemon can be told. Before, it would be taken
-    /// to have routes of an earlier run.
+    /// All segments and their stations are known, so routes may be sent. Sent earlier, they would
+    /// look as if the others had been withdrawn.
     Ready,
     /// Lets a duplicate move again; answers whether it was one.
     Release(u32, Mac, oneshot::Sender<bool>),
@@ -93,13 +94,13 @@ pub struct Speaker {
     neighbors: Vec<NeighborInfo>,
     /// Since when a neighbour is up.
     up_since: Option<Instant>,
-    /// When unconfirmed routes are given up, if nothing comes up.
+    /// When unconfirmed routes are given up, if no neighbour comes up before.
     give_up_at: Option<Instant>,
 }
 
-/// The session with a daemon is over.
+/// Why the connection to a daemon ended.
 enum Ended {
-    /// The supervisor wants no more.
+    /// The supervisor has closed the channel.
     Finished,
     Lost(ClientError),
 }
@@ -200,7 +201,7 @@ impl Speaker {
     async fn begin(&mut self) -> Result<(Client, Streaming<WatchEventResponse>), ClientError> {
         let mut client = Client::connect(&self.setup.socket).await?;
         client.begin(&self.setup.identity).await?;
-        // All routes go out, and come.
+        // Sends all own routes, and receives all others.
         let _ = (self.rib.take_changed(), self.rib.take_refresh());
         client.advertise(&self.rib.own_routes()).await?;
         let there = client.neighbors().await?;
@@ -216,7 +217,7 @@ impl Speaker {
         Ok((client, watch))
     }
 
-    /// Follows the daemon, and the orders.
+    /// Serves the daemon's messages and the supervisor's orders, until the connection ends.
     async fn follow(
         &mut self,
         mut client: Client,
@@ -247,7 +248,8 @@ impl Speaker {
                     }
                 },
                 _ = health.tick() => match self.look(&mut client).await {
-                    // All routes come again; none is missed, and those that went are swept.
+                    // The daemon sends all routes again, so none is missed. Those that are gone are
+                    // swept later.
                     Ok(()) if self.rib.take_refresh() => {
                         self.rib.doubt();
                         self.up_since = self.up_since.map(|_| Instant::now());
@@ -255,7 +257,7 @@ impl Speaker {
                     }
                     other => other,
                 },
-                // Changes wait for the supervisor.
+                // Changes wait until the supervisor has room for them.
                 _ = changes.reserve(), if changes.capacity() == 0 => Ok(()),
             };
             if let Err(error) = next {
@@ -291,7 +293,7 @@ impl Speaker {
                 claims.into_iter().for_each(|(mac, ip)| self.rib.claims(vni, mac, ip));
             }
             Order::Ready => self.ready = true,
-            // Whoever asked may be gone.
+            // The sender of the question may be gone.
             Order::Release(vni, mac, to) => drop(to.send(self.rib.release(vni, mac))),
             Order::Summary(to) => drop(to.send(self.summary())),
             Order::Macs(to) => drop(to.send(self.rib.macs())),
@@ -344,7 +346,7 @@ impl Speaker {
         self.send_own(client).await
     }
 
-    /// Gives up what was not confirmed in time, and lets old duplicates move again.
+    /// Gives up routes that were not confirmed in time, and lets old duplicates move again.
     fn settle(&mut self) {
         let (now, moment) = (self.now(), Instant::now());
         self.rib.tick(now);

@@ -8,10 +8,10 @@ use frame::Mac;
 use crate::path::Update;
 use crate::route::{Key, OwnRoute};
 
-/// The routes that are there.
+/// The known routes, by key.
 pub(crate) type Routes = HashMap<Key, Stored>;
 
-/// What an operator should know.
+/// An event that an operator should know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A station moved too often, and stays where it is for a while.
@@ -49,11 +49,11 @@ pub struct Counters {
     pub updates: u64,
     /// Withdrawals of routes that were there.
     pub withdrawals: u64,
-    /// Routes without sense.
+    /// Routes that are malformed.
     pub malformed: u64,
     /// Routes for another kind of tunnel.
     pub other_tunnel: u64,
-    /// Routes whose host is none: this one, one of another IP version, a group.
+    /// Routes whose host is not valid: this host, an address of another IP version, a group.
     pub bad_host: u64,
     /// Routes beyond a limit.
     pub over_limit: u64,
@@ -74,11 +74,11 @@ pub(crate) struct Stored {
     pub stale: bool,
 }
 
-/// What follows from an event, for others than the tables.
+/// The consequences of an event for other parts than the tables.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub vtep: IpAddr,
-    /// Own routes by key, and whether they are withdrawn.
+    /// Own routes by key, and whether each is withdrawn.
     pub routes: HashMap<Key, (OwnRoute, bool)>,
     pub notices: Vec<Notice>,
     pub counters: Counters,

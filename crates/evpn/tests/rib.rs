@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// Own routes that changed: station, withdrawn, mobility.
+/// Takes the own routes that changed: station, withdrawn, mobility.
 fn own(rib: &mut Rib) -> Vec<(Mac, bool, Mobility)> {
     let changed = rib.take_changed().into_iter();
     let station = |(route, withdrawn): (evpn::route::OwnRoute, bool)| match route.key {
@@ -139,10 +139,10 @@ fn a_station_that_moves_here_is_advertised_and_one_that_moves_away_is_withdrawn(
     rib.came(VNI, mac(7), false, 0);
     let fifth = Mobility { sticky: false, sequence: 5 };
     assert_eq!(own(&mut rib), [(mac(7), false, fifth)], "one move more");
-    // The old host's route is there for a moment longer, and says nothing new.
+    // The old host's route is still there for a moment, and changes nothing.
     take(&mut rib, route(1, 7, 4, false));
     assert!(own(&mut rib).is_empty());
-    // A new daemon does not know that it was elsewhere.
+    // A new daemon does not know that the station was elsewhere.
     let fresh = rib.own_routes().into_iter().find(|route| route.key == key(5, 7)).unwrap();
     assert_eq!(fresh.mobility, fifth);
     take(&mut rib, route(2, 7, 6, false));
@@ -196,7 +196,7 @@ fn sticky_stations_do_not_move() {
     take(&mut rib, route(1, 1, 99, true));
     assert!(own(&mut rib).is_empty(), "it stays here");
     assert!(matches!(rib.take_notices()[..], [Notice::Claimed { .. }]));
-    // Another host's: a frame here does not move it.
+    // The sticky station is another host's, so a frame here does not move it.
     take(&mut rib, route(1, 2, 0, true));
     table.follow(&mut rib);
     assert!(table.stations[&mac(2)].sticky);
@@ -372,7 +372,7 @@ fn routes_of_no_host_for_other_segments_and_without_sense_change_nothing() {
     rib.take(Err(Unusable::Malformed), 0);
     table.follow(&mut rib);
     assert!(table.stations.is_empty() && table.peers.is_empty());
-    // A known station whose host becomes none is at none.
+    // A known station is nowhere once its route names an invalid host.
     take(&mut rib, route(1, 7, 0, false));
     take(&mut rib, with("10.99.0.5"));
     table.follow(&mut rib);
@@ -469,7 +469,7 @@ fn addresses_go_with_their_stations_and_move_between_them() {
     assert_eq!(with_ip(&mut rib), [(mac(1), true), (mac(2), false)]);
     rib.went(VNI, mac(2));
     assert_eq!(with_ip(&mut rib), [(mac(2), true)]);
-    // Behind another host.
+    // This station is behind another host.
     let Key::Mac { rd, tag, mac: station, .. } = key(1, 7) else { unreachable!() };
     let there = Key::Mac { rd, tag, mac: station, ip: Some(ip) };
     take(&mut rib, route(1, 7, 0, false));

@@ -116,7 +116,7 @@ fn nlri(own: u8, station: u32) -> Vec<u8> {
     Key::Mac { rd, tag: 0, mac: Mac::local(station), ip: None }.encode(VNI)
 }
 
-/// A path of host 1, as GoBGP tells it.
+/// A path of host 1, in GoBGP's form.
 fn path(station: u32, sequence: u32) -> api::Path {
     path_of("10.99.0.1", station, sequence)
 }

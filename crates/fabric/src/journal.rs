@@ -15,7 +15,7 @@ use crate::fdb::filter_in;
 
 /// Changes that the journal holds.
 const CHANGES: usize = 4096;
-/// The word of no station.
+/// The word that stands for no station.
 const NOWHERE: u32 = u32::MAX;
 
 /// A change: 16 bytes.
@@ -56,7 +56,7 @@ pub struct Change {
     pub mac: Mac,
     /// The station's VLAN, if its port is VLAN-aware.
     pub vlan: Option<VlanId>,
-    /// Where it was.
+    /// Where the station was before.
     pub before: Option<Station>,
     /// Where it is.
     pub after: Option<Station>,
@@ -71,7 +71,7 @@ impl Journal {
             return;
         }
         let written = self.written.load(Ordering::Relaxed);
-        // A reader that sees a part of what follows sees the last count, too.
+        // A reader that sees part of the following stores sees this count, too.
         fence(Ordering::Release);
         let slot = &self.slots[written as usize % CHANGES];
         let word = |there: Option<Station>| there.map_or(NOWHERE, Station::word);

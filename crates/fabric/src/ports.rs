@@ -17,25 +17,25 @@ pub(crate) type QueueIdx = u32;
 pub struct PortSpec<E = Arc<dyn Egress>> {
     /// Its number.
     pub id: u16,
-    /// Distinguishes this port from earlier ones with the same number.
+    /// Distinguishes the port from earlier ones with the same number.
     pub instance: u32,
     /// The port's name, to which mirrors refer.
     pub name: String,
     /// Its rules.
     pub rules: Rules,
-    /// Send queues of its owner.
+    /// How many send queues the port's owner has.
     pub send_queues: u16,
-    /// The counters of its send side.
+    /// The counters of the port's sending side.
     pub counters: Shared<IngressCounters>,
     /// The port's receive queues; none for a port that is not attached.
     pub egresses: Vec<E>,
-    /// The same queues behind the port's link; empty if the link does nothing.
+    /// The receive queues behind the port's link; empty if the link does nothing.
     pub linked: Vec<E>,
     /// The counters of each queue, for a port that may be lossless.
     pub received: Vec<Shared<EgressCounters>>,
     /// Set for a monitor, which is not a member of the switch.
     pub monitor: Option<Monitor>,
-    /// True if other hosts are behind it, each with its own [`via`](crate::Station::via).
+    /// True if other hosts are behind the port, each with its own [`via`](crate::Station::via).
     pub tunnel: bool,
 }
 
@@ -50,9 +50,9 @@ impl<E> std::fmt::Debug for PortSpec<E> {
 pub struct Monitor {
     /// The port that is watched.
     pub of: u16,
-    /// True to copy what it sends.
+    /// True to copy the frames that the port sends.
     pub sent: bool,
-    /// True to copy what it receives.
+    /// True to copy the frames that the port receives.
     pub received: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct EgressQueue<E> {
     /// The queue's number at its port.
     pub number: u16,
     pub limits: Limits,
-    /// Queues that get copies of the frames to this one.
+    /// Queues that get copies of the frames to this queue.
     pub mirrors: Vec<QueueIdx>,
 }
 
@@ -82,9 +82,10 @@ pub(crate) struct Reach {
     /// The port's groups: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each
     /// other.
     pub apart: u8,
-    /// True if it is VLAN-aware.
+    /// True if the port is VLAN-aware.
     pub aware: bool,
-    /// True if it has one queue, no group and no VLANs. Other ports without VLANs may send to it.
+    /// True if the port has one queue, no group and no VLANs. Other ports without VLANs may send to
+    /// it.
     pub simple: bool,
 }
 
@@ -100,9 +101,9 @@ pub(crate) struct PortEntry {
     pub send_queues: u16,
     pub manner: Inspection,
     pub vlan: Vlan,
-    /// The only allowed source addresses, if it is locked to some.
+    /// The only source addresses that the port may use, if it is locked.
     pub allowed: Option<Vec<u64>>,
-    /// True to check the addresses in its messages, too.
+    /// True to check the addresses inside the port's messages, too.
     pub guard: bool,
     pub mac_limit: u32,
     pub flap_guard: bool,
@@ -230,7 +231,7 @@ pub struct Ports<E = Arc<dyn Egress>> {
     /// The reach of every port, side by side. Traffic to many ports reads nothing else of them.
     reach: Vec<Reach>,
     queues: Vec<EgressQueue<E>>,
-    /// Members that are not VLAN-aware, and those that are.
+    /// The members that are not VLAN-aware, and the members that are.
     unaware: Vec<u16>,
     aware: Vec<u16>,
 }

@@ -45,7 +45,7 @@ unsafe impl Shareable for Recorder {}
 #[derive(Debug)]
 #[repr(C)]
 struct Ring {
-    /// How many records were begun.
+    /// How many records were begun so far.
     begun: AtomicU64,
     slots: [Slot; RECORDS],
 }
@@ -84,9 +84,9 @@ pub enum Fate {
 pub struct Record {
     /// When: the monotonic clock's time of the turn.
     pub at: Nanos,
-    /// The port that sent it.
+    /// The port that sent the frame.
     pub from: u16,
-    /// What happened to it.
+    /// What happened to the frame.
     pub fate: Fate,
     /// Bytes of the whole frame.
     pub len: u32,
@@ -195,9 +195,9 @@ impl Ring {
         same.then(|| Record::of(&words)).flatten()
     }
 
-    /// Forgets all records, unfinished ones too. No other thread may use them.
+    /// Forgets all records, including unfinished ones. No other thread may use them meanwhile.
     fn clear(&self) {
-        // Memory that was never used stays untouched.
+        // Pages that were never used stay unallocated.
         if self.begun.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -206,7 +206,7 @@ impl Ring {
     }
 }
 
-/// Which of the records.
+/// A kind of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// Samples of what came in.
@@ -219,7 +219,7 @@ impl Recorder {
     /// Samples one frame in `rate` from now on; 0 for none.
     pub fn set_rate(&self, rate: u32) {
         let with = |wanted: u64| Some(wanted >> 32 << 32 | u64::from(rate));
-        // Fails only if the closure returns `None`.
+        // The update fails only if the closure returns `None`, which it does not.
         let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 
@@ -279,7 +279,8 @@ pub struct Observer {
     which: Recorded,
     /// The next record.
     next: u64,
-    /// A record that was unfinished at the last read. It is given up if it still is at the next.
+    /// A record that was unfinished at the last read. It is skipped if it is still unfinished at
+    /// the next.
     unfinished: Option<u64>,
     /// Records that were overwritten before they were read.
     pub missed: u64,

@@ -15,7 +15,7 @@ pub enum VlanMode {
     Access(VlanId),
     /// Member of several VLANs; its frames are tagged, except for those of the native VLAN.
     Trunk {
-        /// The VLANs it is a member of; empty for all.
+        /// The VLANs that the port is a member of; empty for all.
         allowed: Vec<VlanId>,
         /// The VLAN of untagged frames; `None` drops them.
         native: Option<VlanId>,
@@ -26,7 +26,7 @@ pub enum VlanMode {
 /// guard on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Talks only to ports that are not protected.
+    /// The port talks only to ports that are not protected.
     pub protected: bool,
     /// VLAN membership.
     pub vlan: VlanMode,

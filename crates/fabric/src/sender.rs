@@ -44,7 +44,7 @@ pub struct Sender {
     pub(crate) gathered_at: Nanos,
     /// How many frames of the stalled batch were gathered.
     pub(crate) gathered: usize,
-    /// How many of its frames were completed.
+    /// How many frames of the stalled batch were completed.
     pub(crate) completed: usize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Stalled {
     pub port: u16,
     pub instance: u32,
     pub queue: u16,
-    /// How many of its segments are already delivered.
+    /// How many segments of the frame are already delivered.
     pub segments: u16,
 }
 
@@ -76,9 +76,9 @@ pub(crate) struct Stalled {
 pub(crate) struct Wait {
     pub port: u16,
     pub queue: u16,
-    /// How many frames it had received at the last check.
+    /// How many frames the queue had received at the last check.
     pub frames: u64,
-    /// Since when that number has not changed.
+    /// Since when the number of received frames has not changed.
     pub since: Nanos,
 }
 
@@ -114,7 +114,7 @@ impl Sender {
         self.stalled.drain(..).len()
     }
 
-    /// Forgets the last source: it may be elsewhere.
+    /// Forgets the last source, because its address may have moved.
     pub(crate) fn forget_source(&mut self) {
         self.last_source = NO_SOURCE;
     }

@@ -71,10 +71,10 @@ impl Wall {
         Self::MemoryGroup,
     ];
 
-    /// Those of memory: a process has one of them.
+    /// The limits of memory: a process has one of them.
     pub const LIMITS: [Self; 2] = [Self::MemoryLimit, Self::MemoryGroup];
 
-    /// Its name, as in JSON.
+    /// The name of the wall, as in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

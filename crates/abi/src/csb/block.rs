@@ -349,7 +349,7 @@ impl<'b> Lane<'b> {
         let (value, [from, to, size]) = (flag.observe(), way);
         let at = at.map_or(NONE, Word::get);
         let armed = match self.version {
-            // Devices of 2013 set one of the two.
+            // Devices made for the block of 2013 set either the flag or the index.
             Version::One => value != 0 || at != NONE,
             Version::Two => value & 1 == 1 && value != *answered,
         };

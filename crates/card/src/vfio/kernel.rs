@@ -198,7 +198,7 @@ unsafe impl Question for SetIrqs {
 
 impl SetIrqs {
     /// Signals vectors of kind `index`, from the first on, through these eventfds. No eventfds
-    /// disable them. `None` for more than one request can set.
+    /// disable them. `None` if these are more than one request can set.
     pub fn signal(index: u32, eventfds: &[i32]) -> Option<Self> {
         let data = if eventfds.is_empty() { irq::DATA_NONE } else { irq::DATA_EVENTFD };
         let mut set = Self::with_data(eventfds.len(), index, data | irq::TRIGGER);

@@ -32,8 +32,8 @@ pub use self::place::PlaceError;
 /// The number of a function's base address registers, and the region with its configuration space.
 const BARS: u32 = 6;
 const CONFIG: u32 = 7;
-/// Configuration space: the command register with its bits for ports, memory and bus master; the
-/// first BAR.
+/// The command register in configuration space, with its bits for ports, memory and bus master; and
+/// the offset of the first BAR.
 const COMMAND: u64 = 4;
 const ENABLED: u16 = 7;
 const BUS_MASTER: u16 = 4;
@@ -56,16 +56,16 @@ pub enum VfioError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel uses other devices that the IOMMU cannot tell from it.
+    /// The kernel uses other devices that the IOMMU cannot tell apart from the card.
     #[error("The IOMMU does not tell the card from {}; give them to vfio-pci, too, or unbind their drivers", .0.join(", "))]
     Shared(Vec<String>),
-    /// The kernel has no IOMMU of a supported kind, or does not trust it.
+    /// The kernel has no IOMMU of a supported kind, or does not trust the one it has.
     #[error(
         "The IOMMU is not to be had (type1v2); modprobe vfio_iommu_type1, and if the kernel log says that \
          interrupts are not remapped, switch that on"
     )]
     Iommu(#[source] io::Error),
-    /// Memory cannot be mapped for it.
+    /// Memory cannot be mapped for the card.
     #[error(
         "The card cannot be shown {size:#x} bytes of memory at {address:#x}; the limit of locked memory \
          (ulimit -l) may be too low, or the address one that the IOMMU keeps for itself"
@@ -83,9 +83,9 @@ pub enum VfioError {
     Interrupts {
         /// The kind.
         kind: Interrupt,
-        /// How many it has.
+        /// How many interrupts the card has.
         has: u32,
-        /// How many were requested.
+        /// How many interrupts were requested.
         asked: usize,
     },
     /// The kernel refused another request.
@@ -141,9 +141,9 @@ pub struct Card {
     bars: Vec<Bar>,
     /// The first BAR after 0 with I/O ports; if there is none, a number that no BAR has.
     ports: usize,
-    /// Where configuration space begins in the device's file, once known.
+    /// Where configuration space begins in the device's file, once this is known.
     config: Option<u64>,
-    // These close in this order: the card may use memory until the container closes.
+    // These files close in this order, because the card may use memory until the container closes.
     device: File,
     _group: File,
     container: File,

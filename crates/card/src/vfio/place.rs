@@ -26,7 +26,7 @@ pub enum PlaceError {
          kernel (intel_iommu=on)"
     )]
     NoIommu(String),
-    /// Another driver owns it, or none.
+    /// Another driver owns the card, or none does.
     #[error(
         "{} has {address}, not vfio-pci; as root: modprobe vfio-pci; cd /sys/bus/pci/devices/{address}; \
          echo vfio-pci >driver_override; {}echo {address} >/sys/bus/pci/drivers_probe",

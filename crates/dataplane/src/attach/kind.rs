@@ -12,7 +12,7 @@ use turn::state::PortState;
 pub struct Place<'a> {
     /// The port's counters and cursors.
     pub state: &'a PortState,
-    /// What its owner's memory is charged to.
+    /// The account that the memory of the port's owner is charged to.
     pub account: &'a Arc<Account>,
     /// A predecessor has served the port.
     pub resume: bool,
@@ -38,18 +38,18 @@ pub trait Kind {
         false
     }
 
-    /// The number of the descriptor that tells that its peer is gone.
+    /// The number of the descriptor that reports a hang-up of the peer.
     fn hangup_fd(&self) -> Option<usize> {
         None
     }
 
-    /// True if other hosts are behind it.
+    /// True if other hosts are behind the port.
     fn is_tunnel(&self) -> bool {
         false
     }
 }
 
-/// The only one of them.
+/// The only one of these descriptors.
 ///
 /// # Errors
 /// [`AttachError::Descriptors`] when there are none or several.

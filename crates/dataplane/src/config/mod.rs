@@ -31,12 +31,12 @@ macro_rules! define {
                 ring: RingAttach,
                 /// The port that is watched.
                 of: PortId,
-                /// What it sends (hands in).
+                /// Copy the frames that the other port sends (hands in).
                 tx: bool,
-                /// What it receives (is handed out).
+                /// Copy the frames that the other port receives (is handed out).
                 rx: bool,
             },
-            /// Takes everything and sends nothing.
+            /// A sink: takes all frames and sends none.
             Null,
             /// No owner: a configured port that waits for its client. No descriptors.
             Vacant,
@@ -48,7 +48,7 @@ macro_rules! define {
         }
 
         impl Attachment {
-            /// What it provides, if it is of a kind with settings.
+            /// What the kind of port provides, if the attachment is of a kind with settings.
             fn kind(&self) -> Option<&dyn Kind> {
                 match self {
                     Self::Ring(_) | Self::Monitor { .. } | Self::Null | Self::Vacant => None,
@@ -93,7 +93,7 @@ impl Attachment {
         }
     }
 
-    /// The client's rings, if it has some.
+    /// The rings of the client, if the port has one.
     #[must_use]
     pub const fn rings(&self) -> Option<&RingAttach> {
         match self {
@@ -114,7 +114,7 @@ impl Attachment {
         self.rings().is_some() || self.kind().is_some_and(Kind::has_stranger)
     }
 
-    /// The number of the descriptor that tells that its client or peer is gone.
+    /// The number of the descriptor that reports a hang-up of the client or peer.
     #[must_use]
     pub fn hangup_fd(&self) -> Option<usize> {
         self.rings().map_or_else(|| self.kind().and_then(Kind::hangup_fd), |_| Some(1))
@@ -147,10 +147,10 @@ pub struct PortConfig {
     pub policy: Policy,
     /// The worker that serves it; `None` for the least loaded.
     pub worker: Option<u16>,
-    /// What it is attached to.
+    /// What the port is attached to.
     pub attachment: Attachment,
-    /// The user it works for: the peer at its socket, else its owner. Budgets and sanctions are per
-    /// user.
+    /// The user that the port works for: the peer at its socket, else its owner. Budgets and
+    /// sanctions are per user.
     pub uid: u32,
 }
 
@@ -169,9 +169,9 @@ pub struct UserLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// The limits of users that are not named.
+    /// The limits of each user that `users` does not name.
     pub each: UserLimits,
-    /// Users who are, by uid.
+    /// The users with limits of their own, by uid.
     pub users: Vec<(u32, UserLimits)>,
 }
 

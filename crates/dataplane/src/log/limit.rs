@@ -6,7 +6,7 @@ use std::hash::Hash;
 /// The number of ports (or other subjects) that get lines of their own for a reason before the next
 /// tick.
 const MOST: usize = 32;
-/// The subject of lines about all others.
+/// The subject of lines that stand for all other subjects.
 const OTHERS: &str = "\0others";
 
 /// Decides which lines are written, and counts the rest. Between two ticks, which are a second
@@ -21,7 +21,7 @@ pub struct Limiter<R> {
 pub struct Repeated {
     /// The first of the suppressed lines.
     pub what: String,
-    /// How many there were.
+    /// How many lines were suppressed.
     pub times: u64,
 }
 
@@ -32,7 +32,7 @@ impl<R> Default for Limiter<R> {
 }
 
 impl<R: Eq + Hash> Limiter<R> {
-    /// True if a line may be written. Otherwise it is counted.
+    /// True if a line may be written. Otherwise the line is counted.
     pub fn admit(&mut self, reason: R, about: &str, what: impl FnOnce() -> String) -> bool {
         let lines = self.reasons.entry(reason).or_default();
         // With too many subjects, the others share one line.

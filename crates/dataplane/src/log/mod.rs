@@ -31,7 +31,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 static WRITER: OnceLock<Writer> = OnceLock::new();
 static LIMITER: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
 
-/// What is to be written.
+/// Something to be written.
 enum Entry {
     Line(Vec<u8>),
     /// Signalled when all earlier lines are written.
@@ -112,7 +112,7 @@ fn said() -> MutexGuard<'static, Limiter<&'static str>> {
     LIMITER.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says what was repeated.
+/// Logs how often lines were repeated.
 fn repeat_said() {
     let repeated = said().tick();
     repeated.into_iter().for_each(|Repeated { what, times }| {
@@ -184,7 +184,7 @@ fn write(mut line: &[u8]) {
             Ok(written) => line = &line[written.min(line.len())..],
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(10)),
-            // Nobody reads it any more.
+            // The reader of the log is gone.
             Err(_) => return,
         }
     }

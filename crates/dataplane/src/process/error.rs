@@ -16,9 +16,9 @@ pub enum ProcessError {
     /// The operating system refused something.
     #[error("Cannot {what}")]
     System {
-        /// What was tried.
+        /// The call that was tried.
         what: &'static str,
-        /// What it said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },

@@ -26,7 +26,7 @@ impl Process {
             Ok(()) => *guest.kept() = now,
             // The supervisor is slow or stopped. No other port waits for it.
             Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
-            // The next supervisor asks for the whole state.
+            // The connection is given up. The next supervisor asks for the whole state.
             Err(_) => self.supervisor = None,
         }
     }

@@ -95,13 +95,13 @@ pub fn run(
 struct Record {
     config: PortConfig,
     spec: PortSpec<Exit>,
-    /// Duplicates of its descriptors, for a supervisor that was restarted.
+    /// Duplicates of the port's descriptors, for a supervisor that was restarted.
     descriptors: Vec<Descriptor>,
     bells: Bells,
     worker: u16,
     /// What is mapped for it.
     account: Arc<Account>,
-    /// The time of this thread that its front end has used.
+    /// How much of this thread's time the port's front end has used.
     remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Guest>,
@@ -111,10 +111,10 @@ struct Record {
 
 struct Process {
     switch: String,
-    /// How the process is confined, and which users it trusts.
+    /// The confinement of the process, and the users that it trusts.
     inside: Inside,
     config: SwitchConfig,
-    /// What each user may take.
+    /// The limits of each user.
     limits: Limits,
     /// The budget for mapped memory of peers.
     budget: Arc<Budget>,
@@ -131,7 +131,7 @@ struct Process {
     instances: u32,
     /// The connection of the supervisor that greeted last. It keeps the persistent state of ports.
     supervisor: Option<OwnedFd>,
-    /// The supervisor did not take all of that state; the rest is sent later.
+    /// The supervisor did not take all of the state; the rest is sent later.
     behind: bool,
     restored: Restored,
     /// How workers ask this thread to serve ports.
@@ -140,10 +140,10 @@ struct Process {
     resting: Vec<PortId>,
     /// The users of ports, and the kernel's work for them on our threads.
     users: Arc<Users>,
-    /// Whose memory holds workers up.
+    /// Finds the port whose memory delays workers.
     suspicion: Suspicion,
     told: Told,
-    /// The receive queues of watched ports are being timed.
+    /// Deliveries to the receive queues of watched ports are being timed.
     timed: bool,
     stopping: bool,
 }
@@ -166,7 +166,7 @@ impl Process {
             state.switch().restarts.add(1);
             state.count_lost();
             state.forget_memory();
-            // Receivers in the table are not there yet.
+            // A predecessor's receivers are not all in the table yet.
             common.draining.store(true, Ordering::Relaxed);
         }
         state.set_used();
@@ -281,12 +281,13 @@ impl Process {
             }
             self.state.switch().control.rest();
             let mut ready = ready[..others].iter().copied();
-            // After a stop no command could be answered.
+            // After a stop command no other command could be answered.
             connections.retain(|connection| {
                 let goes_on = ready.next() != Some(true)
                     || !self.stopping && self.answer(connection.as_fd()).is_ok();
                 if !goes_on {
-                    // `supervisor` is a copy: without this it would wait for an answer for ever.
+                    // `supervisor` is a duplicate of the connection. Without a shutdown, the peer
+                    // would wait for an answer forever.
                     let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
                 }
                 goes_on
@@ -331,7 +332,7 @@ impl Process {
             };
             record.spec.egresses.clear();
             record.spec.linked.clear();
-            // Otherwise its front end would wait for answers forever.
+            // Without this, the port's front end would wait for answers forever.
             record.guest.iter_mut().for_each(|guest| guest.front_end_mut().lost_worker());
             if let Some(state) = self.state.port(*id) {
                 state.set_failed(true);
@@ -437,7 +438,8 @@ impl Process {
             }
             Command::ListPorts => {
                 self.list_ports(from)?;
-                // A supervisor that restores a predecessor's ports does not list them.
+                // Only a supervisor that finds a running process lists its ports. It restores none,
+                // so frames may flow.
                 self.resume();
                 Ok(Answer::Done)
             }

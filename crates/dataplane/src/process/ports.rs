@@ -28,7 +28,7 @@ pub(super) type AddedPort = Result<(u16, Box<Served>), String>;
 /// The parts of a new port.
 struct Halves {
     attached: Attached,
-    /// What it watches.
+    /// The port that this one monitors.
     monitor: Option<Monitor>,
     /// The port's front end.
     guest: Option<Guest>,
@@ -84,7 +84,8 @@ impl Process {
         let standing = user.standing();
         let state = state.paid_by(user);
         if !resume {
-            // Entries of the number's last holder, if that went while no data process ran.
+            // Removes entries of the number's last holder, which may have gone while no data
+            // process ran.
             self.common.fdb.detach(id);
             if self.state.switch().has_port(id) {
                 state.retire(self.state.switch());
@@ -204,7 +205,8 @@ impl Process {
     pub(super) fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
         let worker = self.record(id)?.worker;
         let served = self.release(id, worker);
-        // Handles reports of its worker, so that they do not hit the number's next holder.
+        // Handles reports of the worker first, so that they do not hit the next port with this
+        // number.
         self.take_out_failed();
         Ok(RemovedPort { id, served, record: self.ports[usize::from(id)].take() })
     }

@@ -26,7 +26,7 @@ impl Remakes {
         self.at = now;
     }
 
-    /// Until when its front end has to wait; `None` if it does not.
+    /// Until when the front end has to wait; `None` if it does not.
     pub fn rests_until(&self, now: Nanos) -> Option<Nanos> {
         let until = self.at + self.spent_ns.saturating_sub(BURST_NS) * SHARE;
         (until > now).then_some(until)

@@ -74,7 +74,7 @@ impl Process {
         };
         let served: Vec<_> = ids.iter().filter_map(release).collect();
         self.take_out(ids);
-        // No worker is in their rings any more.
+        // No worker uses the ports' rings any more.
         for mut served in served {
             served.abandon();
             served.source.give_up(fault);

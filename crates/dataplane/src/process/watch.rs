@@ -48,8 +48,8 @@ impl Process {
     fn watch_ports(&mut self) {
         self.change_watch(|payer| Some(payer.clone()));
         self.publish();
-        // All workers have begun a pass since then, so they deliver nothing but copies from here
-        // on.
+        // All workers have begun a pass since the table was published, so from here on they deliver
+        // only copies.
         self.timed = true;
         self.publish();
     }

@@ -21,7 +21,7 @@ pub(super) const ASLEEP: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Table {
     pub ports: Ports<Exit>,
-    /// For each port: how its owner is woken.
+    /// For each port: how to wake its owner.
     pub bells: Vec<Bells>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) enum Job {
     Release(PortId, SyncSender<Option<Box<Served>>>),
     /// Change this port's link.
     Link(PortId, Change),
-    /// Measure until then whether passes wait.
+    /// Measure until this time whether passes wait.
     Measure(Nanos),
     /// Take these settings into use.
     Settings(WorkerSettings),

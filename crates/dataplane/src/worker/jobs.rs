@@ -59,7 +59,7 @@ impl Worker {
         }
         port.source.begin();
         (port.busy_at, port.hot) = (now, true);
-        // Another worker was to wake its owner.
+        // The port's previous worker may have owed its owner a wake-up.
         port.held_back_until = now;
         if port.has_far_queues() {
             self.far.push(id);

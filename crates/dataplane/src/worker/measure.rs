@@ -9,7 +9,7 @@ use turn::user::Progress;
 use super::{Mailbox, Worker};
 use crate::suspicion::SLOW_NS;
 
-/// A pass with this much work counts as a wait, too.
+/// A pass that works for this long counts as one that waited.
 const WORKED_NS: u64 = 5 * Nanos::MILLI;
 
 /// The worker's counters before its last pass.
@@ -42,13 +42,13 @@ impl Measure {
 }
 
 impl Worker {
-    /// Counts the last pass if it waited, while that is measured.
+    /// While measuring: counts the last pass if it waited.
     pub(super) fn measure(&mut self, mailbox: &Mailbox, now: Nanos) {
         let Some(measure) = &mut self.measure else { return };
         let waited = measure.look(&self.state);
         self.common.waited.fetch_add(u64::from(waited), Ordering::Relaxed);
         if now < measure.until {
-            // As if there were jobs, so that this is called before each pass.
+            // Marks the mailbox as if it held jobs, so that this function runs before each pass.
             mailbox.pending.store(true, Ordering::Relaxed);
         } else {
             self.measure = None;

@@ -65,12 +65,12 @@ const TEND_NS: u64 = 1_000_000;
 /// The epoll data of the worker's own eventfd.
 const JOBS: u64 = u64::MAX;
 
-/// A deferred wake-up.
+/// A wake-up that was deferred.
 struct Late {
     due: Nanos,
     port: PortId,
     side: Side,
-    /// Traffic is heavy: kicks of the port's owner stay disabled until then.
+    /// The port's traffic is heavy, so kicks of its owner stay disabled until then.
     heavy: bool,
 }
 
@@ -88,11 +88,11 @@ pub(crate) struct Worker {
     hot: Vec<PortId>,
     /// Ports that epoll could not add. They are never armed.
     unwatched: Vec<PortId>,
-    /// When armed ports have work by themselves.
+    /// When armed ports will have work without a kick.
     timers: Vec<(Nanos, PortId)>,
     /// The ports that receive over a bad link.
     far: Vec<PortId>,
-    /// Whom to wake later.
+    /// The owners to wake later.
     late: Vec<Late>,
     tools: Tools,
     idle: Idle,
@@ -332,7 +332,7 @@ impl Worker {
         };
         let stalled = self.any_stalled();
         if stalled && !busy {
-            // Lets a receiver on this CPU run.
+            // Yields the processor, so that a receiver on the same CPU can run.
             std::thread::yield_now();
             now = clock();
         }
@@ -475,7 +475,7 @@ impl Worker {
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
         }
-        // The work for the ports that woke it counts to the turn that follows.
+        // The time spent on the ports that woke the worker counts to the turn that follows.
         woke
     }
 

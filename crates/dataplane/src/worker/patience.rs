@@ -9,7 +9,7 @@ const SPIN_NS: u64 = 50_000;
 /// idle, they use it, and each access is slower by several wake-ups across processors. Spinning
 /// also pays for doorbells, which no processor waits for.
 const SPIN_FOR_ACCESS_NS: u64 = 500_000;
-/// The number of passes with frames for which that holds.
+/// The number of passes with frames for which an access keeps the longer spin.
 const ACCESSES: u32 = 64;
 /// After this many vain spins in a row a worker does not spin.
 const GIVEN_UP: u32 = 5;
@@ -76,7 +76,7 @@ impl Patience {
         if self.accesses > 0 { SPIN_FOR_ACCESS_NS } else { SPIN_NS }
     }
 
-    /// True if the worker should nap.
+    /// True if the worker should nap, which then counts as begun.
     pub fn start_nap(&mut self) -> bool {
         self.napping = self.short >= self.nap_after;
         self.napping
@@ -120,7 +120,7 @@ impl Patience {
             return;
         }
         match frames {
-            // The traffic is over.
+            // A pass without frames: the traffic is over.
             0 => (self.short, self.nap_after) = (0, NAP_AFTER.0),
             1..NAP_FRAMES => self.nap_was_useless(),
             _ => self.nap_after = NAP_AFTER.0,

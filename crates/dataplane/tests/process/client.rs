@@ -59,7 +59,7 @@ impl Client {
         self.port.flush()
     }
 
-    /// True if the switch has returned all slots that were sent.
+    /// True if the switch has returned all sent slots.
     pub fn has_drained(&mut self) -> bool {
         self.port.send(SLOTS as usize).room() == SLOTS as usize - 1
     }
@@ -102,7 +102,7 @@ impl Client {
         control.core_flags.0.reset_done.load(Ordering::Acquire) == wanted
     }
 
-    /// True if a kick came.
+    /// True if the switch has sent a kick.
     pub fn was_kicked(&self) -> bool {
         let flags = rustix::net::RecvFlags::DONTWAIT;
         rustix::net::recv(&self.token, &mut [0u8; 64], flags).is_ok_and(|(_, bytes)| bytes > 0)

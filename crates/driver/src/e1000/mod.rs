@@ -149,7 +149,7 @@ pub struct Counts {
     pub send_doorbells: u64,
     /// Doorbells rung for new buffers.
     pub receive_doorbells: u64,
-    /// Doorbells that were unnecessary, or deferred.
+    /// Doorbells that were not rung, because they were unnecessary or deferred.
     pub left_out: u64,
     /// Interrupts.
     pub interrupts: u64,
@@ -163,7 +163,7 @@ enum Combining {
     Idle,
     /// An interrupt is expected.
     Expected,
-    /// An interrupt is expected, and there is more to send when it comes.
+    /// An interrupt is expected, and there are more frames to send when it comes.
     Deferred,
 }
 

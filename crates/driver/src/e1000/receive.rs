@@ -19,7 +19,7 @@ pub struct Checked {
     /// The NIC checked the IPv4 header's checksum. It is good unless [`errors`](Received::errors)
     /// says otherwise.
     pub ip: bool,
-    /// The same for the TCP or UDP checksum.
+    /// The NIC checked the TCP or UDP checksum, likewise.
     pub transport: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Received<'a> {
     pub pieces: &'a [Bytes<'a>],
     /// The frame's length in bytes, without the frame check sequence.
     pub len: usize,
-    /// The VLAN tag that was stripped from it.
+    /// The VLAN tag that the NIC stripped from the frame.
     pub vlan: Option<u16>,
     /// The NIC's checksum report.
     pub checked: Checked,
@@ -39,7 +39,7 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// The frame in one vector, for tests.
+    /// Copies the frame into one vector, for tests.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces.iter().flat_map(|piece| piece.to_vec()).collect()
@@ -98,13 +98,13 @@ impl Receive {
         }
     }
 
-    /// The tail: the end of the buffers, less the one that stays back.
+    /// The tail register's value: the end of the free buffers. One descriptor always stays unused.
     #[inline]
     pub fn tail(&self) -> u32 {
         if self.next == 0 { self.size - 1 } else { self.next - 1 }
     }
 
-    /// How many buffers the device was not told of yet.
+    /// How many free buffers the device does not know of yet.
     #[inline]
     pub fn unpublished(&self) -> u32 {
         let tail = self.tail();
@@ -115,7 +115,7 @@ impl Receive {
         }
     }
 
-    /// What descriptor `i` reports, if it was written back.
+    /// What descriptor `i` reports, if the device has written it back.
     #[inline]
     fn done(&self, i: u32) -> Option<Done> {
         let [_, second] = self.ring.words.get(i as usize)?;
@@ -136,7 +136,7 @@ impl Receive {
         (status & rx::DD != 0).then_some(Done { status, errors, len: len.into(), vlan })
     }
 
-    /// True if the next descriptor was written back.
+    /// True if the device has written back the next descriptor.
     #[inline]
     pub fn has_frames(&self) -> bool {
         self.done(self.next).is_some()

@@ -103,7 +103,8 @@ impl<R: Regs> E1000Driver<R> {
             bytes.copy_from_slice(&self.read_eeprom(word)?.to_le_bytes());
         }
         self.mac = Mac::new(address);
-        // The first of the two identifier words holds the upper OUI bits.
+        // The first of the PHY's two identifier words holds the upper bits of the maker's number
+        // (OUI).
         match self.read_phy(2)? {
             0 | 0xffff => Err(SetupError::Phy),
             _ => Ok(()),
@@ -134,7 +135,7 @@ impl<R: Regs> E1000Driver<R> {
             && (self.config.chip == Chip::Em82540
                 || self.until(|driver| driver.get(regs::EECD) & eecd::AUTO_RD != 0));
         if self.config.chip == Chip::Em82540 {
-            // The NIC must not answer ARP itself.
+            // The NIC must not answer ARP requests by itself.
             let manage = self.get(regs::MANC) & !(1 << 13);
             self.set(regs::MANC, manage);
         }
@@ -219,7 +220,8 @@ impl<R: Regs> E1000Driver<R> {
 
     // --- rings ---
 
-    /// Brings it up again, as after a reset. Unfinished frames are lost, and so are received ones.
+    /// Brings the NIC up again, as after a reset. Unfinished frames are lost, and so are received
+    /// ones.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -344,7 +346,7 @@ impl<R: Regs> E1000Driver<R> {
         let Some(shared) = &mut self.shared else { return };
         shared.send.turn(true);
         shared.receive.turn(true);
-        // Nothing polls yet, so the first frame is worth an interrupt.
+        // The device does not poll yet, so the first frame should interrupt.
         shared.receive.sleep(NONE);
         let (send, receive) = (self.transmit.published, self.receive.published);
         self.ring(regs::TDT, send);

@@ -28,7 +28,7 @@ pub struct Request {
     /// Cut the payload into segments of this many bytes; 0 for none. TCP only. The IP header's
     /// length and checksum are 0, and both checksums are requested.
     pub mss: u16,
-    /// Bytes of all headers; only for segments.
+    /// Bytes of all headers together; used for segments only.
     pub headers: u8,
     /// A VLAN tag (TCI) to insert.
     pub vlan: Option<u16>,
@@ -89,13 +89,13 @@ pub(super) struct Transmit {
     pub next: u32,
     /// The tail that the device was last told.
     pub published: u32,
-    /// The oldest descriptor that is not done.
+    /// The oldest descriptor that the device has not completed.
     pub oldest: u32,
-    /// For each frame's first descriptor: its last one.
+    /// For each frame's first descriptor: the index of its last one.
     last: Box<[u32]>,
     /// The contexts that the device holds: without and with segmentation.
     contexts: [Option<[u64; 2]>; 2],
-    /// Bits that all last descriptors have: RS, and IDE if delays are set.
+    /// Bits that the last descriptor of every frame has: RS, and IDE if delays are set.
     report: u64,
 }
 
@@ -214,7 +214,7 @@ impl Transmit {
         true
     }
 
-    /// Queues a frame that is at these device addresses.
+    /// Queues a frame whose pieces are at these device addresses.
     pub fn add_pieces(&mut self, pieces: &[(u64, u32)], request: &Request) -> bool {
         let len = pieces.iter().map(|(_, len)| len).sum();
         let count = pieces.len() as u32;

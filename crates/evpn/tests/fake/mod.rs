@@ -24,7 +24,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the daemon is to do, and what it was asked.
+/// What the fake daemon should do, and which calls it got.
 #[derive(Default)]
 pub struct State {
     /// The AS and router under which it runs.
@@ -33,7 +33,7 @@ pub struct State {
     pub calls: Vec<String>,
     /// Routes by their bytes.
     pub routes: Vec<Vec<u8>>,
-    /// The moves of each, as far as it said them.
+    /// The number of moves of each route, if the route said one.
     pub moves: HashMap<Vec<u8>, u32>,
     /// Messages with a route that says fewer moves than these are refused, as GoBGP does it.
     pub counted: HashMap<Vec<u8>, u32>,
@@ -51,7 +51,7 @@ pub struct State {
     pub stalls: Option<&'static str>,
 }
 
-/// The daemon; dropped, it is gone with all its connections.
+/// The fake daemon. When it is dropped, it is gone with all its connections.
 pub struct Fake {
     state: Arc<Mutex<State>>,
     task: tokio::task::JoinHandle<()>,
@@ -59,7 +59,7 @@ pub struct Fake {
 
 impl Fake {
     pub fn start(socket: &Path, state: State) -> Self {
-        // As GoBGP's, it does not go with its daemon.
+        // Like GoBGP's socket file, this one stays when its daemon ends.
         let _ = std::fs::remove_file(socket);
         let listener = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
         let state = Arc::new(Mutex::new(state));

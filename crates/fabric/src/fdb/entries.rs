@@ -83,7 +83,7 @@ impl Entries {
         fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
     }
 
-    /// The first bucket for a key with this place.
+    /// The first bucket of a key whose address hashes to this place.
     #[inline(always)]
     pub(super) fn first(&self, place: Place) -> &Bucket {
         &self.buckets[(place.0 & self.mask) as usize]
@@ -96,7 +96,7 @@ impl Entries {
         &self.buckets[(hash as u32 & self.mask ^ other) as usize]
     }
 
-    /// Where an address is.
+    /// Looks up where an address is.
     #[inline]
     #[must_use]
     pub fn lookup(&self, filter: Filter, mac: u64) -> Option<Station> {

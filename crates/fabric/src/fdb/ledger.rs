@@ -55,11 +55,11 @@ pub(super) enum Moved {
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: u32,
-    /// For each origin: the number of entries, and the limit.
+    /// The number of entries of each origin, and its limit.
     origins: [(u32, u32); Origin::COUNT],
     ports: Vec<Share>,
     users: Vec<User>,
-    /// By key, only for addresses in the table, so it is no larger than the table.
+    /// By key. Only addresses in the table have a record, so this map is no larger than the table.
     spells: HashMap<u64, FlapEpisode>,
     /// The bucket at which the next eviction starts.
     hand: u32,

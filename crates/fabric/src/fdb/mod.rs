@@ -87,7 +87,7 @@ pub struct Fdb {
     /// - Without it: a sender keeps its old source for up to a second, and is not learned meanwhile
     /// - Shown by: `fdb`, `switch` tests
     generation: AtomicU64,
-    /// Where an observer reads which local stations came and went.
+    /// The journal, in which an observer reads which local stations came and went.
     journal: Option<Shared<Journal>>,
 }
 
@@ -131,7 +131,7 @@ impl Fdb {
         let buckets = mapping.shared_slice::<Bucket>(at, count as usize)?;
         let mut writer = Ledger::new(ports, entries);
         for bucket in buckets.iter() {
-            // A writer died halfway, so the bucket's contents are unreliable.
+            // A writer died while it changed the bucket, so the content is unreliable.
             if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
                 bucket.keys.iter().for_each(|key| key.store(0, Ordering::Relaxed));
                 bucket.sequence.store(0, Ordering::Release);
@@ -228,7 +228,8 @@ impl Fdb {
         }
     }
 
-    /// Adds or moves an entry under the lock. What was found without the lock may have changed.
+    /// Adds or moves an entry under the lock. The entry may have changed since it was read without
+    /// the lock.
     #[cold]
     fn learn_slowly(
         &self,

@@ -19,15 +19,15 @@ const PLACE: u32 = !(ORIGIN << ORIGIN_AT);
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Origin {
-    /// A local port sent a frame from it.
+    /// A local port sent a frame from the address.
     Learned = 0,
     /// The address was configured.
     Static = 1,
-    /// Another host reports it as an address that never moves.
+    /// Another host reports the address as one that never moves.
     Sticky = 2,
-    /// Another host reports that it is there.
+    /// Another host reports the address.
     Remote = 3,
-    /// A tunnel brought a frame from it.
+    /// A tunnel brought a frame from the address.
     Tunnel = 4,
 }
 
@@ -77,7 +77,7 @@ impl Origin {
     }
 }
 
-/// Where the table places an address.
+/// Where the table places an address: a port, a destination behind it, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station(u32);
 
@@ -85,7 +85,7 @@ impl Station {
     /// The largest [`via`](Self::via).
     pub const MAX_VIA: u16 = (1 << (32 - VIA_AT)) - 2;
 
-    /// At `port`, directly.
+    /// A station directly at `port`.
     #[must_use]
     pub const fn at(port: u16, origin: Origin) -> Self {
         Self(port as u32 | (origin as u32) << ORIGIN_AT)
@@ -120,7 +120,7 @@ impl Station {
         (self.0 >> VIA_AT) as u16
     }
 
-    /// How the table knows.
+    /// How the table knows where the station is.
     #[must_use]
     pub const fn origin(self) -> Origin {
         match self.0 >> ORIGIN_AT & ORIGIN {

@@ -70,7 +70,7 @@ fn an_address_seen_after_the_clock_was_read_is_young() {
 fn regression_an_address_that_flaps_goes_back_to_where_it_was() {
     let fdb = Fdb::private(64, 8).unwrap();
     learn(&fdb, 2, 1, 0);
-    // Two thieves take turns; the owner is silent.
+    // Two thieves of the address send in turns, while its owner is silent.
     for turn in 0..4 {
         assert_eq!(learn(&fdb, 2, 5 + turn % 2, 16), Learned::Known, "a move may be one");
     }
@@ -135,7 +135,7 @@ fn a_user_has_a_quota_over_all_its_ports_and_static_entries_do_not_count() {
     assert_eq!(all[3..], [Learned::NoRoom; 2]);
     fdb.detach(1);
     assert_eq!(learn(&fdb, Mac::local(7).word(), 2, 0), Learned::Known, "room again");
-    // The next holder of the number belongs to another user.
+    // The next port with this number belongs to another user.
     fdb.set_user(1, 2000, Some(1));
     assert_eq!(learn(&fdb, Mac::local(8).word(), 1, 0), Learned::Known);
     assert_eq!(learn(&fdb, Mac::local(9).word(), 1, 0), Learned::NoRoom);
@@ -155,7 +155,7 @@ fn a_static_address_is_not_learned_elsewhere() {
 fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_counted_twice() {
     let fdb = Fdb::private(64, 4).unwrap();
     assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
-    // What a learner does that searched before the entry was there.
+    // Learns as a worker does that has searched before the entry was there.
     let late = |port| fdb.learn_slowly(entry_of(0, 2), here(port), u32::MAX, true, Nanos(0));
     assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
     fdb.flush(None, None);
@@ -314,8 +314,8 @@ proptest! {
     }
 }
 
-/// Two addresses take turns in one place, each with its own port. No reader sees one at the other's
-/// port.
+/// A writer puts two addresses in turns into one place, each with its own port. No reader may see
+/// one address with the other's port.
 #[test]
 fn a_read_beside_a_write_is_of_one_entry() {
     let fdb = Fdb::private(16, 4).unwrap();

@@ -127,7 +127,7 @@ impl Forwarder {
         (uniform && first < DROP).then_some(first)
     }
 
-    /// Pass 1 of a batch with offload requests.
+    /// Runs pass 1 for a batch with offload requests.
     #[inline(never)]
     pub(super) fn classify_requests<E: Egress>(
         &mut self,

@@ -45,7 +45,7 @@ fn send_singles<'t, E: Egress>(
 }
 
 impl Chain {
-    /// Takes its first frame.
+    /// Takes the first frame of the chain.
     #[inline(always)]
     fn pop(&mut self, next: &[FrameIdx]) -> Option<FrameIdx> {
         self.count = self.count.checked_sub(1)?;
@@ -71,7 +71,7 @@ impl Forwarder {
         }
         if !self.floods.is_empty() {
             self.send_floods(way, scratch, aware);
-            // The floods have delivered these receivers' other frames, too.
+            // Delivering the floods has also delivered the other frames of these receivers.
             let chains = &self.chains;
             self.queues.retain(|queue| chains[*queue as usize].count > 0);
         }
@@ -196,7 +196,7 @@ impl Forwarder {
         way.port.counters.copies.add((deliveries - reached) as u64);
     }
 
-    /// Delivers what `list` holds.
+    /// Delivers the frames in `list`.
     fn send_list<E: Egress>(
         &mut self,
         way: &mut PassState<'_, E>,
@@ -276,7 +276,7 @@ impl Forwarder {
             (Form::AsItCame, _) => Some(i),
             (Form::Untagged, tag) => bare(tag),
             (Form::Tagged, Some(tci)) if tci & 0xfff == filter => Some(i),
-            // Untagged, or with a priority tag, whose priority the new tag takes over.
+            // The frame has no tag, or a priority tag, whose priority the new tag takes over.
             (Form::Tagged, tag) => bare(tag).and_then(|bare| {
                 let tci = tag.unwrap_or(0) & 0xf000 | filter;
                 let tagged = || scratch.with_tag(usize::from(bare), tci);
@@ -296,7 +296,7 @@ impl Forwarder {
     }
 }
 
-/// A variant that is made once a batch.
+/// Returns a variant, which is made once for each batch.
 fn kept(
     variant: &mut Option<FrameIdx>,
     make: impl FnOnce() -> Option<FrameIdx>,

@@ -93,7 +93,7 @@ pub struct Forwarder {
     /// Queues with frames in this batch, until the next is sorted; none if all frames have one
     /// destination.
     queues: Vec<QueueIdx>,
-    /// Those of the queues that have several frames, or need more than the simple path.
+    /// The queues that have several frames, or need more than the simple path.
     others: Vec<QueueIdx>,
     floods: Vec<FrameIdx>,
     reached: Vec<bool>,
@@ -283,11 +283,11 @@ impl Forwarder {
 pub struct StallTime {
     /// Nanoseconds.
     pub ns: u64,
-    /// True if each slot that the receiver frees restarts the time.
+    /// True if the time starts again whenever the receiver frees a slot.
     pub renewed: bool,
 }
 
-/// State that deliveries need, and that they leave for later.
+/// State that deliveries need, and that is settled after them.
 #[derive(Debug, Default)]
 struct Touched {
     /// Set if no other forwarder delivers to the same ports.
@@ -338,7 +338,7 @@ impl<E: Egress> PassState<'_, E> {
                 wait.since = *now;
             }
             wait.frames = frames;
-            // One receiver at a time: the next call handles a second one.
+            // Gives up one receiver at a time: the next call handles a second one.
             if dead.is_none() && *now - wait.since >= stall.ns {
                 received.into_iter().for_each(|received| received.counters.stall());
                 dead = Some((port, queue));

@@ -85,7 +85,7 @@ impl Forwarder {
         let rate = recording.recorder.as_ref().map_or(0, |recorder| recorder.rate());
         let fate = |frame: u32| way.fate(uniform.unwrap_or(self.destinations[frame as usize]));
         if rate > 0 {
-            // The rate may have changed since the gap was drawn.
+            // The rate may have changed since the gap was chosen.
             recording.skip = recording.skip.min(rate.saturating_mul(2));
             while recording.skip < frames {
                 let frame = recording.skip;

@@ -300,7 +300,7 @@ pub fn frame(to: Mac, from: Mac, number: u8) -> Frame {
     frame
 }
 
-/// The same with an 802.1Q tag.
+/// The same frame with an 802.1Q tag.
 pub fn tagged(mut frame: Frame, tci: u16) -> Frame {
     frame.splice(12..12, [0x81, 0, (tci >> 8) as u8, tci as u8]);
     frame

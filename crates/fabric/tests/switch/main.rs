@@ -345,7 +345,7 @@ fn a_port_that_is_stalled_is_waited_for_again_once_it_has_room() {
     switch.send(0, vec![frame(host(1), host(0), 1)], T0);
     switch.retry(0, T0 + STALL_NS);
     assert!(switch.inboxes[1][0].counters.is_stalled());
-    // No sender waits for it.
+    // The receiver counts as stalled, so no sender waits for it.
     switch.send(0, (0..5).map(|n| frame(host(1), host(0), n)).collect(), T0);
     assert!(switch.held[0].is_none());
     assert_eq!(switch.dropped(0, DropReason::StallTimeout), 6);
@@ -409,7 +409,7 @@ proptest! {
             let mut frames = Vec::new();
             for (n, (to, from)) in pairs.into_iter().enumerate() {
                 let from = host(10 + from);
-                // No host has destinations 5 and 6; 0 to 4 may have been seen as sources.
+                // No host sends from addresses 5 and 6; 0 to 4 may have been seen as sources.
                 let to = host(10 + to);
                 table.insert(from, port);
                 let frame = frame(to, from, n as u8);
@@ -471,7 +471,7 @@ fn regression_a_second_tag_never_becomes_the_first() {
     for (what, sent, expected) in cases {
         for (from, expected) in expected.into_iter().enumerate() {
             let mut switch = Switch::new(&[&kinds[..], &kinds[..]].concat());
-            // First by flood, then by unicast to each.
+            // Sends the frame as a flood, then as a unicast to each port.
             switch.send(from as u16, vec![sent.clone()], T0);
             for (to, expected) in expected.iter().enumerate() {
                 let got = switch.take(3 + to as u16);

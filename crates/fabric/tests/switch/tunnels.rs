@@ -76,7 +76,7 @@ fn a_station_at_home_is_not_taken_away_by_a_tunnel() {
     switch.send(0, vec![frame(Mac::BROADCAST, host(0), 0)], T0);
     switch.send_by(2, vec![(frame(Mac::BROADCAST, host(0), 0), 1)], T0);
     assert_eq!(station(&switch, host(0)), Some(Station::at(0, Origin::Learned)));
-    // In the other direction, it moves at once.
+    // From the tunnel to a local port, the station moves at once.
     let far = Mac::local(100);
     switch.send_by(2, vec![(frame(Mac::BROADCAST, far, 0), 1)], T0);
     switch.send(0, vec![frame(Mac::BROADCAST, far, 0)], T0);

@@ -134,7 +134,7 @@ impl Said {
     /// The walls that stand around it, and those that are missing.
     pub fn walls(&self) -> Walls {
         let mut walls = self.sealed.clone().unwrap_or_default();
-        // It does not judge what was raised before it ran.
+        // The process cannot judge what was raised before it ran.
         let judges = |wall: &Wall| {
             *wall == Wall::Root || !(ENTERED.contains(wall) || Wall::LIMITS.contains(wall))
         };

@@ -38,12 +38,12 @@ trait Reader: Send {
         None
     }
 
-    /// True if it has to [write](Self::write) from time to time.
+    /// True if the reader has to [write](Self::write) from time to time.
     fn writes(&self) -> bool {
         false
     }
 
-    /// Writes what waits.
+    /// Writes the bytes that wait.
     fn write(&mut self, _now: Nanos) {}
 }
 
@@ -79,7 +79,7 @@ impl<R: Reader> Source for Buffered<R> {
     }
 
     fn arm(&mut self, _now: Nanos) -> bool {
-        // Asks all queues, so that none with frames counts as dry.
+        // Asks each queue, so that none that has frames is taken for dry.
         let mut work = false;
         for BufferIngress(reader) in &mut self.0 {
             if reader.has_frames() {
@@ -136,7 +136,7 @@ impl Dry {
         self.0 = Some(now);
     }
 
-    /// There may be something.
+    /// Notes that the source may have frames again.
     pub fn clear(&mut self) {
         self.0 = None;
     }

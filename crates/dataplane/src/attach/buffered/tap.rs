@@ -143,7 +143,7 @@ impl Tap {
     }
 }
 
-/// What a read(2) brought.
+/// The outcome of a read(2).
 enum Got {
     Frame(Span, Offload),
     TooLong(usize),

@@ -80,28 +80,28 @@ pub struct Line {
     payer: Payer,
     progress: Shared<Progress>,
     bytes: Box<[u8; BUFFER]>,
-    /// The number of its bytes that are still in the socket.
+    /// The number of seen bytes that are still in the socket.
     seen: usize,
-    /// The number of those that are carried out.
+    /// How many of the seen bytes are carried out.
     done: usize,
-    /// The last of them came with descriptors.
+    /// The last of the seen bytes came with descriptors.
     has_fds: bool,
-    /// Descriptors come out with them, whichever message owns them.
+    /// The descriptors come out of the socket with these bytes, whichever message they belong to.
     brought: bool,
-    /// Those that were got.
+    /// The descriptors that were received.
     fds: Vec<Descriptor>,
     /// The word that says that a reply is being sent.
     doubt: u64,
 }
 
-/// What is in front.
+/// The message at the front of the socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Front<'a> {
     /// Its header.
     pub header: Header,
-    /// What follows it.
+    /// The bytes after the header.
     pub body: &'a [u8],
-    /// Descriptors came with it.
+    /// The message came with descriptors.
     pub has_fds: bool,
 }
 

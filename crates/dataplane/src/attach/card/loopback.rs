@@ -27,12 +27,12 @@ const SEND_AT: usize = 2;
 const SEND: usize = 3;
 const RECEIVE_AT: usize = 4;
 const RECEIVE: usize = 5;
-/// Set if there is nothing to transmit, or a buffer to receive into.
+/// This bit is set while there is nothing to transmit, or while there is a buffer to receive into.
 const FREE: u32 = 1 << 31;
 /// A cause: the link changed.
 const LINK: u32 = 4;
 
-/// How it looks on PCI.
+/// The device's identity on PCI.
 pub const IDENTITY: Identity = Identity {
     vendor: 0x1af4,
     device: 0xfffe,

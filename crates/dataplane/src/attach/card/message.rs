@@ -54,7 +54,7 @@ pub enum ProtocolError {
     Descriptors {
         /// Its command.
         command: u16,
-        /// How many came.
+        /// How many descriptors came.
         got: usize,
     },
     /// A message with descriptors came in pieces.
@@ -72,7 +72,7 @@ pub enum ProtocolError {
     /// The front end does not read our replies.
     #[error("The front end does not read what it is answered")]
     Unread,
-    /// The worker's part failed.
+    /// The worker failed to serve its part of the session.
     #[error("The device model failed")]
     Failed,
 }
@@ -82,11 +82,11 @@ pub enum ProtocolError {
 pub struct Header {
     /// The number of the message; its reply has the same.
     pub id: u16,
-    /// What is asked for.
+    /// The command.
     pub command: u16,
     /// Bytes of the message.
     pub size: usize,
-    /// A reply is wanted.
+    /// The sender wants a reply.
     pub reply: bool,
     /// Set for a reply to a request of ours: whether it succeeded.
     pub answers: Option<bool>,
@@ -126,7 +126,7 @@ pub enum Access<'a> {
     Read {
         /// The region.
         region: u32,
-        /// The offset in it.
+        /// The offset in the region.
         at: u64,
         /// Bytes.
         count: u32,
@@ -140,7 +140,7 @@ pub enum Access<'a> {
         /// The bytes.
         data: &'a [u8],
     },
-    /// Several writes, [`MULTI`] bytes each.
+    /// Several writes in one message, [`MULTI`] bytes for each.
     Multi(&'a [u8]),
     /// Unmasks the pin's interrupt, or masks it.
     Unmask(bool),
@@ -209,23 +209,23 @@ pub enum Request {
     DmaMap {
         /// Whether the device may read it (1) and write it (2).
         flags: u32,
-        /// Where it starts in its file.
+        /// Where the range starts in its file.
         offset: u64,
         /// The range's guest-physical address.
         address: u64,
         /// Its bytes.
         size: u64,
     },
-    /// Ranges that go.
+    /// Removes ranges of the guest's memory.
     DmaUnmap {
-        /// Whether written pages are asked for (1), and whether all ranges are meant (2).
+        /// Flags: 1 asks for the pages that were written, 2 means all ranges.
         flags: u32,
-        /// Where they start.
+        /// Where the ranges start.
         address: u64,
         /// Their bytes.
         size: u64,
     },
-    /// What the device has.
+    /// Asks what the device has.
     GetInfo,
     /// The description of a region, in a reply of at most this many bytes.
     GetRegionInfo {
@@ -236,17 +236,17 @@ pub enum Request {
     },
     /// The description of a kind of interrupts.
     GetIrqInfo(u32),
-    /// Interrupts are set up.
+    /// Sets up interrupts.
     SetIrqs {
-        /// What to do, and what comes with the message.
+        /// The action, and the kind of data that comes with the message.
         flags: u32,
         /// The kind.
         index: u32,
-        /// The first of them.
+        /// The first vector.
         start: u32,
         /// How many.
         count: u32,
-        /// The data that follows, except descriptors.
+        /// The data that follows in the message, except descriptors.
         data: Vec<u8>,
     },
     /// Reset the device to its power-on state.
@@ -255,9 +255,9 @@ pub enum Request {
     Feature {
         /// Room for the reply, in bytes.
         room: u32,
-        /// The feature, and what to do.
+        /// The number of the feature, and the operation on it.
         flags: u32,
-        /// What comes with it.
+        /// The data of the operation.
         data: Vec<u8>,
     },
     /// A read of the device's state.
@@ -269,7 +269,7 @@ pub enum Request {
     },
     /// Bytes of a state.
     StateWrite(Vec<u8>),
-    /// Something that is not offered.
+    /// A request for something that is not offered.
     Other(u16),
     /// A body that does not fit its command.
     Malformed,
@@ -452,7 +452,7 @@ mod tests {
         ] {
             let is_good = |size: usize| {
                 let mut body = vec![0; size];
-                // The size that it states (`argsz`).
+                // The message states this size as its own (`argsz`).
                 body.iter_mut().take(1).for_each(|first| *first = size as u8);
                 if command == command::VERSION {
                     body.fill(0);
@@ -503,7 +503,7 @@ mod tests {
             assert!(is_good(size) && is_good(size + 12) && is_good(u32::MAX), "{command}");
             assert!(!is_good(size - 1) && !is_good(0), "{command}");
         }
-        // With data that follows; and as a worker reads it.
+        // Once with data that follows, and once as a worker reads the message.
         let body = [words(&[21, 34, 2, 0, 2]), vec![1, 1]].concat();
         let set_irqs = header(command::DEVICE_SET_IRQS, &body);
         assert_eq!(request(set_irqs, &body).unwrap(), Request::Malformed);

@@ -35,7 +35,7 @@ struct Word {
 pub struct Mirror {
     device: Arc<dyn Device>,
     bar: usize,
-    /// Tails come last.
+    /// The words of the tails come last.
     words: Vec<Word>,
     tails: usize,
 }
@@ -132,7 +132,7 @@ mod tests {
         e1000::model(Chip::L82574, Shared::private().unwrap(), config).device
     }
 
-    /// A device, the file, and the driver's mapping of it.
+    /// Makes a device, the file of its registers, and the driver's mapping of the file.
     fn bed() -> (Arc<dyn Device>, Descriptor, Arc<Mapping>) {
         let file = Memfd::create("registers", 1 << 17, Pages::Small).unwrap();
         let mapping = file.map().unwrap();

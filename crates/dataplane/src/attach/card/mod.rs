@@ -94,7 +94,7 @@ const RECEIVE_QUEUES: usize = 2;
 /// The configuration of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plug {
-    /// What it is.
+    /// The model of the card.
     pub nic: NicConfig,
     /// The device's station address.
     pub mac: Mac,
@@ -116,14 +116,14 @@ pub struct VfioUser {
     state: PortState,
     /// The file with the registers that the front end may map.
     doorbells: Option<Arc<Descriptor>>,
-    /// The device's registers were written there. Before that the file has no meaning.
+    /// The device's registers were written to the file. Before that the file has no meaning.
     shown: bool,
-    /// The device of the current halves.
+    /// The device that the current halves serve.
     device: Option<Arc<dyn Device>>,
-    /// What the keeper has.
+    /// The parts of the session that the supervisor keeps.
     kept: Kept,
     ended: bool,
-    /// What was said of it.
+    /// What was already logged about the session.
     said: (bool, Option<&'static str>),
     said_over_budget: bool,
 }
@@ -143,7 +143,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// True if no worker may use the device while it is carried out.
+    /// True if no worker may use the device while the message is carried out.
     #[must_use]
     pub fn needs_quiet(&self) -> bool {
         session::needs_quiet(&self.request)
@@ -291,13 +291,13 @@ impl VfioUser {
         self.wire.unpark();
     }
 
-    /// True once it [ended](Self::end).
+    /// True once the session has [ended](Self::end).
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The halves are taken away.
+    /// Notes that the device's halves were taken away.
     pub fn is_quiet(&mut self) {
         self.device = None;
     }
@@ -458,14 +458,14 @@ impl FrontEnd for VfioUser {
     }
 }
 
-/// What a message came to.
+/// The outcome of a message.
 #[derive(Debug)]
 pub struct Done {
     header: Header,
     reply: Vec<u8>,
-    /// What goes with it.
+    /// The descriptor that goes with the reply.
     fd: Option<Arc<Descriptor>>,
-    /// The error number of its reply.
+    /// The error number of the reply.
     pub error: Option<Errno>,
 }
 
@@ -484,8 +484,8 @@ fn open(
     }
 }
 
-/// The request in front, and whether descriptors came with it. `None` if it is incomplete, or the
-/// worker has to carry it out.
+/// The request at the front, and whether descriptors came with it. `None` if the message is
+/// incomplete, or if the worker has to carry it out.
 fn next_request(line: &Line) -> Result<Option<(Header, Request, bool)>, ProtocolError> {
     let Some(Front { header, body, has_fds }) = line.front()? else { return Ok(None) };
     if message::access(header, body).is_some() && !has_fds {

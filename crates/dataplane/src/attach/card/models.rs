@@ -21,7 +21,7 @@ const REGISTERS: usize = 4096;
 /// Bytes of the header of a state that moves.
 pub const HEADER_LEN: usize = 32;
 
-/// The begin of a state.
+/// The first bytes of a state.
 const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
 /// Must change whenever the content of [`nic::e1000::Registers`] or [`nic::pcnet::Registers`] does.
 const VERSION: u32 = 1;
@@ -37,7 +37,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// That of a port.
+    /// The room in a port's state.
     #[must_use]
     pub fn of(state: &PortState) -> Self {
         let (mapping, bytes) = state.room();
@@ -67,7 +67,7 @@ impl Room {
         StateRoom { mapping: &self.mapping, at: self.bytes.start + REGISTERS, len }
     }
 
-    /// Clears it for a device that was never powered on.
+    /// Clears the room for a device that was never powered on.
     pub fn clear(&self, nic: NicModel) {
         self.window(0..REGISTERS + nic.kind().state_size).fill(0);
     }
@@ -102,7 +102,7 @@ pub struct Card<'a> {
     pub identity: &'a Identity,
     /// What it is.
     pub plug: &'a Plug,
-    /// Where it lies.
+    /// Where the card lies in the state memory.
     pub room: &'a Room,
     /// The card's PCI configuration space.
     pub config: &'a pci::Config,
@@ -113,19 +113,19 @@ impl<'a> Card<'a> {
         REGISTERS..REGISTERS + self.plug.nic.model.kind().state_size
     }
 
-    /// Resets it to its power-on state.
+    /// Resets the card to its power-on state.
     pub fn power_on(&self) {
         self.room.window(HEADER..HEADER + HEADER_LEN).fill(0);
         self.room.window(self.registers()).fill(0);
         self.config.power_on();
     }
 
-    /// Bytes of its state.
+    /// Bytes of the card's state.
     pub fn state_len(&self) -> usize {
         HEADER_LEN + pci::SIZE + self.registers().len()
     }
 
-    /// The places of the `len` bytes of its state from `at` on.
+    /// The `len` bytes of the card's state from `at` on, in pieces.
     pub fn state(&self, at: usize, len: usize) -> impl Iterator<Item = Bytes<'a>> {
         let (room, mut begin) = (self.room, 0);
         let parts = [HEADER..HEADER + HEADER_LEN, 0..pci::SIZE, self.registers()];
@@ -137,7 +137,7 @@ impl<'a> Card<'a> {
         })
     }
 
-    /// The header of its state, and what each of its words identifies.
+    /// The words of the header that precedes the card's state, and what each identifies.
     fn header(&self) -> [(u64, &'static str); HEADER_LEN / 8] {
         let id = self.identity;
         let ids = [id.vendor, id.device, id.subsystem, id.revision.into()];
@@ -150,7 +150,7 @@ impl<'a> Card<'a> {
         ]
     }
 
-    /// Writes the header that identifies its state.
+    /// Writes the header that identifies the card's state.
     pub fn write_header(&self) {
         let header = self.room.window(HEADER..HEADER + HEADER_LEN);
         for (i, (word, _)) in self.header().into_iter().enumerate() {
@@ -158,7 +158,7 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// Continues from a state that was written here.
+    /// Continues from a state that a predecessor wrote here.
     ///
     /// # Errors
     /// [`StateError`]: it is not a state of this card.

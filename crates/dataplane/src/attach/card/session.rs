@@ -66,7 +66,7 @@ pub struct Session {
     agreed: bool,
     ranges: Vec<Range>,
     next: u32,
-    /// By kind and vector.
+    /// The eventfds, by kind of interrupt and by vector.
     eventfds: [Vec<Option<Arc<Descriptor>>>; 3],
     enabled: [bool; 3],
     pin: Arc<Pin>,
@@ -78,7 +78,7 @@ pub struct Session {
     pub refused: Option<MemoryError>,
     /// The budget that the last refused mapping would have exceeded.
     pub over_budget: Option<OverBudget>,
-    /// What is mapped for it.
+    /// Accounts for the memory that is mapped for the session.
     account: Arc<Account>,
     is_copied: bool,
     /// The migration of the device to another server.
@@ -212,7 +212,7 @@ impl Session {
         !self.ranges.is_empty() && !self.ranges.iter().any(has_file)
     }
 
-    /// Where its interrupts go.
+    /// The eventfds that the device's interrupts go to.
     #[must_use]
     pub fn eventfds(&self) -> Box<[Option<Arc<Descriptor>>]> {
         let [pin, msi, msix] = &self.eventfds;
@@ -266,7 +266,7 @@ impl Session {
                 self.map(region, flags, fds.into_iter().next())
             }
             Request::DmaUnmap { flags, address, size } => self.unmap(flags, address, size),
-            // Flags: it can be reset, and it is a PCI device.
+            // Flags: the device can be reset, and it is a PCI device.
             Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
             Request::GetRegionInfo { index, room } => {
                 region_info(index, region_size(identity, index), self.pages(index), room)
@@ -276,7 +276,7 @@ impl Session {
                 self.set_irqs(flags, index, start, count, &data, fds)
             }
             Request::Reset => self.migration.reset(card),
-            // Messages in flight are part of no state.
+            // A migrated state holds no messages in flight, so the device needs its memory mapped.
             Request::Feature { flags, .. }
                 if migration::needs_quiet(flags) && self.lacks_memory() =>
             {
@@ -292,7 +292,8 @@ impl Session {
         })
     }
 
-    /// Answers a front end that accepts this many bytes at a time with what there is.
+    /// Tells the front end what this device supports. The front end accepts `transfer` bytes at a
+    /// time.
     fn negotiate(&mut self, transfer: u64, migration: bool) -> Answer {
         self.agreed = true;
         self.migration.negotiate(transfer);
@@ -303,8 +304,8 @@ impl Session {
             "pgsizes": 4096,
             "write_multiple": true,
         });
-        // The name is from an earlier edition of the specification. Only what was proposed may be
-        // named.
+        // The name `migration` is from an earlier edition of the specification. A reply may name
+        // only capabilities that the front end has proposed.
         if migration {
             capabilities["migration"] = json!({ "pgsize": 4096 });
         }
@@ -508,7 +509,7 @@ fn region_info(index: u32, size: u64, pages: &[u64], room: u32) -> Answer {
     };
     let mut info = words(&[total, flags, index, capabilities]);
     info.extend(longs(&[size, 0]));
-    // Without room it asks again.
+    // A front end whose room is too small asks again with more.
     if capabilities != 0 && room >= total {
         info.extend(words(&[SPARSE, 0, count, 0]));
         pages.iter().for_each(|at| info.extend(longs(&[*at, PAGE])));

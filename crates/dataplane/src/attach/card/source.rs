@@ -114,7 +114,7 @@ impl Wire {
         Self { line, socket, parked: AtomicBool::new(false), failed, summons, id }
     }
 
-    /// The line, for the thread that the wire belongs to.
+    /// Locks the line, for the thread that the wire belongs to.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,14 +123,14 @@ impl Wire {
         self.parked.load(Ordering::Acquire)
     }
 
-    /// Passes it to the control thread.
+    /// Passes the wire to the control thread.
     fn park(&self, failed: Option<ProtocolError>) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
         self.parked.store(true, Ordering::Release);
         self.summons.ask(self.id);
     }
 
-    /// Passes it back to the worker, which the caller must wake.
+    /// Passes the wire back to the worker, which the caller must wake.
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
     }
@@ -159,7 +159,7 @@ struct Registers {
     ask_at: Option<Nanos>,
     /// Registers in memory, which the driver writes without a message.
     mirror: Option<Mirror>,
-    /// For how long a sleeping worker does not check them.
+    /// For how long a sleeping worker does not check the doorbells in memory.
     nap: u64,
     /// The DMA proxy, if the guest's memory cannot be mapped.
     dma_proxy: Option<DmaProxy>,
@@ -316,14 +316,14 @@ impl Registers {
         self.ask_at = self.vectors.ask(now).due;
     }
 
-    /// True if there is a message that is not carried out. The control thread announces such
-    /// messages in its own way.
+    /// True if a message waits to be carried out. The control thread announces its own messages
+    /// differently.
     fn has_message(&self) -> bool {
         if self.wire.is_parked() {
             return false;
         }
         let mut line = self.wire.line();
-        // Errors show when it is read.
+        // A line with an error counts, too: the error shows when the message is read.
         !matches!(line.look(), Ok(false)) && !matches!(line.front(), Ok(None))
     }
 
@@ -379,7 +379,7 @@ impl Registers {
         }
         (self.access, self.access_at) = (Some(RegisterAccess::Posted), now);
         if let Some(mirror) = &mut self.mirror {
-            // The driver wrote these registers before this message.
+            // The driver wrote the registers in memory before it caused this message.
             mirror.forward(now);
         }
         let mut mine = true;
@@ -393,7 +393,7 @@ impl Registers {
             };
             match (access, &mut self.dma_proxy) {
                 (Access::Answer(body), Some(dma_proxy)) => dma_proxy.answered(header, body)?,
-                // A reply to a request from when there was a DMA proxy.
+                // This is a reply to a request from when there was a DMA proxy.
                 (Access::Answer(_), None) => {}
                 _ => self.answer(header, access, now),
             }
@@ -429,7 +429,7 @@ impl Registers {
         message::finish_reply(&mut self.reply, header, done);
     }
 
-    /// Carries out all writes that are valid; an error if one is not.
+    /// Carries out all valid writes. Returns an error if one is not valid.
     fn write_several(&mut self, entries: &[u8], now: Nanos) -> Result<(), Errno> {
         self.reply.extend((entries.len() as u64 / MULTI as u64).to_ne_bytes());
         let one = |entry| {

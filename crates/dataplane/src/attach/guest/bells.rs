@@ -17,9 +17,9 @@ const ENOUGH: u64 = 120;
 /// Eventfds, one for each queue that has one.
 #[derive(Debug)]
 pub struct Eventfds {
-    /// Those of its send queues, by ingress.
+    /// The eventfds of the send queues, by ingress.
     pub ingress: Box<[Option<Arc<Bell>>]>,
-    /// Those of its receive queues, by egress.
+    /// The eventfds of the receive queues, by egress.
     pub egress: Box<[Option<Arc<Bell>>]>,
 }
 

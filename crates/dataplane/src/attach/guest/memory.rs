@@ -67,7 +67,7 @@ impl From<RegionError> for MemoryError {
 /// A range of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// Where the guest sees it.
+    /// The region's guest-physical address.
     pub guest: u64,
     /// Bytes.
     pub size: u64,
@@ -87,13 +87,13 @@ pub struct Slot {
     /// A number that no other slot of the session has had. The persistent state names the slot by
     /// it.
     pub number: u32,
-    /// How often the front end has added it. QEMU before 8.1 adds a region once for each pair of
-    /// queues, and removes it as often.
+    /// How often the front end has added the region. QEMU before 8.1 adds a region once for each
+    /// pair of queues, and removes it as often.
     pub times: u32,
     /// Device and inode of the file.
     identity: (u64, u64),
     window: LentWindow,
-    /// Where its region begins in the window's mapping.
+    /// Where the region begins in the window's mapping.
     position: usize,
 }
 
@@ -137,7 +137,7 @@ impl Slot {
         }
     }
 
-    /// True if it maps this region of this file.
+    /// True if the slot maps this region of this file.
     #[must_use]
     pub fn is(&self, region: Region, file: &Descriptor) -> bool {
         self.region == region && inspect(file).is_ok_and(|identity| identity == self.identity)

@@ -42,7 +42,7 @@ pub trait FrontEnd {
     /// The session's state, as a successor of this process needs it.
     fn to_keep(&self) -> Kept;
 
-    /// The state that the supervisor has kept last.
+    /// The parts of the session that the supervisor keeps.
     fn kept(&mut self) -> &mut Kept;
 
     /// Faults that were not reported yet: a reason and a sentence each.

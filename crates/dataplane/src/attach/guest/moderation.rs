@@ -18,9 +18,9 @@ const PAGE: u64 = 4096;
 /// The counters of the frames that one interrupt announces.
 #[derive(Clone, Debug, Default)]
 pub struct Moved {
-    /// Sent by the guest.
+    /// The counters of frames sent by the guest.
     pub sent: Option<Shared<IngressCounters>>,
-    /// Received by it.
+    /// The counters of frames received by the guest.
     pub received: Vec<Shared<EgressCounters>>,
     /// The interrupt announces sent frames only.
     pub only_sent: bool,
@@ -63,7 +63,7 @@ pub struct Moderation {
     /// Nanoseconds from the last interrupt to the next one under heavy traffic; 0 under light
     /// traffic.
     interval: AtomicU64,
-    /// When the next interrupt was first asked for; 0 if it was not.
+    /// When the next interrupt was first requested; 0 if none was.
     asked_at: AtomicU64,
 }
 
@@ -133,8 +133,8 @@ impl Moderation {
         frames
     }
 
-    /// Notes that the guest was interrupted, or has looked without. Returns until when no other
-    /// interrupt is due, if traffic is heavy.
+    /// Notes that the guest was interrupted, or has looked by itself. If traffic is heavy, returns
+    /// until when no other interrupt is due.
     pub fn rung(&self, now: Nanos) -> Option<Nanos> {
         let (frames, since) = (self.frames(), now - Nanos(self.rung_at.load(Ordering::Relaxed)));
         let [sent, received] = frames;

@@ -14,7 +14,7 @@ use turn::user::Waker;
 
 use super::moderation::Moderation;
 
-/// Nobody is about to ask.
+/// The time that means that no caller is about to ask.
 const NEVER: u64 = u64::MAX;
 
 /// Where the interrupts of a device go. Any worker may ask for them.
@@ -77,9 +77,9 @@ impl Pin {
 /// The outcome of asking a device for interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Somebody was interrupted.
+    /// The driver was interrupted.
     pub rung: bool,
-    /// When to ask again.
+    /// When to ask the device again.
     pub due: Option<Nanos>,
 }
 
@@ -111,7 +111,7 @@ impl Vectors {
         Self { counters: Some(counters), ..self }
     }
 
-    /// Holds them back.
+    /// Adds moderation, which coalesces the device's interrupts.
     #[must_use]
     pub fn moderated(self, moderation: Option<Moderation>) -> Self {
         Self { moderation, ..self }
@@ -123,7 +123,7 @@ impl Vectors {
         Self { nudge, ..self }
     }
 
-    /// What wakes the home worker.
+    /// The eventfd that wakes the home worker.
     #[must_use]
     pub fn nudge(&self) -> Option<&OwnedFd> {
         self.nudge.as_ref()

@@ -13,11 +13,11 @@ pub struct InterfaceConfig {
     pub netns: Option<String>,
     /// The interface's number in its namespace, kept for the supervisor.
     pub index: u32,
-    /// How many queues it has.
+    /// How many queues the interface has.
     pub queues: u16,
-    /// How frames come and go.
+    /// The way in which frames are received and sent.
     pub engine: Engine,
-    /// Why so, in words.
+    /// The reason for that choice, in words.
     pub why: String,
 }
 

@@ -93,7 +93,7 @@ impl Direction {
 pub struct VhostUser {
     socket: Descriptor,
     receiver: Receiver,
-    /// What was agreed on.
+    /// The session: what the front end and this process have negotiated.
     pub session: Session,
     state: PortState,
     queue_pairs: usize,
@@ -102,7 +102,7 @@ pub struct VhostUser {
     /// Replies that the socket had no room for, and the file that goes with the one at that offset.
     unsent: Vec<u8>,
     unsent_file: Option<(usize, Arc<Descriptor>)>,
-    /// A message is about to be taken from the socket, and its reply to be sent.
+    /// The message is about to be taken from the socket, and its reply sent.
     pub answering: bool,
     /// The guest's address, which is to be announced to the network.
     announce: Option<Mac>,
@@ -112,7 +112,7 @@ pub struct VhostUser {
     ended: bool,
     /// The port's halves have running queues.
     live: bool,
-    /// Queues whose fault was said.
+    /// For each queue: its fault was already reported.
     said: Box<[bool]>,
     /// The reason why the first halves lack a queue, if they do.
     refused: Option<Refused>,
@@ -257,7 +257,7 @@ impl VhostUser {
         self.announce = Some(mac);
     }
 
-    /// What messages changed since the last call.
+    /// Takes what messages have changed since the last call.
     pub fn take_changes(&mut self) -> Changes {
         let changes = self.session.take_changes();
         // The halves of a port without a link hold calls themselves.
@@ -309,7 +309,7 @@ impl VhostUser {
         Bells::Guest(Arc::new(Eventfds { ingress: calls(Direction::Transmit), egress }))
     }
 
-    /// Where a queue stands.
+    /// The position and state of a queue.
     #[must_use]
     pub fn queue(&self, queue: usize) -> Option<Shared<QueueState>> {
         match Direction::of(queue) {

@@ -13,11 +13,11 @@ const MAX_PARTS: usize = MAX_SEGS - 1;
 
 /// A frame that may be extended.
 pub(super) struct Coalescer {
-    /// The first frame, then more payload.
+    /// The parts of the frame: the first frame, then more payload.
     parts: [Part; MAX_PARTS],
     count: usize,
     run: Option<Run>,
-    /// The peer that sent it.
+    /// The peer that sent the frame.
     via: u16,
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Sending {
     pub floods: Floods,
     pub answers: Answers,
     paths: Paths,
-    /// Who has which IP address.
+    /// Which station has which IP address.
     pub neighbours: Neighbours,
-    /// The peers, as of the current batch.
+    /// The peers that the current batch uses.
     known: Known,
 }
 
@@ -96,7 +96,7 @@ impl Egress for VxlanEgress {
 }
 
 impl Sending {
-    /// Takes the peers of the moment.
+    /// Takes over the tunnel's current peers.
     fn refresh(&mut self, tunnel: &Tunnel) {
         if self.known.refresh(&tunnel.hosts) {
             self.paths.resize(self.known.peers.count());
@@ -315,7 +315,7 @@ impl Sending {
         tunnel.has_work.store(self.has_work(), Ordering::Release);
     }
 
-    /// True if the home worker has work here.
+    /// True if the home worker has floods or answers to send.
     fn has_work(&self) -> bool {
         !self.floods.is_empty() || !self.answers.is_empty()
     }

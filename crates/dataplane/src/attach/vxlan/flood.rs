@@ -28,16 +28,16 @@ const MAX_TRAIN: usize = 65_000;
 #[derive(Debug, Default)]
 struct Job {
     bytes: Vec<u8>,
-    /// Bytes of each of its datagrams.
+    /// Bytes of each datagram of the train.
     segment: u16,
     count: u16,
     socket: u8,
     ecn: Ecn,
-    /// The peer that is next.
+    /// The next peer that gets the train.
     via: u16,
-    /// How many peers got it.
+    /// How many peers got the train.
     reached: u16,
-    /// The last error of a peer that did not get it.
+    /// The last error of a peer that did not get the train.
     error: Option<Errno>,
 }
 
@@ -138,7 +138,7 @@ impl Floods {
             job.bytes.clear();
             self.spare.push(job.bytes);
         }
-        // Without peers it reaches no host.
+        // A train that no peer got has failed, and so has one of a tunnel without peers.
         let error = (job.reached == 0).then(|| job.error.unwrap_or(Errno::HOSTUNREACH));
         Done { frames, bytes, error }
     }
@@ -190,8 +190,8 @@ impl Job {
         Ok(sent)
     }
 
-    /// Sends its frames one by one to the next peer, after the kernel refused the train with
-    /// `error`.
+    /// Sends the train's frames one by one to the next peer, after the kernel refused the train
+    /// with `error`.
     #[cold]
     fn send_singly(&mut self, to: &mut To<'_>, error: Errno) {
         let socket = to.sockets.get(usize::from(self.socket));

@@ -16,7 +16,7 @@ use super::socket::{Arrived, Inbox, Part};
 use super::{MAX_FRAME, Tunnel};
 use crate::attach::buffered::{Dry, is_readable};
 
-/// The sending side of a tunnel, as its home worker sees it.
+/// The sending side of a tunnel: what its home worker polls.
 pub(super) struct VxlanSource {
     tunnel: Arc<Tunnel>,
     socket: OwnedFd,
@@ -24,12 +24,12 @@ pub(super) struct VxlanSource {
     /// The messages of the last call, allocated with the first one. Not touched between gathering
     /// frames and completing them.
     inbox: Option<Box<Inbox>>,
-    /// The number of the next message, and the bytes of it that are gathered.
+    /// The number of the next message, and how many of its bytes were gathered.
     next: (usize, usize),
     gathered: usize,
     /// The frame that may be extended while frames are gathered.
     coalescer: Box<Coalescer>,
-    /// The peers, as of the last look.
+    /// The peers, as they were at the last look.
     known: Known,
     /// The last peer that was looked up.
     last: Option<(IpAddr, Option<u16>)>,
@@ -145,7 +145,7 @@ fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, peers: &Peers, from: IpAddr
     }
 }
 
-/// True if there is room for another frame beside the one that waits.
+/// True if the scratch has room for another frame beside the one that waits.
 fn has_room(scratch: &Scratch, coalescer: &Coalescer, max: usize) -> bool {
     scratch.len() + usize::from(coalescer.is_open()) < max && scratch.has_room()
 }

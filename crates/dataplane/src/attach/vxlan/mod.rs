@@ -55,7 +55,7 @@ use crate::config::PortId;
 
 /// The number of sockets that a tunnel sends on.
 pub const SENDERS: usize = 8;
-/// Most that it may have.
+/// The most sockets that a tunnel may send on.
 const MAX_SENDERS: usize = 16;
 /// Bytes of the largest frame.
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
@@ -73,7 +73,7 @@ pub struct VxlanConfig {
     pub vni: Vni,
     /// Our address in the underlay.
     pub local: IpAddr,
-    /// The UDP port of all peers.
+    /// The UDP port that all peers use.
     pub port: u16,
     /// The addresses of the other hosts; the first is peer number 1. The unspecified address is a
     /// free number.
@@ -101,7 +101,8 @@ pub struct VxlanConfig {
 }
 
 impl Kind for VxlanConfig {
-    /// Other hosts send to its sockets, but no host makes them.
+    /// Only hosts send to the tunnel's sockets. The supervisor makes these, so no untrusted program
+    /// holds them.
     fn has_stranger(&self) -> bool {
         false
     }
@@ -189,8 +190,8 @@ impl Handle {
         owners.iter().for_each(|(ip, owner)| sending.neighbours.set_owner(*ip, *owner));
     }
 
-    /// Takes the IP addresses of local stations that were heard since the last call; with `all`,
-    /// earlier ones are told again as they are heard.
+    /// Takes the IP addresses of local stations that were heard since the last call. With `all`,
+    /// addresses that were taken before are reported again when they are next heard.
     pub fn take_claims(&self, all: bool) -> Vec<(Mac, IpAddr)> {
         let mut sending = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
         if all {
@@ -302,7 +303,7 @@ impl Tunnel {
         (self.membership.filter(head), u64::from_le_bytes(mac))
     }
 
-    /// The peer that a station is behind; `None` for all of them.
+    /// The peer that the station is behind; `None` if all peers get the frame.
     fn via(&self, peers: &Peers, (filter, mac): (u16, u64)) -> Option<u16> {
         if mac & 1 != 0 {
             return None;
@@ -355,7 +356,7 @@ impl Tunnel {
     /// Notes that the home worker may sleep. Returns true if it has work.
     fn arm(&self) -> bool {
         self.sleeps.store(true, Ordering::Relaxed);
-        // Pairs with the fence before egresses are settled: one of the two sides sees the other's
+        // Pairs with the fence before egresses are settled: at least one side sees the other's
         // store.
         fence(Ordering::SeqCst);
         self.has_work.load(Ordering::Relaxed)
@@ -368,7 +369,7 @@ impl Tunnel {
     /// Wakes the home worker if it may be asleep.
     fn wake(&self) {
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::AcqRel) {
-            // Fails only after about 2^64 signals.
+            // The write fails only if the counter overflows, after about 2^64 signals.
             let _ = rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes());
         }
     }

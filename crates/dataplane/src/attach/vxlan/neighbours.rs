@@ -8,7 +8,7 @@ use frame::Mac;
 
 /// Most IP addresses of local stations.
 const MAX_CLAIMS: usize = 8192;
-/// Most of one station.
+/// Most IP addresses of one station.
 const MAX_OF_ONE: u8 = 16;
 /// Most claims that wait for the supervisor.
 const MAX_NEWS: usize = 512;
@@ -18,7 +18,7 @@ const MAX_OWNERS: usize = 262_144;
 /// What is known of IP addresses.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
-    /// The station of each address here.
+    /// The local station that claims each address.
     claims: HashMap<IpAddr, Mac>,
     counts: HashMap<Mac, u8>,
     /// Claims that the supervisor does not know yet.
@@ -55,7 +55,7 @@ impl Neighbours {
         std::mem::take(&mut self.news)
     }
 
-    /// Forgets all claims, so that they are told again as they are heard.
+    /// Forgets all claims, so that each is reported again when it is next heard.
     pub fn forget(&mut self) {
         (self.claims, self.counts, self.news) = Default::default();
     }

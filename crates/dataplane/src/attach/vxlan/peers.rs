@@ -19,11 +19,11 @@ pub const MAX_PEERS: usize = 1024;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct PeerCounters {
-    /// Frames that came from it.
+    /// Frames that the peer has sent.
     pub in_frames: Counter,
     /// Their bytes.
     pub in_bytes: Counter,
-    /// Frames sent to it, copies of floods included.
+    /// Frames sent to the peer, copies of floods included.
     pub out_frames: Counter,
     /// Their bytes.
     pub out_bytes: Counter,
@@ -52,10 +52,10 @@ impl PeerCounters {
 
 /// A tunnel's peers.
 pub(super) struct Peers {
-    /// By number; `None` is a free number.
+    /// The addresses by peer number; `None` for a free number.
     addresses: Vec<Option<Address>>,
     by_ip: HashMap<IpAddr, u16>,
-    /// The numbers of those that get floods, in order.
+    /// The numbers of the peers that get floods, in order.
     flooded: Vec<u16>,
     counters: SharedSlice<PeerCounters>,
 }
@@ -80,7 +80,8 @@ impl Peers {
         Ok(Self::of((peers, flooded), port, counters))
     }
 
-    /// Other peers, with the same memory for counters; `None` if there is no room for so many.
+    /// Makes another list of peers over the same memory for counters. Returns `None` if there is no
+    /// room for so many.
     pub fn replaced(&self, peers: &[IpAddr], flooded: &[u16], port: u16) -> Option<Self> {
         let fits = peers.len() <= self.counters.len();
         fits.then(|| Self::of((peers, Some(flooded)), port, self.counters.clone()))
@@ -108,7 +109,7 @@ impl Peers {
         Self { addresses, by_ip, flooded, counters }
     }
 
-    /// The highest number.
+    /// The highest peer number.
     pub fn count(&self) -> usize {
         self.addresses.len()
     }
@@ -173,7 +174,7 @@ impl Hosts {
 }
 
 impl Known {
-    /// Takes the peers of the moment. Returns true if they are others than before.
+    /// Takes over the tunnel's current peers. Returns true if they have changed.
     #[inline]
     pub fn refresh(&mut self, hosts: &Hosts) -> bool {
         let is_old = self.version != hosts.version.load(Ordering::Acquire);
@@ -211,7 +212,7 @@ impl Paths {
         known.is_some_and(|(len, until)| datagram >= *len && now < *until)
     }
 
-    /// Notes that it did.
+    /// Notes that the path to a peer has refused a datagram of this length.
     pub fn note(&mut self, via: u16, datagram: usize, now: Nanos) {
         if let Some((len, until)) = self.too_long.get_mut(usize::from(via)) {
             *len = if now < *until { datagram.min(*len) } else { datagram };

@@ -123,7 +123,7 @@ impl<'a> Post<'a> {
     /// Sends the messages from number `from` on. Returns how many were sent, at least one.
     pub fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> rustix::io::Result<usize> {
         let messages = &mut self.messages[from..self.count];
-        // The array may have moved after a message was pushed.
+        // The array may have moved when messages were added, so the pointers are set here.
         for (message, control) in messages.iter_mut().zip(&mut self.controls[from..]) {
             if !message.msg_hdr.msg_control.is_null() {
                 message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
@@ -167,13 +167,13 @@ const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "as `put` and `controls_
 /// The content of one message: a datagram, or several of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
-    /// The address it came from.
+    /// The address that the message came from.
     pub from: IpAddr,
     /// Bytes.
     pub len: usize,
     /// Bytes of each of its datagrams except the last.
     pub segment: usize,
-    /// The congestion mark of the outer header.
+    /// The congestion mark (ECN) of the outer header.
     pub ecn: Ecn,
     /// The message was truncated, because it did not fit the buffer.
     pub cut_off: bool,
@@ -184,9 +184,9 @@ pub(super) struct Arrived {
 pub(super) struct Part {
     /// The message.
     pub message: usize,
-    /// Where they begin in it.
+    /// Where the range begins in the message.
     pub at: usize,
-    /// How many they are.
+    /// How many bytes the range has.
     pub len: usize,
 }
 
@@ -250,7 +250,7 @@ impl Inbox {
         Ok(self.count)
     }
 
-    /// What message `number` is.
+    /// Describes message `number`.
     pub fn arrived(&self, number: usize) -> Option<Arrived> {
         let message = self.messages[..self.count].get(number)?;
         let len = (message.msg_len as usize).min(LONGEST);
@@ -271,7 +271,7 @@ impl Inbox {
         &self.bytes[part.message * STRIDE + part.at..][..part.len]
     }
 
-    /// The same, to be changed.
+    /// The same bytes, to be changed.
     pub fn part_mut(&mut self, part: Part) -> &mut [u8] {
         &mut self.bytes[part.message * STRIDE + part.at..][..part.len]
     }
@@ -324,7 +324,7 @@ mod tests {
         put(&mut control, &mut used, (libc::SOL_UDP, libc::UDP_GRO), &1458i32.to_ne_bytes());
         put(&mut control, &mut used, (libc::IPPROTO_IP, libc::IP_TOS), &[3]);
         assert_eq!(controls_of(&control[..used]), (Some(1458), Ecn::Ce));
-        // Exactly as much as there is room for.
+        // The two control messages fill the buffer exactly.
         put(&mut control, &mut used, (libc::SOL_UDP, libc::UDP_GRO), &[0; 8]);
         assert_eq!(used, 48);
     }

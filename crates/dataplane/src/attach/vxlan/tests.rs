@@ -145,7 +145,7 @@ fn peers_that_are_replaced_get_the_next_frames() {
     assert!(!known.refresh(&hosts), "nothing new");
     let ip = |n| IpAddr::V4(Ipv4Addr::new(127, 0, 2, n));
     let free = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    // Numbers 1, 3 and 4; 3 gets no floods; 2 and 9 are nobody's.
+    // Peers 1, 3 and 4 exist, and 3 gets no floods. Numbers 2 and 9 have no peer.
     let list = [ip(1), free, ip(3), ip(4)];
     hosts.replace(known.peers.replaced(&list, &[4, 1, 1, 2, 9], port).unwrap());
     assert!(known.refresh(&hosts));

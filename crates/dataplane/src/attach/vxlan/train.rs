@@ -32,14 +32,14 @@ pub(super) struct TrainKey {
 /// Datagrams that are sent as one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Train {
-    /// Where it goes, and how.
+    /// The peer that the train goes to, and the socket.
     pub way: TrainKey,
     /// Bytes of each of its datagrams except the last.
     pub segment: u16,
     /// How many they are.
     pub count: u16,
     bytes: usize,
-    /// More may be appended.
+    /// More datagrams may be appended.
     open: bool,
     first: u8,
     last: u8,

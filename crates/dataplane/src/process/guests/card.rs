@@ -48,7 +48,7 @@ impl Process {
     pub(super) fn serve_card(&mut self, id: PortId, card: &mut VfioUser) {
         match self.serve_messages(id, card) {
             Ok(true) => {}
-            // The rest is carried out after other front ends.
+            // The remaining messages are carried out after those of other front ends.
             Ok(false) => return self.summons.ask(id),
             Err(error) => {
                 if !matches!(error, ProtocolError::Closed) {

@@ -38,7 +38,7 @@ pub(super) enum Guest {
 }
 
 impl Guest {
-    /// What both protocols have in common.
+    /// The front end, by what both protocols have in common.
     pub(super) fn front_end(&self) -> &dyn FrontEnd {
         match self {
             Self::Virtio(guest) => &**guest,
@@ -46,7 +46,7 @@ impl Guest {
         }
     }
 
-    /// As [`front_end`](Self::front_end).
+    /// As [`front_end`](Self::front_end), mutable.
     pub(super) fn front_end_mut(&mut self) -> &mut dyn FrontEnd {
         match self {
             Self::Virtio(guest) => &mut **guest,

@@ -65,7 +65,7 @@ fn a_port_whose_code_panics_leaves_the_table_until_it_is_removed() {
     process.common.workers[0].send(Job::Serve(Box::new(served)));
     let started = Instant::now();
     assert!(!state.has_failed());
-    // Readers of the state memory see the failure.
+    // A reader of the state memory sees the failure.
     while !state.has_failed() {
         assert!(started.elapsed() < Duration::from_secs(60), "the worker survives it and says so");
         std::thread::yield_now();
@@ -177,7 +177,8 @@ fn break_port(process: &mut Process, id: PortId) {
 #[test]
 fn regression_a_guests_port_that_failed_is_not_served_at_its_next_message() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
-    // The control thread knows already, or finds out when it makes the port's halves again.
+    // In the first case the control thread already knows of the failure. In the second it finds out
+    // when it makes the port's halves again.
     for known in [true, false] {
         let front_end = add_guest(&mut process, false);
         let announce = |process: &mut Process| {
@@ -200,7 +201,7 @@ fn regression_a_guests_port_that_failed_is_not_served_at_its_next_message() {
         message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]).unwrap();
         process.serve_guest(0);
         assert!(is_readable(front_end.as_fd()), "it is answered");
-        // As when the front end connects again.
+        // Removes and adds the port, as when the front end connects again.
         let removed = process.take_port(0).unwrap();
         process.publish();
         process.retire_port(removed);
@@ -250,8 +251,8 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     process.finish();
 }
 
-/// If it counted as one, frames of a guest with one queue would not be spread over a receiver's
-/// queues.
+/// If an announcement counted as a queue, frames of a guest with one queue would not be spread over
+/// a receiver's queues.
 #[test]
 fn regression_an_announcement_is_no_queue_of_the_guest() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
@@ -263,7 +264,7 @@ fn regression_an_announcement_is_no_queue_of_the_guest() {
         let record = process.ports[0].as_ref().unwrap();
         (record.guest.as_ref().unwrap().front_end().is_live(), record.spec.send_queues)
     };
-    // With and without a running queue.
+    // Runs with and without a running queue.
     let announce = [u64::from_ne_bytes([2; 8])];
     assert_eq!(say(message::code::SEND_RARP, &announce, &[]), (true, 1), "it is announced");
     let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -329,7 +330,7 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
         }
     }
     let front_end = add_guest(&mut next, true);
-    // Another thread hangs up. A front end that is not disconnected gets an answer.
+    // The hang-up is done by another thread. A front end that is still connected gets an answer.
     let _ = message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]);
     next.serve_guest(0);
     let reply = rustix::net::recv(&front_end, &mut [0; 64][..], RecvFlags::empty());

@@ -21,7 +21,7 @@ const ROUND_NS: u64 = Nanos::SECOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapReadConfig {
-    /// Start again at its end.
+    /// Start again at the recording's end.
     pub repeat: bool,
     /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
     pub speed_percent: u32,
@@ -102,11 +102,11 @@ struct Player {
     _bytes: Vec<u8>,
     repeat: bool,
     speed_percent: u32,
-    /// Nanoseconds from the last frame to the first one of the next round, as recorded.
+    /// The recorded nanoseconds from the last frame to the first one of the next round.
     pause: u64,
     /// The next frame to send.
     next: usize,
-    /// A time, and the recorded time that was due then; set when frames are first gathered.
+    /// A moment, and the recorded time that was due at it. Set when frames are first gathered.
     since: Option<(Nanos, u64)>,
     counters: Shared<IngressCounters>,
     position: Shared<SendState>,

@@ -46,7 +46,7 @@ pub enum PcapError {
     /// The file is neither pcap nor pcapng, or is malformed.
     #[error("Not a pcap or pcapng capture, or broken after {frames} frames: {reason}")]
     Format {
-        /// Frames read before.
+        /// How many frames were read before the error.
         frames: usize,
         /// What is wrong.
         reason: String,
@@ -54,7 +54,7 @@ pub enum PcapError {
     /// Not Ethernet.
     #[error("The capture is of link type {0:?}; only Ethernet can be sent")]
     LinkType(DataLink),
-    /// No whole frame in it.
+    /// The file holds no whole frame.
     #[error("The capture has no whole frames ({skipped} are cut short)")]
     Empty {
         /// The number of truncated frames.
@@ -78,7 +78,7 @@ pub struct Recording {
 pub(super) struct Recorded {
     /// Nanoseconds since the first frame; never less than those of the previous frame.
     pub at: u64,
-    /// Where its bytes end and those of the next frame begin.
+    /// Where the frame's bytes end and those of the next frame begin.
     pub end: usize,
 }
 
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn frames_cut_short_are_left_out_and_counted() {
         let mut file = pcap(&[(0, 60), (1, 60)]);
-        // The original length of the first frame.
+        // Raises the original length of the first frame, so that the frame counts as truncated.
         file[24 + 12..24 + 16].copy_from_slice(&1500u32.to_be_bytes());
         let recording = parse(&file).unwrap();
         assert_eq!((recording.len(), recording.skipped()), (1, 1));

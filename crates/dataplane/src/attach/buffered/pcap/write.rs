@@ -107,10 +107,10 @@ struct Spool {
 struct Spooled {
     /// Whole blocks.
     bytes: Vec<u8>,
-    /// The frames in them.
+    /// The frames that wait to be written.
     waiting: Written,
     counters: Shared<EgressCounters>,
-    /// Writing has failed and is not tried again.
+    /// A write has failed; no other one is tried.
     failed: bool,
     closing: bool,
 }
@@ -156,7 +156,7 @@ impl Spool {
 /// The file, as the writer's thread uses it.
 struct Output {
     file: File,
-    /// Where its last complete block ends.
+    /// Where the file's last complete block ends.
     end: u64,
     state: PortState,
 }
@@ -299,7 +299,7 @@ impl Egress for PcapEgress {
     }
 }
 
-/// Detached on the control thread, once no worker delivers here any more.
+/// Runs on the control thread, when no worker delivers here any more.
 impl Drop for PcapEgress {
     fn drop(&mut self) {
         self.spool.lock().closing = true;

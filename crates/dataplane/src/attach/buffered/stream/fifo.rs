@@ -13,7 +13,7 @@ use shmem::{Mapping, Shareable, Shared};
 
 /// Bytes of memory for a buffer of [`Fifo::ROOM`] bytes, cursors included.
 pub const MEMORY: usize = HEADER + Fifo::ROOM;
-/// Bytes before them.
+/// Bytes before the buffer's content.
 const HEADER: usize = 64;
 
 /// The position of a buffer, as a successor finds it.
@@ -28,10 +28,10 @@ struct Cursors {
 // SAFETY: atomic words only.
 unsafe impl Shareable for Cursors {}
 
-/// Bytes that have arrived and are not taken yet, contiguous. Public for fuzzing.
+/// A contiguous buffer of bytes that have arrived and were not taken yet. Public for fuzzing.
 pub struct Fifo {
     map: Arc<Mapping>,
-    /// Where its bytes are.
+    /// Where the buffer's bytes are.
     at: usize,
     cursors: Shared<Cursors>,
     taken: usize,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Fifo {
 }
 
 impl Fifo {
-    /// Bytes it holds at most.
+    /// The most bytes that the buffer holds.
     pub const ROOM: usize = 124 << 10;
 
     /// Opens the buffer of [`MEMORY`] bytes at `at` of the mapping, which no other code uses. A
@@ -100,7 +100,7 @@ impl Fifo {
         &mut self.bytes()[taken..filled]
     }
 
-    /// True if nothing is there.
+    /// True if the buffer is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.taken == self.filled

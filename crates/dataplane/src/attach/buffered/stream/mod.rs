@@ -112,7 +112,7 @@ pub fn attach(
     Ok(Attached { source, egresses: vec![stream.into()], bells: Bells::None })
 }
 
-/// What the two directions share.
+/// The state that both directions share.
 struct Stream {
     socket: Inlet,
     payer: Payer,
@@ -295,7 +295,7 @@ impl StreamIngress {
         frames
     }
 
-    /// Receives available bytes; false if there were none.
+    /// Receives the bytes that are available. Returns false if there were none.
     fn receive(&mut self, now: Nanos) -> bool {
         let space = self.inbox.space();
         let stream = &self.stream;

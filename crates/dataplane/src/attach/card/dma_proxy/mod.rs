@@ -43,11 +43,11 @@ pub struct DmaProxy {
     held: Held,
     /// The messages in flight, oldest first.
     open: Vec<Open>,
-    /// What was not sent yet.
+    /// The messages that were not sent yet.
     outbox: VecDeque<Vec<u8>>,
     /// The number of the last message.
     id: u16,
-    /// Bytes of a message's data.
+    /// Bytes of data in one message.
     transfer: usize,
     /// Pages of the copy that may be allocated.
     pages: usize,
@@ -102,7 +102,7 @@ impl DmaProxy {
             self.outbox.clear();
             self.open.clear();
         }
-        // Requests that are obsolete are not waited for.
+        // Obsolete requests are given up, not waited for.
         let held = &self.held;
         self.open.retain(|open| match open.what {
             What::Read(part) => held.has(part),

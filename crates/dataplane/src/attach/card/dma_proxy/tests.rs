@@ -20,10 +20,10 @@ const TCTL: u64 = 0x400;
 const TDBAL: u64 = 0x3800;
 const TDLEN: u64 = 0x3808;
 const TDT: u64 = 0x3818;
-/// Whole frame, report.
+/// Flags of a descriptor with a whole frame, to be reported when it is done.
 const EOP_RS: u64 = 1 << 24 | 1 << 27;
 
-/// A message that was sent.
+/// A message that the proxy has sent.
 #[derive(Clone, Debug, PartialEq)]
 struct Letter {
     id: u16,
@@ -75,7 +75,7 @@ impl Bed {
         frame.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8 ^ n as u8);
     }
 
-    /// What the DMA proxy sends.
+    /// Returns the messages that the DMA proxy sends.
     fn letters(&mut self) -> Vec<Letter> {
         self.dma_proxy.run(NOW);
         let mut letters = Vec::new();
@@ -269,7 +269,7 @@ fn what_was_asked_before_a_reset_is_nothing_to_what_comes_after() {
     bed.write(TDT, 1);
     let fresh = bed.letters();
     assert_eq!(fresh.len(), 1, "what is of no use is not waited for");
-    // Of what was there before.
+    // These answers are to requests from before the reset.
     for letter in &stale {
         let body =
             [&letter.at.to_ne_bytes()[..], &letter.len.to_ne_bytes(), &[0xff; 1500]].concat();

@@ -36,7 +36,7 @@ pub struct Migration {
     state: DeviceState,
     /// The number of bytes of the state that were read or written.
     at: usize,
-    /// Most bytes at a time.
+    /// Most bytes of the state in one message.
     transfer: u32,
     /// Why the last state was refused.
     #[serde(skip)]
@@ -55,7 +55,7 @@ pub fn needs_quiet(flags: u32) -> bool {
 }
 
 impl Migration {
-    /// Where it is.
+    /// The state of the migration.
     pub fn state(&self) -> DeviceState {
         self.state
     }
@@ -70,7 +70,7 @@ impl Migration {
         self.transfer as usize
     }
 
-    /// As after power-on.
+    /// Resets the device, as a power cycle does.
     pub fn reset(&mut self, card: &Card<'_>) -> Answer {
         card.power_on();
         (self.state, self.at) = (DeviceState::Running, 0);

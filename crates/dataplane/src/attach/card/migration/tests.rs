@@ -144,7 +144,7 @@ impl Bed {
         self.ask(Request::Feature { room: 16, flags, data }).map(drop)
     }
 
-    /// The migration state that it reports.
+    /// The migration state that the device reports.
     fn state(&mut self) -> u32 {
         let flags = flag::GET | feature::DEVICE_STATE;
         let reply = self.ask(Request::Feature { room: 16, flags, data: Vec::new() }).unwrap();
@@ -163,8 +163,8 @@ impl Bed {
         }
     }
 
-    /// True if it continues from this state. Otherwise it is in its error state, which a reset
-    /// leaves.
+    /// Loads a state. Returns true if the device continues from it; otherwise the device is in its
+    /// error state, which only a reset leaves.
     fn load(&mut self, state: &[u8]) -> bool {
         self.to(Resuming).unwrap();
         let mut parts = state.chunks(MAX_TRANSFER as usize);
@@ -183,7 +183,8 @@ impl Bed {
         false
     }
 
-    /// Uses it as workers do: transmits and receives frames, reads registers, asks for interrupts.
+    /// Uses the card as workers do: transmits and receives frames, reads registers, asks for
+    /// interrupts.
     fn use_it(&mut self) {
         let mut attached = self.server.halves(Nanos(1)).unwrap();
         let mut scratch = Scratch::new(64);
@@ -227,7 +228,7 @@ impl Bed {
     }
 }
 
-/// All cards there are.
+/// All models of cards, with and without a shared status block.
 fn cards() -> impl Iterator<Item = (NicModel, bool)> {
     let both = |model: NicModel| [(model, false), (model, true)];
     MODELS.into_iter().flat_map(both).filter(|(model, csb)| model.kind().csb || !csb)
@@ -242,7 +243,7 @@ fn a_state_that_was_read_is_one_to_go_on_with_and_the_same_again() {
         let mut to = Bed::new(plug(model, csb, Mac::local(1)));
         assert!(to.load(&state), "{model:?}: {:?}", to.server.new_faults());
         let again = to.save();
-        // Times are by another clock.
+        // Only times differ between the two states: they were read at different moments.
         let same = state.iter().zip(&again).filter(|(a, b)| a == b).count();
         assert!(state.len() == again.len() && state.len() - same <= 80, "{model:?}");
         to.to(Resuming).unwrap();
@@ -254,7 +255,7 @@ fn a_state_that_was_read_is_one_to_go_on_with_and_the_same_again() {
 
 #[test]
 fn a_state_with_a_flipped_bit_is_refused_or_one_to_go_on_with() {
-    // A thread a card: all of them take long.
+    // Runs one thread for each card, because all of them take long.
     std::thread::scope(|scope| {
         for (card, (model, csb)) in cards().enumerate() {
             scope.spawn(move || flip_bits(card, model, csb));

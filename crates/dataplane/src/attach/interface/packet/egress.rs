@@ -85,7 +85,7 @@ impl Sending {
         Self { counters, arena: Box::default(), posts, count: 0, used: 0 }
     }
 
-    /// True if a frame of `len` bytes fits beside those that wait.
+    /// True if a frame of `len` bytes fits beside the frames that wait.
     fn has_room(&self, len: usize) -> bool {
         self.count < AT_ONCE && self.used + OFFLOAD_HEADER + len <= ARENA
     }
@@ -104,8 +104,8 @@ impl Sending {
         self.used = (at + len).next_multiple_of(64);
     }
 
-    /// Sends all that waits. Returns the place in the list of the frame that a lossless port
-    /// stalls at.
+    /// Sends all waiting frames. If a lossless port stalls at one, returns that frame's place in
+    /// the list.
     fn send(&mut self, socket: &OwnedFd, limits: Limits) -> Option<usize> {
         let count = std::mem::take(&mut self.count);
         self.used = 0;
@@ -121,7 +121,8 @@ impl Sending {
                     at += sent.len();
                 }
                 Err(Errno::INTR) => {}
-                // An error that the interface left at the socket earlier is told once.
+                // The socket reports an earlier error of the interface once, so the call is
+                // repeated.
                 Err(Errno::NETDOWN) if !asked_again => asked_again = true,
                 Err(error) => {
                     let (reason, all) = reason_of(error);
@@ -138,7 +139,7 @@ impl Sending {
     }
 }
 
-/// Why a frame was refused, and whether those behind it are, too.
+/// Why the kernel refused a frame, and whether the frames behind it fail for the same reason.
 const fn reason_of(error: Errno) -> (DropReason, bool) {
     match error {
         Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => (DropReason::Full, true),

@@ -11,7 +11,7 @@ use super::blocks::{Blocks, Found};
 
 /// A queue of an interface.
 pub(super) struct PacketIngress {
-    /// Whose ring it is; readable when a block is handed over.
+    /// The socket of the ring; readable when the kernel hands over a block.
     pub socket: Arc<OwnedFd>,
     pub blocks: Blocks,
     pub counters: Shared<IngressCounters>,

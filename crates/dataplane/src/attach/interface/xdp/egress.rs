@@ -27,15 +27,17 @@ const CALLS: usize = 8;
 /// What the kernel has left in a transmit ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing that needs a call.
+    /// The ring holds nothing that needs a call.
     Nothing,
-    /// Frames that another call sends.
+    /// The ring holds frames that another call will send.
     More,
-    /// Frames of an interface that is down or gone. Calls are vain until it is up.
+    /// The ring holds frames of an interface that is down or gone. Calls have no effect until it is
+    /// up.
     Refused,
 }
 
-/// The [`Left`] of a queue, which wakes the home worker when it begins to matter.
+/// What a queue's transmit ring still holds ([`Left`]). Wakes the home worker when this begins to
+/// matter.
 #[derive(Debug)]
 pub(super) struct Behind {
     /// # Protocol: `Behind.left`
@@ -46,12 +48,12 @@ pub(super) struct Behind {
     /// - Without it: frames wait for the next batch
     /// - Shown by: `toklat` tests `interface`
     left: AtomicU8,
-    /// Readable after that has changed.
+    /// An eventfd that is readable after `left` has changed.
     bell: OwnedFd,
 }
 
 impl Behind {
-    /// Nothing is left.
+    /// Starts with nothing left in the ring.
     pub fn new() -> rustix::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { left: AtomicU8::new(Left::Nothing as u8), bell })
@@ -65,7 +67,7 @@ impl Behind {
         }
     }
 
-    /// What was noted last.
+    /// What was last noted about the ring.
     pub fn left(&self) -> Left {
         match self.left.load(Ordering::Relaxed) {
             0 => Left::Nothing,
@@ -98,12 +100,13 @@ pub(super) struct Sending {
     chunk_len: u64,
     /// The first chunk for frames that leave, and the end of the last.
     chunks: (u64, u64),
-    /// The chunks that hold no frame; the warmest is last.
+    /// The chunks that hold no frame. The last one was used most recently, so it is likely in the
+    /// cache.
     free: Vec<u64>,
 }
 
 impl Sending {
-    /// All chunks are free.
+    /// Makes the sending side with all chunks free.
     pub fn new(
         counters: Shared<EgressCounters>,
         umem: &Umem,
@@ -178,7 +181,7 @@ impl Sending {
             match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => self.reclaim(),
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => return Left::Refused,
-                // The interface has no room. Frames stay where they are.
+                // The interface has no room, so the frames stay in the ring.
                 Err(_) => break,
             }
         }

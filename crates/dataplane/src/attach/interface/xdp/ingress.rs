@@ -15,7 +15,7 @@ use super::ring::Ring;
 
 /// For how long frames that the kernel did not take wait for the next attempt.
 const LATER_NS: u64 = 100_000;
-/// The same while the interface is down.
+/// The same time while the interface is down.
 const REFUSED_NS: u64 = 100 * Nanos::MILLI;
 
 /// A queue of an interface.
@@ -30,7 +30,7 @@ pub(super) struct XdpIngress {
     counters: Shared<IngressCounters>,
     /// The chunks of frames that are lent, oldest first.
     lent: VecDeque<u64>,
-    /// The frame that is being taken continues in the next entry, so it is dropped.
+    /// The current frame continues in the next entry, so it is dropped.
     continues: bool,
 }
 
@@ -106,7 +106,7 @@ impl Ingress for XdpIngress {
 
     fn settle(&mut self, _now: Nanos) -> Effects {
         if self.fill.needs_wakeup() {
-            // The answer is that there is nothing to read: the call is the point.
+            // The call wakes the kernel; its result says only that there is nothing to read.
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
         }
         Effects::default()
@@ -117,7 +117,7 @@ impl Ingress for XdpIngress {
 pub(super) struct XdpSource {
     /// Each queue, and the egress beside it.
     pub queues: Vec<(XdpIngress, Arc<XdpEgress>)>,
-    /// The map and the link, for the supervisor after this one.
+    /// The map and the link, kept for the next supervisor.
     pub _kept: Vec<OwnedFd>,
 }
 

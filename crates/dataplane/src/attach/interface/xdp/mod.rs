@@ -29,7 +29,7 @@ use self::ingress::{XdpIngress, XdpSource};
 use self::ring::{Entry, Ring};
 use super::Umem;
 
-/// `AF_XDP`, as rustix and libc do not name it for `socket_domain`.
+/// `AF_XDP`: neither rustix nor libc names it for `socket_domain`.
 const AF_XDP: u16 = 44;
 /// Bytes before a frame that leaves: `struct xsk_tx_metadata`, and room to align the frame.
 pub const TX_HEADROOM: u32 = 64;

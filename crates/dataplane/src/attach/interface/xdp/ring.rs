@@ -24,7 +24,7 @@ impl Entry {
 /// A frame in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// Where it begins in the memory.
+    /// Where the frame begins in the memory.
     pub at: u64,
     /// Its bytes.
     pub len: u32,
@@ -52,7 +52,7 @@ pub(super) struct Ring {
     entries: usize,
     size: u32,
     entry: usize,
-    /// Our count, which is published with [`publish`](Self::written).
+    /// This process's count, which [`publish`](Self::written) shows to the kernel.
     own: u32,
 }
 
@@ -111,7 +111,7 @@ impl Ring {
         place
     }
 
-    /// Tells the kernel what was read.
+    /// Tells the kernel which entries were read.
     #[inline]
     pub fn was_read(&self) {
         self.consumer.store(self.own, Ordering::Release);
@@ -137,7 +137,7 @@ impl Ring {
         self.own = self.own.wrapping_add(1);
     }
 
-    /// Tells the kernel what was written.
+    /// Tells the kernel which entries were written.
     #[inline]
     pub fn written(&self) {
         self.producer.store(self.own, Ordering::Release);

@@ -140,18 +140,18 @@ pub struct RingAddress {
 /// The areas that record buffers in flight, one for each queue, back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InflightAreas {
-    /// Bytes of all.
+    /// Bytes of all areas.
     pub size: u64,
-    /// Where they start in their file.
+    /// Where the areas start in their file.
     pub offset: u64,
-    /// How many there are.
+    /// How many queues have an area.
     pub queues: u16,
     /// Entries of each queue.
     pub queue_size: u16,
 }
 
 impl InflightAreas {
-    /// As in messages.
+    /// Encodes the areas as they are in messages.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let sizes = [self.queues, self.queue_size, 0, 0].map(u16::to_ne_bytes).concat();
@@ -196,7 +196,7 @@ pub enum Request {
     GetStatus,
 }
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Debug)]
 pub struct Message {
     /// Its number.
@@ -290,7 +290,7 @@ impl<'a> Parts<'a> {
                 R::SetLogBase { size, offset, file: self.one()? }
             }
             code::SET_LOG_FD => {
-                // Some count its unused payload.
+                // Some front ends count the unused payload.
                 if !matches!(self.payload.len(), 0 | 8) {
                     return Err(self.wrong_size());
                 }
@@ -451,7 +451,7 @@ impl<'a> Parts<'a> {
         self.none()?;
         let mut fields = Fields(self.payload);
         let (offset, size, flags) = (fields.u32(), fields.u32(), fields.u32());
-        // Front ends send the question with room for the answer.
+        // Front ends send the request with as many bytes as the reply will have.
         let fits = size as usize <= CONFIG_SPACE && self.payload.len() == 12 + size as usize;
         if fits { Ok((offset, size, flags)) } else { Err(self.wrong_size()) }
     }

@@ -23,7 +23,7 @@ pub struct Areas {
     pub file: Arc<Descriptor>,
     pub said: InflightAreas,
     mapping: Arc<Mapping>,
-    /// Where in it they begin.
+    /// Where the areas begin in the mapping.
     position: usize,
     /// For each queue: the buffers in flight are to be returned when the queue starts.
     pub adopt: Box<[bool]>,

@@ -13,7 +13,7 @@ use crate::attach::guest::kept::Kept;
 use crate::attach::guest::memory::{self, Region, Slot};
 use crate::attach::virtio::message::{Request, RingAddress};
 
-/// The key of the session's state without descriptors.
+/// The key under which the session's state is kept, without descriptors.
 pub(super) const SESSION: &str = "session";
 
 /// The persistent state of a session, except its descriptors.

@@ -74,7 +74,7 @@ pub enum Refused {
     Address {
         /// The queue.
         queue: u32,
-        /// What is wrong with it.
+        /// What is wrong with the address.
         why: nic::virtio::QueueError,
     },
     /// A kick or call without an eventfd.
@@ -85,9 +85,9 @@ pub enum Refused {
         "The front end wants an MTU of {wanted}, the port's is {most}; raise it: toklat port set --mtu"
     )]
     Mtu {
-        /// What it wants.
+        /// The MTU that was requested.
         wanted: u64,
-        /// What there is.
+        /// The largest MTU that the port allows.
         most: u16,
     },
     /// The channel for our messages is not a stream socket.
@@ -126,12 +126,12 @@ pub enum Answer {
     Announce(Mac),
 }
 
-/// What a message changed.
+/// The changes that a message made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What rings depend on: their halves have to be made again.
+    /// Properties of the rings changed, so the port's halves have to be made again.
     pub rings: bool,
-    /// Only the eventfds that they signal have changed.
+    /// Only the eventfds to which rings signal have changed.
     pub calls: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct Ring {
     pub size: u16,
     /// Where it lies.
     pub address: Option<RingAddress>,
-    /// The position to start at, until it is applied.
+    /// The position to start at, until the ring has started there.
     pub base: Option<u32>,
     /// The front end has enabled the ring.
     pub enabled: bool,
@@ -172,7 +172,7 @@ pub struct Session {
     inflight: Option<Areas>,
     channel: Option<Arc<Descriptor>>,
     changes: Changes,
-    /// A message that is carried out but still in the socket.
+    /// A message that was carried out, but is still in the socket.
     untaken: Option<Counted>,
     /// A predecessor's `untaken` message. If the next message is the same, it is not carried out
     /// again.
@@ -189,7 +189,8 @@ struct Log {
 }
 
 impl Refused {
-    /// True if the session goes on even if the front end did not ask for an acknowledgement.
+    /// True if the session goes on after this refusal, even if the front end did not ask for an
+    /// acknowledgement.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         matches!(self, Self::Address { .. })
@@ -225,7 +226,7 @@ impl Session {
         &self.rings
     }
 
-    /// A ring, to apply a pending position or to stop it.
+    /// Borrows a ring, to apply a pending position or to stop it.
     pub fn ring_mut(&mut self, queue: usize) -> Option<&mut Ring> {
         self.rings.get_mut(queue)
     }

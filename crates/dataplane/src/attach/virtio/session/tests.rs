@@ -207,7 +207,7 @@ fn areas_that_are_not_what_is_said_are_refused() {
     refused(&mut session, said, &pipe.into());
     rustix::io::pwrite(&file, &[2], 8).unwrap();
     refused(&mut session, said, &file);
-    // The version is right, but the areas are for queues of another size.
+    // The areas' version is right, but their queues have another size.
     rustix::io::pwrite(&file, &[1, 0, 255, 0], 8).unwrap();
     refused(&mut session, said, &file);
     rustix::io::pwrite(&file, &[1, 0, 0, 1], 8).unwrap();
@@ -245,7 +245,7 @@ fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed
     let add = || Request::AddMemoryRegion(region(4 * SIZE, 0), file.try_clone().unwrap());
     let remove = || Request::RemoveMemoryRegion(region(4 * SIZE, 0));
     do_all(&mut session, [add(), add()]);
-    // The same place in another file is no repetition.
+    // The same range in another file counts as another region.
     let other = Request::AddMemoryRegion(region(4 * SIZE, 0), memfd(2 * SIZE));
     assert!(session.handle(other).unwrap().is_err());
     let restored = restore(&session.kept()).unwrap();
@@ -423,7 +423,7 @@ fn regression_a_ring_lies_in_guest_memory() {
         assert!(refused.is_provisional(), "{refused}");
         do_all(&mut session, [set(good)]);
     }
-    // The last bytes of memory.
+    // The ring now ends with the last bytes of memory.
     do_all(&mut session, [set(address(SIZE - 4096, 0, 0x400))]);
     do_all(&mut session, [set(address(0, SIZE - 516, 0x2000))]);
     do_all(&mut session, [set(address(0, 0x1000, SIZE - 2052))]);
@@ -478,7 +478,7 @@ fn regression_regions_are_mapped_by_their_windows() {
     assert_eq!(session.account.used(), used, "it is mapped already");
     session.memory().bytes(1 << 45, 4).unwrap().copy_in(b"here");
     assert_eq!(session.memory().bytes(7 * SIZE + 50, 4).unwrap().to_vec(), b"here");
-    // A table of the same regions replaces the old one without a second mapping.
+    // A table of the same regions replaces the old table, and maps nothing twice.
     let same = (0..60).map(|slot| (at(slot), file.try_clone().unwrap())).collect();
     do_all(&mut session, [Request::SetMemoryTable(same)]);
     assert_eq!(session.account.used(), used);

@@ -79,7 +79,8 @@ fn descriptors_go_with_the_message_they_came_with() {
         let head = u32::from(command::DMA_MAP) << 16 | 5;
         [words(&[head, 48, flags::NO_REPLY, 0]), body].concat()
     };
-    // The kernel returns all of these together: only the last one comes with a file.
+    // The kernel returns all of these messages together, because only the last one comes with a
+    // file.
     let mut socket = guest.client.socket().try_clone().unwrap();
     std::io::Write::write_all(&mut socket, &[map(1 << 40), map(2 << 40)].concat()).unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -66,7 +66,7 @@ fn regression_messages_of_wrong_form_are_answered_and_the_session_goes_on() {
     ] {
         assert_eq!(guest.refused(command, &body, fds), INVAL, "{what}");
         assert_eq!(guest.read(0x10), RECEIVE_AT as u32, "{what}");
-        // Without a request for a reply there is none.
+        // A message that does not ask for a reply gets none.
         guest.client.say(command, true, &body, fds).unwrap();
         assert_eq!(guest.read(0x10), RECEIVE_AT as u32, "{what}");
     }

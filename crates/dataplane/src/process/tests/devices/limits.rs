@@ -16,7 +16,7 @@ fn bytes_mapped(host: &Host) -> (u64, u64) {
     (memory.bytes, memory.refused)
 }
 
-/// The position of memory in its file costs nothing; its size is limited.
+/// Where memory lies in its file costs nothing; only its size is limited.
 #[test]
 fn regression_guest_memory_beyond_a_limit_is_refused_by_number() {
     const NOSPC: i32 = 28;

@@ -249,7 +249,7 @@ impl Guest {
     }
 }
 
-/// Sends frames from one to the other and back, with interrupts.
+/// Sends frames from one guest to the other and back, with interrupts.
 fn exchange(a: &mut Guest, b: &mut Guest, text: u8) {
     a.offer();
     b.offer();

@@ -24,7 +24,7 @@ const WORDS: usize = 8;
 const STATUS: usize = 2;
 const FRAMES: usize = 3;
 const FIRST: usize = 4;
-/// The places of its number's halves, the lower one first.
+/// The offsets of the two halves of a block's number, the lower half first.
 const NUMBER: (usize, usize) = (6, 7);
 /// `TP_STATUS_KERNEL`, `TP_STATUS_USER`: who owns a block.
 const KERNEL: u32 = 0;
@@ -51,9 +51,9 @@ type BlockHeader = [AtomicU32; WORDS];
 /// A block whose frames are lent.
 #[derive(Debug)]
 struct Lent {
-    /// How many are not given back.
+    /// How many of the block's frames were not given back yet.
     frames: usize,
-    /// All of its frames were looked at.
+    /// The switch has looked at all frames of the block.
     whole: bool,
 }
 
@@ -65,10 +65,10 @@ pub(super) struct Blocks {
     block_len: usize,
     /// The block that is looked at, or is next.
     at: usize,
-    /// How many of its frames are left, and where the next one is in it.
+    /// How many frames of the current block are left, and where the next one is in it.
     left: u32,
     next: usize,
-    /// The blocks that are lent. The oldest comes first; the last may be looked at still.
+    /// The lent blocks, oldest first. The last one may still have frames that were not looked at.
     lent: VecDeque<Lent>,
 }
 
@@ -77,12 +77,13 @@ pub(super) struct Blocks {
 pub(super) enum Found {
     /// A frame, and its offload request.
     Frame(Span, Offload),
-    /// A frame of this many bytes that was truncated, or is longer than any.
+    /// A frame of this many bytes that was truncated, or is longer than any allowed one.
     TooLong(usize),
 }
 
 impl Blocks {
-    /// The ring in `mapping`. It begins with the oldest block that is handed over, or is next.
+    /// Opens the ring in `mapping`. It begins with the oldest block that the kernel handed over, or
+    /// else with the next one.
     pub fn over(mapping: &Arc<Mapping>, rings: PacketRings) -> Option<Self> {
         let (count, block_len) = (rings.blocks as usize, rings.block_len as usize);
         let header = |block| mapping.shared::<BlockHeader>(block * block_len);
@@ -141,7 +142,8 @@ impl Blocks {
         self.give_back(0);
     }
 
-    /// Gives the oldest `frames` back, and to the kernel all blocks none of whose frames are lent.
+    /// Gives the oldest `frames` frames back. Returns each block to the kernel when none of its
+    /// frames is lent.
     pub fn give_back(&mut self, mut frames: usize) {
         while let Some(oldest) = self.lent.front_mut() {
             let here = frames.min(oldest.frames);
@@ -151,7 +153,7 @@ impl Blocks {
                 break;
             }
             let count = self.headers.len();
-            // `at` lies behind the blocks that are whole.
+            // `at` is the position after the blocks that were looked at completely.
             let whole = self.lent.iter().filter(|lent| lent.whole).count();
             let oldest = (self.at + count - whole) % count;
             self.headers[oldest][STATUS].store(KERNEL, Ordering::Release);
@@ -194,7 +196,7 @@ fn frame_at(block: Bytes<'_>, at: usize) -> Option<(Found, usize)> {
     }
     let (tci, kind) = (word(32)? as u16, header.read::<u16>(36)?);
     let kind = if status & TAG_KIND != 0 { kind } else { VLAN };
-    // The tag takes the place of the header that was read.
+    // The tag overwrites the end of the frame's header, which was read before.
     let start = mac.checked_sub(VLAN_TAG)?;
     let mut addresses = [0; 12];
     bytes.copy_out(&mut addresses);

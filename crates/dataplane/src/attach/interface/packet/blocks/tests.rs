@@ -1,4 +1,4 @@
-//! The test plays the kernel.
+//! The test plays the kernel's part.
 #![allow(unsafe_code, reason = "frames are looked at in the ring")]
 
 use super::*;
@@ -111,7 +111,7 @@ fn a_new_process_begins_with_the_oldest_block_else_with_the_one_that_is_filled()
         assert_eq!(take(&mut next), Some((60, fill)));
     }
     next.give_back(3);
-    // The kernel opened the next block, and has not handed it over.
+    // The kernel has opened the next block, but has not handed it over.
     mapping.shared::<BlockHeader>(4096).unwrap()[NUMBER.0].store(10, Ordering::Relaxed);
     let mut third = Blocks::over(&mapping, RINGS).unwrap();
     hand_over(&mapping, 1, 10, &[(60, 10)]);
@@ -159,7 +159,8 @@ fn words_of_any_value_lead_to_no_byte_outside_of_the_block() {
         let header = mapping.shared::<BlockHeader>(at).unwrap();
         header[STATUS].store(USER, Ordering::Release);
         let mut taken = 0;
-        // A block with more frames than it has room for ends where they leave it.
+        // If a block claims more frames than it has room for, the ring leaves it where they exceed
+        // it.
         while blocks.at == block && taken < 5000 {
             let Some(found) = blocks.take() else { break };
             taken += 1;
