@@ -138,7 +138,7 @@ impl<'de> serde::Deserialize<'de> for Mac {
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// The identifier `id`, if it is one.
+    /// The identifier `id`; `None` if it is out of range.
     #[must_use]
     pub const fn new(id: u16) -> Option<Self> {
         if id >= 1 && id <= 4094 { Some(Self(id)) } else { None }

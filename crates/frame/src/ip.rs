@@ -101,7 +101,7 @@ impl Ipv4 {
         self.ttl
     }
 
-    /// What it carries.
+    /// The protocol that the packet carries.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         Protocol(self.protocol)

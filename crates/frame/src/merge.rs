@@ -160,7 +160,7 @@ impl Run {
         Some(headers..frame.len())
     }
 
-    /// How many segments it has.
+    /// How many segments the run has.
     #[must_use]
     pub const fn segments(&self) -> u16 {
         self.segments
@@ -172,7 +172,7 @@ impl Run {
         self.layout.headers + self.payload
     }
 
-    /// True for a run of no bytes, which does not occur.
+    /// True if the run has no bytes, which does not occur.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn frames_that_none_can_follow_are_no_run() {
-        // FIN is on the last one only, CWR on the first.
+        // In a split frame, only the last segment has FIN, and only the first has CWR.
         for (flags, expected) in [
             (0x11, true),
             (0x90, true),

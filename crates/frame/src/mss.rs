@@ -38,7 +38,7 @@ pub fn clamp_mss(frame: &mut [u8], mtu: u16) -> bool {
 /// Where a SYN's TCP header is.
 struct Syn {
     tcp: usize,
-    /// The end of its options.
+    /// Where the options end.
     end: usize,
     /// Bytes of tags, IP header and TCP header, without options (RFC 6691).
     overhead: usize,
@@ -140,7 +140,7 @@ mod tests {
             (true, 0, 1390),
             (true, 1, 1386),
         ] {
-            // The second list has it at an odd offset, the third twice.
+            // The second list has the size at an odd offset, the third has it twice.
             for (options, places) in [
                 (&[2, 4, 5, 180, 1, 3, 3, 7][..], &[2][..]),
                 (&[1, 2, 4, 5, 180, 3, 3, 7], &[3]),
@@ -190,7 +190,8 @@ mod tests {
             let before = frame.clone();
             assert!(!clamp_mss(&mut frame, 1450) && frame == before, "{options:?}");
         }
-        // The flags; the protocol; a fragment; a packet that ends before its options.
+        // Changes the flags, the protocol, the fragment offset, and the packet's length, which then
+        // ends before its options.
         for (at, byte) in [(14 + 33, 0x10), (14 + 9, 17), (14 + 6, 0x20), (14 + 3, 43)] {
             let mut frame = syn(false, 0, &good);
             frame[at] = byte;

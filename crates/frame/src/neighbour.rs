@@ -41,7 +41,8 @@ pub fn discovery(head: &[u8]) -> Option<Discovery> {
     }
 }
 
-/// The Ethernet header, where the packet begins, and its type; at most one tag.
+/// The Ethernet header, the offset at which the packet begins, and the packet's type. At most one
+/// tag is skipped.
 fn network(head: &[u8]) -> Option<(&Ethernet, usize, EtherType)> {
     let (ethernet, _) = Ethernet::parse(head)?;
     if ethernet.ethertype() != EtherType::VLAN {
@@ -55,7 +56,8 @@ fn network(head: &[u8]) -> Option<(&Ethernet, usize, EtherType)> {
 fn arp(source: Mac, packet: &[u8]) -> Option<Discovery> {
     let arp = Arp::parse(packet)?;
     let ((sender, ip), (_, target)) = (arp.sender(), arp.target());
-    // A sender that speaks for another one, or for nobody (RFC 5227, 2.1.1), claims nothing.
+    // A sender that speaks for another station claims nothing, and neither does a probe without a
+    // sender (RFC 5227, 2.1.1).
     let claim = (sender == source && is_host(ip)).then_some((sender, ip.into()));
     let asks = arp.operation() == ArpOperation::REQUEST && target != ip && is_host(target);
     Some(Discovery { claim, asks: asks.then_some(target.into()) })
@@ -142,7 +144,7 @@ fn advertisement(packet: &[u8], owner: Mac) -> Option<Vec<u8>> {
     let sum = sum.with(&answer).checksum();
     answer[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut packet = ip.as_bytes().to_vec();
-    // The hop limit of what did not cross a router.
+    // The hop limit that proves that no router forwarded the packet.
     packet[7] = 255;
     packet.extend(answer);
     Some(packet)

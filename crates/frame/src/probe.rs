@@ -119,13 +119,13 @@ pub enum ProbeError {
     /// A byte of the pattern is wrong.
     #[error("Byte {at} of the payload is wrong")]
     Content {
-        /// The offset in the payload.
+        /// The offset of the byte in the payload.
         at: usize,
     },
 }
 
 impl Probe {
-    /// Bytes it needs.
+    /// Bytes of a probe.
     pub const LEN: usize = 18;
     /// The bits of a time that are sent.
     pub const TIME_MASK: u64 = (1 << 47) - 1;
@@ -222,7 +222,7 @@ impl Probe {
     }
 }
 
-/// The words of a pattern, which differ by an odd step.
+/// Makes the words of a pattern: each is the previous one plus an odd step.
 struct Pattern(u64);
 
 impl Pattern {
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!((count(60), count(590), count(1514)), (7, 4, 1));
     }
 
-    /// A changed byte adds `d << 8k` to a word, so it adds the high half of that times the factor
-    /// to the check word, and perhaps a carry.
+    /// Changing byte `k` by `d` adds `d << 8k` to a word. That adds the high half of its product
+    /// with the factor to the check word, and perhaps a carry.
     #[test]
     fn every_byte_counts() {
         for factor in Probe::FACTORS {

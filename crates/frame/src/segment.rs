@@ -113,7 +113,7 @@ impl Segments {
             let not_last = if last { 0 } else { tcp_flags::FIN | tcp_flags::PSH };
             transport[13] &= !(not_first | not_last);
         }
-        // The pseudo header's sum includes the packet's length.
+        // The sum of the pseudo header includes the packet's length, which changes.
         let whole = self.headers + self.payload - self.transport;
         let seed = u16::from_be_bytes([piece[self.checksum], piece[self.checksum + 1]]);
         let seed = !update(!seed, whole as u16, (len - self.transport) as u16);

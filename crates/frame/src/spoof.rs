@@ -17,13 +17,13 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 const FRAGMENT: u8 = 44;
-/// This one gives its length in units of 4 octets (RFC 4302, 2.2).
+/// The authentication header gives its length in units of 4 octets (RFC 4302, 2.2).
 const AUTHENTICATION: u8 = 51;
 /// UDP ports of DHCP servers (RFC 2131, 4.1; RFC 8415, 7.2).
 const DHCP_SERVER: u16 = 67;
 const DHCP_V6_SERVER: u16 = 547;
 
-/// What a frame forges.
+/// What a frame falsely claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoof {
     /// ARP or RARP with a sender address that is not the port's, or malformed.
@@ -73,7 +73,8 @@ fn mac(bytes: &[u8], at: usize) -> Option<Mac> {
     Some(Mac::new(bytes.get(at..at + 6)?.try_into().ok()?))
 }
 
-/// RFC 826, RFC 903: only Ethernet and IPv4, and only the port's own address as sender.
+/// Only ARP and RARP for Ethernet and IPv4 pass, and only with the port's own address as the sender
+/// (RFC 826, RFC 903).
 fn arp(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     let is_ethernet = packet.get(..6) == Some(&[0, 1, 8, 0, 6, 4]);
     let own = mac(packet, 8).is_some_and(is_own);

@@ -151,7 +151,7 @@ mod tests {
             [(0, 0xff), (6, 3), (20, 0), (20, 0x20), (21, 1), (30, 224), (13, 6), (23, 1)]
         {
             let mut frame = ipv4();
-            // The first byte of an ICMP error.
+            // Changes the first byte of an ICMP error.
             frame[34] = 3;
             frame[at] = byte;
             assert!(packet_too_big(&frame, 1450).is_none(), "byte {at}");

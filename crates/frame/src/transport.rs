@@ -18,7 +18,7 @@ pub struct Udp {
 impl Udp {
     /// Bytes of the header.
     pub const LEN: usize = size_of::<Self>();
-    /// Offset of its checksum in the header.
+    /// Offset of the checksum in the header.
     pub const CHECKSUM: u16 = 6;
 
     /// A header for `payload_len` bytes that follow, without a checksum, which IPv4 allows.

@@ -45,7 +45,7 @@ impl Vni {
     }
 }
 
-/// No number of a segment.
+/// The number is not that of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoVni;
 

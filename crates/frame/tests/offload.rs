@@ -345,7 +345,7 @@ fn tcp4(len: usize) -> Packet {
     }
 }
 
-/// Validates the request of `tcp4(3000)` after `change`.
+/// Changes `tcp4(3000)` by `change`, and validates the request.
 fn judged(change: impl FnOnce(&mut Vec<u8>, &mut Offload)) -> Result<usize, OffloadError> {
     let (mut frame, mut offload) = tcp4(3000).unfinished(1000);
     change(&mut frame, &mut offload);
@@ -379,7 +379,7 @@ fn no_checksum_lands_in_a_header_that_was_judged() {
         offload.validate(&frame[..128], frame.len()).is_ok()
     };
     assert!(plain(34, 16, 0) && plain(38, 16, 1) && plain(42, 16, 2));
-    // The addresses, the tag, the IP header, the ports.
+    // The checksum would lie in the addresses, the tag, the IP header or the ports.
     for (start, offset, tags) in
         [(0, 0, 0), (14, 0, 1), (14, 2, 0), (18, 4, 1), (30, 16, 0), (34, 0, 0)]
     {

@@ -47,7 +47,7 @@ pub trait App {
     fn closed(&mut self, _conn: Self::Conn, _reason: Option<CloseReason>) {}
 }
 
-/// What the application has asked of a connection, not yet done by TCP.
+/// What the application has asked for, but TCP has not done yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
     Open,
@@ -176,7 +176,7 @@ impl<A: App> Connections<A> {
         }
     }
 
-    /// Adds a connection that is being opened.
+    /// Adds a connection that this side is opening.
     pub fn opened(&mut self, id: ConnId, flow: Flow, conn: C<A>) {
         self.insert(id, conn, Line::new(flow));
     }
@@ -264,7 +264,7 @@ impl<A: App> Connections<A> {
         }
     }
 
-    /// Passes the sent data to TCP, as far as there is room, then the application's other requests.
+    /// Passes queued data to TCP, as far as there is room, then the application's other requests.
     pub fn drain(&mut self, machine: &mut Machine, id: ConnId) {
         let now = self.now;
         let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
@@ -326,7 +326,7 @@ impl<A: App> Receive for Connections<A> {
     }
 }
 
-/// What a fuzzer needs, which has no TCP.
+/// What a fuzzer needs: it has no TCP.
 #[cfg(any(test, feature = "fuzz"))]
 impl Line {
     /// A connection that no machine knows.
@@ -335,12 +335,12 @@ impl Line {
         Some(Self::new(Flow::new(end(1), end(2))?))
     }
 
-    /// Whether the application has neither ended nor closed it.
+    /// True unless the application has ended or closed the connection.
     pub(crate) fn is_open(&self) -> bool {
         self.wish == Wish::Open
     }
 
-    /// Moves what was sent to the end of `to`; false if there was nothing.
+    /// Appends to `to` what the application has sent. Returns false if there was nothing.
     pub(crate) fn take(&mut self, to: &mut Vec<u8>) -> bool {
         let had = !self.out.is_empty();
         self.out.drain(..).for_each(|bytes| to.extend_from_slice(&bytes));

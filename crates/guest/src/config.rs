@@ -1,4 +1,4 @@
-//! What a stack is asked to be.
+//! The settings that a stack is made with.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;

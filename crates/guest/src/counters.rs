@@ -47,9 +47,9 @@ drops! {
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     drops: [u64; Drop::ALL.len()],
-    /// Frames that came in.
+    /// How many frames were received.
     pub frames_in: u64,
-    /// Frames that went out.
+    /// How many frames were sent.
     pub frames_out: u64,
     /// ARP requests that were sent.
     pub arp_requests: u64,

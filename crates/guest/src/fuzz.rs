@@ -1,4 +1,4 @@
-//! What fuzzers drive: conversations with applications, and RPC's two ends.
+//! What fuzzers drive: conversations with applications, and RPC between two ends.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,7 +23,7 @@ pub fn converse<A: App>(app: &mut A, input: &[u8], cuts: &[u8]) -> Vec<u8> {
     while to < input.len() && line.is_open() {
         let cut = cuts.next().map_or(input.len(), |cut| usize::from(*cut) + 1);
         to = input.len().min(to.saturating_add(cut));
-        // What was not taken is offered again.
+        // Bytes that the application did not take are offered again.
         while from < to && line.is_open() {
             let piece = &input[from..to.min(from + PIECE)];
             let taken = app.data(&mut conn, &mut Io::new(&mut line, now), piece);
@@ -72,7 +72,7 @@ impl Room for Ring {
 struct Ends {
     client: Client,
     server: Server,
-    /// Whether they go to the server, and the frames.
+    /// Frames on their way, and whether each goes to the server.
     air: VecDeque<(bool, Vec<u8>)>,
     results: HashSet<u64>,
     now: Nanos,
@@ -219,8 +219,9 @@ mod tests {
 
     #[test]
     fn a_script_of_rpc_reaches_replies() {
-        // Open, take the answer, call, deliver, take the reply; then one whose reply takes many
-        // frames, and as many deliveries as those and their acknowledgements need.
+        // The script opens a session, takes the answer, calls, delivers, and takes the reply. Then
+        // it makes a call whose reply takes many frames, and delivers those and their
+        // acknowledgements.
         let mut script = vec![0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20];
         script.extend([0; 2 * 100]);
         assert_eq!(rpc(&script), 2);

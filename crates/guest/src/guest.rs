@@ -136,7 +136,7 @@ fn happened<A: App>(
     if events.contains(Events::WRITABLE) {
         connections.drain(machine, id);
     }
-    // Data that was the stuck connection could not take is offered again.
+    // Offers again the data that the connection could not take.
     connections.pump(machine, id);
     if events.contains(Events::CLOSED) {
         let reason = machine.close_reason(id);

@@ -31,9 +31,9 @@ struct Gathered<'f> {
 struct Packet<'f> {
     front: &'f [u8],
     rest: &'f [&'f [u8]],
-    /// Bytes of both.
+    /// Bytes of `front` and the rest together.
     len: usize,
-    /// Checksums need not be verified.
+    /// The checksums need not be verified.
     trusted: bool,
 }
 

@@ -232,7 +232,7 @@ pub(crate) struct Segments<'a, N> {
     pub nic: &'a mut N,
     pub link: &'a mut Link,
     pub now: Nanos,
-    /// The NIC completes checksums.
+    /// Whether the NIC completes checksums.
     pub summing: Summing,
 }
 

@@ -21,7 +21,7 @@ const A: [u8; 4] = [0, 1, 0, 1];
 /// Type CNAME, class IN.
 const CNAME: [u8; 4] = [0, 5, 0, 1];
 
-/// Why a name has no address.
+/// Why the lookup found no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// There is no such name, or it has no IPv4 address.
@@ -38,12 +38,12 @@ pub enum LookupError {
     TimedOut,
 }
 
-/// What a lookup has to do.
+/// The next step of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send this datagram to the server.
     Send(Vec<u8>),
-    /// Wait until then.
+    /// Wait until this time.
     Wait(Nanos),
     /// Give up: [`LookupError::TimedOut`].
     End,

@@ -23,12 +23,12 @@ const WAIT_ALL: usize = 512 << 10;
 /// Memory that a frame takes beyond its bytes.
 const OVERHEAD: usize = 64;
 
-/// Where a packet goes.
+/// What is known of a packet's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// The address. If `ask` is set, a new request is due even so.
+    /// The hop's address. If `ask` is set, another ARP request is due, to confirm the address.
     Known { mac: Mac, ask: bool },
-    /// The address is not known yet.
+    /// The hop's address is not known yet. If `ask` is set, an ARP request is due.
     Unknown { ask: bool },
 }
 

@@ -68,7 +68,7 @@ pub trait Nic {
     /// segmentation request, this is the limit of each segment.
     fn max_frame(&self) -> usize;
 
-    /// The offload requests that frames may carry, both ways.
+    /// The offload requests that frames may carry in both directions.
     fn offloads(&self) -> OffloadSet {
         OffloadSet::NONE
     }
@@ -117,7 +117,7 @@ pub trait Nic {
         let mut bytes = &answers.bytes[..];
         for len in answers.lens {
             let (frame, rest) = bytes.split_at(len);
-            // What finds no room is lost, as on any link.
+            // A frame that finds no room is lost, as on any link.
             let _ = self.send(frame, Pieces::none(), Offload::NONE);
             bytes = rest;
         }
@@ -165,7 +165,7 @@ impl<N: Nic> Room for SendRing<'_, N> {
     }
 }
 
-/// Answers received frames.
+/// A user of a NIC that answers received frames.
 pub trait Exchange {
     /// Looks at a frame, and writes answers into `room`.
     fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room);
@@ -454,7 +454,7 @@ impl Nic for RingNic {
         const PADDING: [u8; MIN_FRAME] = [0; MIN_FRAME];
         let len = head.len() + payload.len;
         let padding = &PADDING[..MIN_FRAME.saturating_sub(len)];
-        // As long as both live.
+        // The pieces live as long as both `head` and the payload.
         let shorter = |piece: &'p [u8]| -> &[u8] { piece };
         let pieces = std::iter::once(head).chain(payload.pieces.map(shorter));
         let slots = len.div_ceil(self.slot_bytes());

@@ -30,7 +30,7 @@ pub struct Usage {
     pub unresolved: usize,
     /// Answers that wait for a send slot.
     pub outbox: usize,
-    /// Usage of TCP.
+    /// The resources that TCP uses.
     pub tcp: tcp::Usage,
 }
 
@@ -207,7 +207,7 @@ impl<N: Nic> Stack<N> {
         Ok(())
     }
 
-    /// What was counted below TCP.
+    /// The counters of the layers below TCP.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.link.counters

@@ -22,7 +22,7 @@ pub enum UdpError {
     /// Port 0 is none.
     #[error("0 is not a UDP port; choose one from 1 to 65535")]
     NoPort,
-    /// The socket was closed.
+    /// The socket is closed.
     #[error("The UDP socket is closed")]
     Closed,
     /// The datagram does not fit into a packet.
@@ -43,7 +43,7 @@ struct Socket {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets(HashMap<u16, Socket>);
 
-/// What happens to a datagram.
+/// The outcome of a datagram's delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
     Queued,

@@ -28,7 +28,7 @@ impl Namespace {
                 return Err("ip, unshare, nsenter, curl or ping is missing");
             }
         }
-        // The answer comes once the namespace allows taps.
+        // The script prints a line once the namespace allows taps.
         let script = "ip tuntap add probe mode tap && ip link del probe && echo && exec sleep 600";
         let child = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
@@ -60,7 +60,7 @@ impl Namespace {
 /// A daemon with a tap in the namespace, and an example program on another port.
 struct House {
     namespace: Namespace,
-    // Dropped in this order.
+    // These fields are dropped in this order.
     _guest: Running,
     daemon: Daemon,
 }

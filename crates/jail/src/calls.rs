@@ -85,14 +85,14 @@ fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
     let nothing = u64::from(u32::MAX);
     let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    // Fresh memory only, never executable.
+    // Only fresh memory may be mapped, and never as executable.
     let fresh = vec![not_executable()?, is(4, SeccompCmpOp::Eq, nothing)?];
     rules.insert(libc::SYS_mmap, vec![SeccompRule::new(fresh)?]);
     rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![not_executable()?])?]);
     // The standard library looks whether a descriptor is open before it closes it.
     let get = vec![is(1, SeccompCmpOp::Eq, libc::F_GETFD as u64)?];
     rules.insert(libc::SYS_fcntl, vec![SeccompRule::new(get)?]);
-    // Words for the log.
+    // Writes to standard output and error are allowed, for logs.
     let output = |fd| SeccompRule::new(vec![is(0, SeccompCmpOp::Eq, fd)?]);
     for call in [libc::SYS_write, libc::SYS_writev] {
         rules.insert(call, vec![output(1)?, output(2)?]);

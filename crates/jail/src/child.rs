@@ -25,9 +25,9 @@ const MOST_GIVEN: usize = 8;
 pub struct ChildSetup {
     given: [RawFd; MOST_GIVEN],
     count: usize,
-    /// The signal that ends it when the thread that starts it ends, if any.
+    /// The signal that ends the child when the thread that started it ends, if any.
     ends_by: Option<Signal>,
-    /// Most descriptors that it may have.
+    /// The most descriptors that the child may have.
     descriptors: Option<u64>,
 }
 
@@ -95,7 +95,7 @@ impl ChildSetup {
     /// Marks all descriptors for closing at exec, except the standard streams and those that are
     /// handed over. Until exec, std reports failures through one of them.
     fn hand_over(&self) -> io::Result<()> {
-        // SAFETY: it closes nothing yet.
+        // SAFETY: the call only marks descriptors, and closes none.
         let marked = unsafe {
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
         };
@@ -134,7 +134,7 @@ impl Child {
     /// # Errors
     /// The kernel's error.
     pub fn end(&mut self) -> io::Result<ExitStatus> {
-        // Fails only if it has ended already.
+        // Killing fails only if the child has ended already.
         let _ = self.0.kill();
         self.0.wait()
     }

@@ -8,9 +8,9 @@ use rustix::process::{Pid, WaitOptions};
 
 /// The side of a fork that this process is on.
 pub enum Side {
-    /// The original process; the other one is its child.
+    /// This is the original process; the new one is its child.
     Parent(Pid),
-    /// The new one.
+    /// This is the new process.
     Child,
 }
 

@@ -66,21 +66,21 @@ impl Inside {
 /// The process could not be confined, or its confinement might have gaps.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
-    /// Another thread would stay outside.
+    /// The process has another thread, which would not be confined.
     #[error("A process enters its jail before it starts threads; this one has {0}")]
     Threads(usize),
     /// A wall stands in part, and can neither be completed nor removed.
     #[error("Cannot {what}")]
     System {
-        /// What was done.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Jail {
-    /// All walls, and this user.
+    /// A jail with all walls, and with this user if one is given.
     #[must_use]
     pub fn new(user: Option<u32>) -> Self {
         let mut walls: BTreeSet<Wall> = Wall::ALL.into_iter().collect();
@@ -92,7 +92,7 @@ impl Jail {
         Self { walls, user }
     }
 
-    /// The same without some walls.
+    /// The same jail without some walls.
     #[must_use]
     pub fn without(mut self, walls: &[Wall]) -> Self {
         walls.iter().for_each(|wall| {

@@ -30,16 +30,16 @@ const OWN: u32 = 2;
 const MAP: u8 = b'm';
 const NO_USER: u8 = b'n';
 const UP: u8 = b'u';
-/// What the creator answers.
+/// The creator's answer: go on.
 const GO: u8 = b'g';
 
-/// Where a process is.
+/// What a confined process knows about its namespaces and its users.
 pub struct Place {
-    /// Whether it has a mount namespace of its own.
+    /// Whether the process has a mount namespace of its own.
     pub mounts: Result<(), String>,
-    /// The numbers under which it sees the creator's user.
+    /// The numbers under which the process sees the creator's user.
     pub creators: Vec<u32>,
-    /// The user and group that it takes on; `None` for the number that it was given.
+    /// The user and group that the process takes on; `None` to keep the number that it was given.
     own: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Place {
 pub struct Go(Option<UnixStream>);
 
 impl Go {
-    /// The descriptor that it needs.
+    /// The descriptor that must stay open, if there is a creator.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.0.as_ref().map(AsRawFd::as_raw_fd)
     }
@@ -143,7 +143,7 @@ fn move_in(
     for (wall, flag) in NAMESPACES.into_iter().filter(|(wall, _)| jail.wants(*wall)) {
         let done = unshare(flag).map_err(|error| error.to_string());
         match wall {
-            // This wall stands once the old root is left.
+            // The root's wall stands only after the old root is left.
             Wall::Root => mounts = done,
             _ => walls.note(wall, done),
         }
@@ -196,7 +196,7 @@ fn attend(mut inner: UnixStream, mover: Pid, jail: &Jail) -> Outcome {
             _ => break Outcome::Dead,
         }
     };
-    // This ends a mover that still waits.
+    // Closing the socket ends a mover that still waits.
     drop(inner);
     fork::reap(mover);
     outcome

@@ -34,7 +34,7 @@ pub struct Tcp {
     pub bits: f64,
     /// Host processor time outside of virtual processors, in nanoseconds per byte.
     pub ns_per_byte: f64,
-    /// The part of it that QEMU did not use.
+    /// The part of that time that QEMU did not use.
     pub served_ns_per_byte: f64,
 }
 
@@ -43,7 +43,8 @@ const BOOT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.77.78.1";
 
 impl Pair {
-    /// Boots both, and waits until they reach each other. Their TCP test will run for `seconds`.
+    /// Boots both guests, and waits until they reach each other. Their TCP test will run for
+    /// `seconds`.
     ///
     /// # Errors
     /// They do not reach each other.

@@ -88,7 +88,7 @@ impl TokenBucket {
 }
 
 impl RateLimiter {
-    /// True if it limits nothing.
+    /// True if the limiter limits nothing.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
@@ -134,7 +134,7 @@ impl Bucket {
         self.burst > 0 || self.level > 0
     }
 
-    /// Takes tokens, even more than there are.
+    /// Takes tokens, even more than the bucket has.
     pub fn take(&mut self, tokens: u64) {
         let from_burst = tokens.min(self.burst);
         self.burst -= from_burst;
@@ -152,7 +152,7 @@ impl Bucket {
         u64::try_from(level).unwrap_or(u64::MAX).saturating_add(self.burst)
     }
 
-    /// Nanoseconds until it is open.
+    /// Nanoseconds until the bucket lets a frame pass.
     pub fn opens_in(&self) -> u64 {
         match self.is_open() {
             true => 0,

@@ -75,7 +75,8 @@ impl<E: Egress> Impaired<E> {
         self.inner().channel.make_all_due();
     }
 
-    /// Drops the frames in flight. Returns how many, and the counts of the others.
+    /// Drops the frames in flight. Returns how many they were, and the counts of the frames that
+    /// entered.
     pub fn abandon(&self) -> (usize, ImpairmentCounts) {
         let mut inner = self.inner();
         (inner.channel.abandon(), inner.channel.take_tally())

@@ -21,7 +21,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Full buckets; `None` if nothing is limited.
+    /// Makes a limiter with full buckets; `None` if nothing is limited.
     #[must_use]
     pub fn new(config: &RateLimiter) -> Option<Self> {
         let bucket = |config: &Option<TokenBucket>| config.as_ref().map(Bucket::new);
@@ -93,7 +93,7 @@ impl Limiter {
         }
     }
 
-    /// When a frame may pass; `now` or earlier if one may pass at once.
+    /// When a frame may pass. A time up to `now` means at once.
     #[must_use]
     pub fn opens_at(&self, now: Nanos) -> Nanos {
         let buckets = self.bandwidth.iter().chain(&self.ops);
@@ -134,7 +134,7 @@ mod tests {
     fn rates_hold_to_half_a_percent_from_a_megabit_to_forty_gigabits() {
         for bits in [1_000_000, 9_999_999, 100_000_000, 1_000_000_000, 40_000_000_000] {
             for (len, step) in [(64, 50_000), (1514, 1_234_567), (65_000, 999_999)] {
-                // The error at both ends is one frame.
+                // At either end of the interval, the count may be off by one frame.
                 let seconds = (len as u64 * 8 * 400 / bits).max(1);
                 let is = passed(&mut limiter(Some(bits / 8), None), len, step, seconds);
                 let wanted = bits / 8 * seconds;
@@ -213,8 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any configuration and any traffic: no overflow, and no more than the rate, the bucket
-        /// and one frame.
+        /// For any configuration and traffic: nothing overflows, and no more passes than the rate,
+        /// the bucket and one frame.
         #[test]
         fn no_more_passes_than_may(
             size in 1..=TokenBucket::MAX_SIZE,

@@ -37,7 +37,7 @@ pub mod reqtype {
     pub const PORT_INFO_GET: u16 = 2;
     /// Attaches a port to a switch.
     pub const VALE_ATTACH: u16 = 3;
-    /// Detaches it from its switch.
+    /// Detaches a port from its switch.
     pub const VALE_DETACH: u16 = 4;
     /// Ports of switches.
     pub const VALE_LIST: u16 = 5;
@@ -311,7 +311,7 @@ pub struct PoolsInfo {
     pub if_offset: u64,
     /// How many.
     pub if_total: u32,
-    /// Bytes of one.
+    /// Bytes of one interface.
     pub if_size: u32,
     /// Where rings start.
     pub ring_offset: u64,
@@ -333,7 +333,7 @@ pub struct PoolsInfo {
 pub struct Offsets {
     /// The largest offset.
     pub max: u64,
-    /// The first one.
+    /// The initial offset.
     pub initial: u64,
     /// Number of bits of `ptr` that hold the offset; 0 for all.
     pub bits: u32,

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let Some((mut out, mut batch)) = port.queue(0).both(64, 64) else { break Ok(()) };
         while let Some(frame) = batch.next_within(out.room()) {
             turn_round(frame.window());
-            // There is room: `next_within` left longer frames where they were.
+            // There is room, because `next_within` leaves frames that would need more.
             let _ = out.forward(frame);
         }
         let full = out.room() < batch.slots_left();

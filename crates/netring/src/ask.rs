@@ -25,7 +25,7 @@ pub enum OpenError {
     /// No daemon listens on the socket.
     #[error("No daemon listens on {}; start `toklat daemon`, or set TOKLAT_DIR", socket.display())]
     NoDaemon {
-        /// Where it was looked for.
+        /// The socket that was tried.
         socket: PathBuf,
         /// What the kernel said.
         #[source]
@@ -40,20 +40,20 @@ pub enum OpenError {
         /// Where it is.
         socket: PathBuf,
     },
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error("The daemon refused to open {name}: {message}")]
     Refused {
         /// The port.
         name: String,
         /// An errno.
         errno: i32,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         message: String,
     },
     /// The daemon's reply is not valid.
     #[error("The daemon's answer is malformed ({0}); is it of the same version?")]
     Malformed(&'static str),
-    /// The region is missing something.
+    /// The region has no room, or cannot be used.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The region has no memory file.
@@ -67,7 +67,7 @@ pub enum OpenError {
     Io(#[source] Errno),
 }
 
-/// What is needed to attach again.
+/// What it takes to attach the port again.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) directory: PathBuf,

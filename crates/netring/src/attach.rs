@@ -49,7 +49,7 @@ pub mod op {
     pub const NEXT: u16 = 5;
 }
 
-/// How it is opened.
+/// How a port is opened.
 pub mod flags {
     /// A monitor: copies of what the port sends.
     pub const MONITOR_TX: u32 = 0x100;
@@ -110,11 +110,12 @@ pub struct Reply {
     pub max_frame: u32,
     /// For the second end of a pipe: what the first one asked for.
     pub geometry: Geometry,
-    /// Likewise, as seen from this end.
+    /// For the second end of a pipe: its receive rings.
     pub tx: RingSpec,
     /// Likewise, as seen from this end.
     pub rx: RingSpec,
-    /// Likewise: the receive rings of the other end, twins of this end's send rings.
+    /// For the second end of a pipe: the receive rings of the other end, twins of this end's send
+    /// rings.
     pub peer_rx: RingSpec,
     /// Likewise: bytes of a buffer that frames use.
     pub buf_usable: u32,

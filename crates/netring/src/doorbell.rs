@@ -18,9 +18,9 @@ pub(crate) enum Doorbell {
     Token(OwnedFd),
     /// An eventfd in each direction.
     Pipe {
-        /// Where we are woken.
+        /// The eventfd that wakes this side.
         own: OwnedFd,
-        /// The eventfd of the other end.
+        /// The eventfd that wakes the other end.
         peer: OwnedFd,
         /// Keeps this end open at the daemon, if there is one.
         token: Option<OwnedFd>,
@@ -70,7 +70,7 @@ impl Doorbell {
             Self::Inline(_) => Ok(0),
         };
         match done {
-            // The token is full: a kick is pending already.
+            // If the token is full, a kick is already pending.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PortError::Gone),
             Err(errno) => Err(PortError::Io(errno)),

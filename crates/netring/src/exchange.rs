@@ -75,13 +75,13 @@ fn receive<T: FromBytes + IntoBytes>(
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [rustix::io::IoSliceMut::new(bytes)];
     let got = loop {
-        // A limit of 0 is none.
+        // A time limit of 0 would mean no limit, so at least a millisecond is set.
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))
             .map_err(ExchangeError::Io)?;
         let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
         match got {
-            // A signal of the program's own is no reply.
+            // A signal to the program is not a reply, so the wait goes on.
             Err(Errno::INTR) if Instant::now() < until => {}
             got => break got.map_err(ExchangeError::Io)?,
         }

@@ -54,7 +54,7 @@ pub mod slot_flags {
 pub struct SlotWord {
     /// Buffer number.
     pub buf: u32,
-    /// Bytes in it.
+    /// Bytes of the frame in the buffer.
     pub len: u16,
     /// [`slot_flags`].
     pub flags: u16,
@@ -227,7 +227,7 @@ pub struct Line<T>(pub T);
 // SAFETY: T is shareable; the padding is never read.
 unsafe impl<T: Shareable> Shareable for Line<T> {}
 
-/// What the client tells the core besides its head.
+/// What the client tells the core, besides its `head`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct OwnerFlags {
@@ -268,7 +268,7 @@ pub struct OwnerFlags {
 // SAFETY: atomic words.
 unsafe impl Shareable for OwnerFlags {}
 
-/// What the core tells the client besides its position.
+/// What the core tells the client, besides its position.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CoreFlags {
@@ -293,7 +293,7 @@ pub struct CoreFlags {
     /// - Without it: the client goes on with old cursors
     /// - Shown by: `dataplane` tests `faults`
     pub fault: AtomicU32,
-    /// The last `reset_wanted` that was carried out.
+    /// The last value of `reset_wanted` whose reset was carried out.
     pub reset_done: AtomicU32,
 }
 
@@ -355,7 +355,7 @@ impl Fault {
 pub struct Geometry {
     /// Bytes of an interface object (`netmap_if` and its ring offsets).
     pub if_size: u32,
-    /// How many of them.
+    /// How many interface objects.
     pub if_num: u32,
     /// Bytes of a ring object (header and slots).
     pub ring_size: u32,
@@ -474,11 +474,11 @@ impl RingSpec {
 /// A ring's parts, mapped.
 #[derive(Clone, Debug)]
 pub struct RingMemory {
-    /// What programs see.
+    /// The header that programs see.
     pub header: Shared<RingHeader>,
     /// Its slots.
     pub slots: SharedSlice<Slot>,
-    /// The transport's words.
+    /// The control block, with the transport's words.
     pub control: Shared<Control>,
 }
 

@@ -29,7 +29,7 @@ pub enum Monitor {
 }
 
 impl Monitor {
-    /// The monitor of these directions; `None` without any.
+    /// The monitor of these directions; `None` for neither.
     #[must_use]
     pub const fn of(sent: bool, received: bool) -> Option<Self> {
         match (sent, received) {
@@ -40,13 +40,13 @@ impl Monitor {
         }
     }
 
-    /// True if it gets copies of what the port's owner sends.
+    /// True if the monitor gets copies of what the port's owner sends.
     #[must_use]
     pub const fn sent(self) -> bool {
         matches!(self, Self::Sent | Self::Both)
     }
 
-    /// True if it gets copies of what the port's owner receives.
+    /// True if the monitor gets copies of what the port's owner receives.
     #[must_use]
     pub const fn received(self) -> bool {
         matches!(self, Self::Received | Self::Both)
@@ -173,8 +173,9 @@ impl Open {
         Self { offloads, ..self }
     }
 
-    /// A port that is made for this client has no limits of floods, addresses and length except
-    /// those of the switch, like ports of VALE: for programs that send what they were told to send.
+    /// Opens the port without limits on floods, addresses and length, except those of the switch.
+    /// This holds for a port that is made for this client. It is for programs that generate
+    /// traffic, and is how VALE's ports behave.
     #[must_use]
     pub fn unlimited(self) -> Self {
         Self { unlimited: true, ..self }
@@ -220,7 +221,7 @@ impl Open {
         Opened { directory, name: self.name.clone(), flags: self.flags(), offloads: self.offloads }
     }
 
-    /// The region that was given, or one that is just large enough.
+    /// Returns the given region, or makes one that is just large enough.
     fn region(
         &self,
         rings: u32,
@@ -293,7 +294,8 @@ impl Open {
         let Opened { directory, flags, .. } = self.opened();
         let offloads = u32::from(self.offloads.bits());
         let join = Request { flags, offloads, ..Request::new(op::OPEN_PIPE, &name) };
-        // Another process may make or close the pipe between the two requests.
+        // Another process may make or close the pipe between the two requests, so they are
+        // repeated.
         for _ in 0..8 {
             match ask(&directory, &join, &[]) {
                 Err(OpenError::Refused { errno, .. }) if errno == Errno::NOENT.raw_os_error() => {}

@@ -53,21 +53,21 @@ impl PipeConfig {
         Self { slots, ..self }
     }
 
-    /// The pages of its own region.
+    /// Sets the kind of pages of the pipe's own region.
     #[must_use]
     pub fn pages(self, pages: Pages) -> Self {
         Self { pages, ..self }
     }
 
-    /// Makes slots carry these offload requests: see [`Open::offloads`](crate::Open::offloads).
-    /// They are not validated between the ends.
+    /// Lets slots of the pipe carry these offload requests: see
+    /// [`Open::offloads`](crate::Open::offloads). They are not validated between the ends.
     #[must_use]
     pub fn offloads(self, offloads: OffloadSet) -> Self {
         Self { offloads, ..self }
     }
 
-    /// Puts it into a region. It takes two interfaces, four ring objects for each ring, and buffers
-    /// for half of them.
+    /// Puts the pipe into a region. It takes two interfaces, four ring objects for each ring, and
+    /// buffers for half of those.
     #[must_use]
     pub fn in_region(self, region: &Arc<Region>) -> Self {
         Self { region: Some(Arc::clone(region)), ..self }

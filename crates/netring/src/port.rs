@@ -77,7 +77,7 @@ impl Readiness {
 pub struct Rings {
     /// The region's memory.
     pub mapping: Arc<Mapping>,
-    /// How it is divided.
+    /// How the region is divided.
     pub geometry: Geometry,
     /// The port's send rings.
     pub tx: RingSpec,
@@ -97,7 +97,8 @@ const RESET_TIME: Duration = Duration::from_secs(2);
 /// [`send`](Self::send) lends slots and [`receive`](Self::receive) lends frames. The other side
 /// sees nothing of it until [`flush`](Self::flush), which publishes everything at once.
 pub struct Port {
-    // Dropped in this order: the other side learns of the end before the memory is reused.
+    // Fields are dropped in this order: the other side learns of the end before the memory is
+    // reused.
     pub(crate) doorbell: Doorbell,
     pub(crate) send: Box<[SendQueue]>,
     pub(crate) receive: Box<[ReceiveQueue]>,
@@ -171,13 +172,13 @@ impl Port {
         &self.name
     }
 
-    /// Bytes of the largest frame that the switch accepts from it.
+    /// Bytes of the largest frame that the switch accepts from the port.
     #[must_use]
     pub fn max_frame(&self) -> usize {
         self.max_frame
     }
 
-    /// The offload requests that its slots carry, both ways: those it asked for
+    /// The offload requests that the port's slots carry in both directions: those it asked for
     /// ([`Open::offloads`](crate::Open::offloads)), as far as its rings have room for the frames.
     /// The longest frame has [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED) bytes;
     /// [`max_frame`](Self::max_frame) limits its segments only.
@@ -264,7 +265,7 @@ impl Port {
     /// What could be published was.
     #[inline]
     pub fn flush(&mut self) -> Result<(), PortError> {
-        // A bit for each ring: only rings that moved are a reason to wake the other side.
+        // One bit for each ring. Only rings that moved are a reason to wake the other side.
         let (mut sent, mut released) = (0u32, 0u32);
         for (i, queue) in self.send.iter_mut().enumerate() {
             sent |= u32::from(queue.publish()) << i;
@@ -299,7 +300,7 @@ impl Port {
     /// it can write to the slots.
     pub unsafe fn flush_indirect(&mut self) -> Result<(), PortError> {
         for queue in &mut self.send {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { queue.resolve_indirect() };
         }
         self.flush()
@@ -338,7 +339,7 @@ impl Port {
         }
     }
 
-    /// What can be done without waiting. Reads the other side's positions.
+    /// Returns what can be done without waiting, after reading the other side's positions.
     #[must_use]
     pub fn ready(&mut self) -> Readiness {
         let readable = self.receive.iter_mut().any(|queue| {

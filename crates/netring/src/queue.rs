@@ -30,9 +30,9 @@ use crate::{Incoming, Outgoing};
 pub(crate) struct View {
     pub(crate) ring: RingMemory,
     pub(crate) slots: u32,
-    /// Bytes of a buffer that we may fill.
+    /// Bytes of a buffer that this side may fill.
     pub(crate) usable: u16,
-    /// Another core reads what we fill.
+    /// A processor other than this one reads the buffers that this side fills.
     pub(crate) far: bool,
     /// The offload requests that slots carry.
     pub(crate) offloads: OffloadSet,
@@ -129,15 +129,15 @@ impl View {
 /// The words by which a sender and its reader pass slots to each other.
 #[derive(Debug)]
 struct HandOver {
-    /// Where we publish filled slots.
+    /// Where this side publishes filled slots.
     ours: Shared<Cursor>,
-    /// Where we ask to be woken.
+    /// Where this side asks to be woken.
     our_wake: Shared<WakeFlag>,
-    /// Where the peer publishes slots that it is done with.
+    /// Where the peer publishes slots that it has finished with.
     theirs: Shared<Cursor>,
     /// Where the peer asks to be woken.
     their_wake: Shared<WakeFlag>,
-    /// The header that shows our positions to netmap's programs.
+    /// The ring header that shows this side's positions to netmap's programs.
     shown: Shared<RingHeader>,
 }
 
@@ -154,7 +154,7 @@ impl HandOver {
         }
     }
 
-    /// For a pipe: we act as the core of `twin`, and the send ring shows our positions.
+    /// For a pipe: this side acts as the core of `twin`, and the send ring shows its positions.
     fn to_twin(twin: &RingMemory, ring: &RingMemory) -> Self {
         let control = &twin.control;
         Self {
@@ -219,7 +219,7 @@ impl SendQueue {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
     }
 
-    /// Free slots, as far as known.
+    /// The number of free slots, as of the last look at the peer's position.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {
         self.view.slots - 1 - distance(self.core, self.head, self.view.slots)
@@ -337,7 +337,7 @@ impl ReceiveQueue {
     pub(crate) fn new(memory: &Memory, ring: u32, slots: u32) -> Option<Self> {
         let view = memory.view(ring, slots)?;
         let head = view.ring.control.owner.0.own();
-        // Frames received in the meantime are found at the first look.
+        // Frames that arrived in the meantime are found at the first look.
         let good = head < slots;
         let queue = Self { view, head, published: head, core: head, answered: 0, fault: None };
         good.then_some(queue)
@@ -348,7 +348,7 @@ impl ReceiveQueue {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
     }
 
-    /// Slots received, as far as known.
+    /// The number of received slots, as of the last look at the peer's position.
     #[inline(always)]
     pub(crate) fn received(&self) -> u32 {
         distance(self.head, self.core, self.view.slots)
@@ -387,13 +387,13 @@ impl ReceiveQueue {
         true
     }
 
-    /// True if the peer sleeps and has not been kicked for it yet. The caller has fenced.
+    /// True if the peer sleeps and was not kicked since it asked. The caller must have fenced.
     #[inline]
     pub(crate) fn must_kick(&mut self) -> bool {
         self.view.ring.control.core_flags.0.wake.must_kick_fenced(&mut self.answered)
     }
 
-    /// Asks to be woken when frames come, or takes that back.
+    /// Asks to be woken when frames arrive, or withdraws that request.
     pub(crate) fn set_wake(&self, armed: bool) {
         let wake = &self.view.ring.control.owner_flags.0.wake;
         if armed { wake.arm() } else { wake.disarm() }

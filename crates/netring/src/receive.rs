@@ -18,8 +18,8 @@ pub struct Incoming<'a> {
     slots: &'a [Slot],
     head: &'a mut u32,
     fault: &'a mut Option<Fault>,
-    /// A copy of `head` that can stay in a register, because no function out of line gets a
-    /// reference to it.
+    /// A copy of the queue's `head`. It can stay in a register, because no function out of line
+    /// gets a reference to it.
     at: u32,
     end: u32,
     /// The number of frames that may be taken, at most the number of slots left.
@@ -52,7 +52,7 @@ impl<'a> Incoming<'a> {
         self.view.map_or(0, |view| distance(self.at, self.end, view.slots) as usize)
     }
 
-    /// The next frame, if it has at most `slots` slots. Otherwise it stays.
+    /// Takes the next frame, if it has at most `slots` slots. Otherwise the frame stays.
     #[inline]
     pub fn next_within(&mut self, slots: usize) -> Option<Received<'a>> {
         let (at, left) = (self.at, self.left);
@@ -166,14 +166,15 @@ impl<'a> Received<'a> {
         self.len == 0
     }
 
-    /// The bytes in its first slot: all of them unless [`slot_count`](Self::slot_count) is above 1.
+    /// The bytes in the frame's first slot: all of them unless [`slot_count`](Self::slot_count) is
+    /// above 1.
     #[inline(always)]
     #[must_use]
     pub fn window(&self) -> Bytes<'a> {
         self.first.window
     }
 
-    /// `NS_*` flags of its first slot.
+    /// The `NS_*` flags of the frame's first slot.
     #[inline(always)]
     #[must_use]
     pub fn flags(&self) -> u16 {
@@ -227,7 +228,7 @@ impl<'a> Received<'a> {
         bytes
     }
 
-    /// The number of its slots.
+    /// The number of the frame's slots.
     #[inline(always)]
     #[must_use]
     pub fn slot_count(&self) -> usize {
@@ -240,15 +241,15 @@ impl<'a> Received<'a> {
         self.slots()
     }
 
-    /// As [`into_slots`](Self::into_slots). If a slot is exchanged, `self` is out of date.
+    /// As [`into_slots`](Self::into_slots). After a slot was exchanged, `self` is out of date.
     #[inline]
     pub(crate) fn slots(&self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         let first = ReceivedSlot { ..self.first };
         std::iter::once(first).chain(self.rest())
     }
 
-    /// The slots after the first. They are loaded and validated again. One that the peer has
-    /// changed to something invalid is empty.
+    /// The slots after the first. They are loaded and validated again, and a slot that the peer has
+    /// made invalid counts as empty.
     fn rest(&self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         let (view, mut at) = (self.first.view, self.first.at);
         (1..self.slots).map(move |_| {

@@ -71,7 +71,7 @@ impl<'a> Outgoing<'a> {
         let view = self.view.filter(|_| self.left > 0)?;
         let word = SlotWord { buf: view.load(self.at).buf, len: 0, flags: 0 };
         let Some(window) = view.buffer(word.buf, u32::from(view.usable)) else {
-            // The other side has written to our slots.
+            // An invalid buffer in a free slot means that the other side has written to it.
             (*self.fault, self.left) = (Some(Fault::BadBuffer), 0);
             return None;
         };
@@ -226,7 +226,8 @@ impl<'a> Outgoing<'a> {
             return Err(frame);
         }
         if !same || !frame.slots().all(fits) {
-            // The buffers differ, or its pieces fill them differently: divide the frame again.
+            // If the sizes of buffers differ, or the frame's pieces fill them differently, the
+            // frame is divided anew by copying.
             let bytes = frame.to_vec();
             let sent = self.gather([&bytes[..]], bytes.len(), offload);
             return if sent || bytes.is_empty() { Ok(()) } else { Err(frame) };
@@ -330,14 +331,14 @@ pub struct SendSlot<'o> {
 }
 
 impl<'o> SendSlot<'o> {
-    /// The usable bytes of its buffer.
+    /// The bytes of the slot's buffer that may be filled.
     #[inline(always)]
     #[must_use]
     pub fn window(&self) -> Bytes<'o> {
         self.window
     }
 
-    /// Sets how many bytes it sends, at most those of the window.
+    /// Sets how many bytes the slot sends, at most those of the window.
     #[inline(always)]
     pub fn set_len(&mut self, len: usize) {
         self.word.len = len.min(usize::from(self.view.usable)) as u16;

@@ -148,7 +148,7 @@ fn indirect_slots_are_resolved_when_they_are_flushed() {
     let bytes = b"elsewhere".to_vec();
     let mut out = port.send(1);
     out.slot().unwrap().set_indirect(bytes.as_ptr(), bytes.len());
-    // SAFETY: `bytes` lives, and nobody else writes to the slots.
+    // SAFETY: `bytes` lives, and no other thread writes to the slots.
     unsafe { port.flush_indirect() }.unwrap();
     assert_eq!(core.take(1), [bytes]);
 }

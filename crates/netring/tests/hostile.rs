@@ -87,7 +87,7 @@ proptest! {
         drive_hostile_pipe(&script);
     }
 
-    /// Nearly legal values get past more checks.
+    /// Values that are nearly valid get past more checks.
     #[test]
     fn nearly_legal_scripts_do_no_more(
         steps in prop::collection::vec((0..8_u8, 0..4_u8, 0..9_u64, 0..20_u64, 0..2200_u64, any::<bool>()), 0..200)

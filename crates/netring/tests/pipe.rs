@@ -82,7 +82,7 @@ fn two_processes_lose_nothing() {
         return echo(&parts);
     }
     let (mut ours, theirs) = pipe(&PipeConfig::default().slots(64)).unwrap();
-    // Filled before the end is passed on: it must not be lost.
+    // This frame is filled in before the end is passed on, and must not be lost.
     assert!(ours.send(1).push(&frame(0)));
     ours.flush().unwrap();
     let (fds, description) = theirs.into_parts().unwrap();
@@ -190,7 +190,8 @@ fn what_is_no_port_is_not_put_together() {
     for byte in 0..60 {
         let mut scribbled = description;
         scribbled[byte] ^= 0x80;
-        // A larger size may still fit, but memory beyond the file must not be mapped.
+        // A description with a larger size may be accepted, but memory beyond the file must not be
+        // mapped.
         let _ = Port::from_parts(copies(3), &scribbled);
     }
     let mut swapped = copies(3);
@@ -231,7 +232,7 @@ fn a_pipe_that_was_made_for_offload_requests_carries_them() {
         assert!(windows == bytes && frame.to_vec() == bytes);
         right.flush().unwrap();
     }
-    // One that was not refuses them, and asks for nothing.
+    // A pipe that was not made for offload requests refuses them, and asks for none.
     let (mut left, mut right) = pipe(&PipeConfig::default()).unwrap();
     assert!(!left.send(64).gather([&bytes[..100]], 100, asked));
     let mut out = left.send(1);

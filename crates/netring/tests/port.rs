@@ -105,7 +105,7 @@ fn slots_without_a_length_are_not_sent() {
 #[test]
 fn slots_ahead_are_filled_before_they_are_taken() {
     let (mut port, mut core) = port(8);
-    // So that the slots ahead are on both sides of the ring's end.
+    // After these frames, the free slots lie on both sides of the ring's end.
     assert_eq!(port.send(8).fill(5, |_| 1), 5);
     port.flush().unwrap();
     assert_eq!(core.take(9).len(), 5);

@@ -13,7 +13,8 @@ fn u64_at(map: &Mapping, at: u64) -> u64 {
     map.all().read(at as usize).unwrap()
 }
 
-/// Offsets and values of 1.3, 2.2 and 2.5, none of which come from our own types.
+/// Offsets and values of netmap's layout, numbered 1.3, 2.2 and 2.5. None of them comes from our
+/// own types.
 #[test]
 fn interfaces_and_rings_are_netmaps_to_the_byte() {
     let region = Region::private(RegionConfig::ports(2, 2, 16).buffers(200)).unwrap();

@@ -16,11 +16,11 @@ pub struct Bulk {
     buffer: Vec<u8>,
     /// The source copies each piece, like a program that writes from its own buffer.
     copies: bool,
-    /// Bytes that came.
+    /// How many bytes were received.
     pub received: u64,
-    /// Connections that were made.
+    /// How many connections were made.
     pub made: u64,
-    /// Connections that ended.
+    /// How many connections have ended.
     pub lost: u64,
 }
 

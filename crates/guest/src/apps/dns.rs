@@ -9,7 +9,7 @@ const HEADER: usize = 12;
 const NAME: usize = 255;
 /// Maximum length of an answer over UDP (RFC 1035, 4.2.1).
 const MOST: usize = 512;
-/// Classes and types.
+/// Numbers of classes and types of records.
 const IN: u16 = 1;
 const A: u16 = 1;
 const AAAA: u16 = 28;
@@ -22,7 +22,7 @@ pub struct Zone {
     ttl: u32,
 }
 
-/// What a query asks for.
+/// The question in a query.
 struct Question<'q> {
     /// Name, type and class, in the query's own bytes.
     bytes: &'q [u8],
@@ -70,14 +70,14 @@ impl Zone {
         let mut answer = vec![header[0], header[1], 0x84 | opcode << 3 | recursion, 0];
         answer.extend([0; 8]);
         let Some(question) = question.filter(|_| opcode == 0) else {
-            // Not implemented, or format error.
+            // The answer's code: format error, or not implemented.
             answer[3] = if opcode == 0 { 1 } else { 4 };
             return Some(answer);
         };
         answer[5] = 1;
         answer.extend(question.bytes);
         match self.names.get(&question.name) {
-            // Refused: another class.
+            // The answer's code for another class: refused.
             _ if question.class != IN => answer[3] = 5,
             None => answer[3] = 3,
             Some(addresses) => self.add_records(&mut answer, question.kind, addresses),
@@ -100,7 +100,7 @@ impl Zone {
                 answer[2] |= 2;
                 break;
             }
-            // The name is the question's.
+            // The record's name points to that in the question.
             answer.extend([0xc0, HEADER as u8]);
             answer.extend(of.to_be_bytes());
             answer.extend(IN.to_be_bytes());

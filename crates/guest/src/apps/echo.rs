@@ -13,7 +13,7 @@ use crate::stack::Stack;
 /// Its port.
 pub const PORT: u16 = 7;
 
-/// The connections' part.
+/// The part of the program that answers connections.
 #[derive(Debug)]
 struct Echo;
 

@@ -33,9 +33,9 @@ pub struct Server {
     players: HashMap<SocketAddrV4, Player>,
     tick: u32,
     due: Nanos,
-    /// Inputs that were used.
+    /// How many inputs were used.
     pub inputs: u64,
-    /// Dropped datagrams: invalid, late, or from too many players.
+    /// How many datagrams were dropped: invalid, late, or from too many players.
     pub dropped: u64,
 }
 
@@ -103,9 +103,9 @@ pub struct Client {
     input: u32,
     sent: Nanos,
     tick: u32,
-    /// Updates that came.
+    /// How many updates were received.
     pub updates: u64,
-    /// Gaps: ticks between received ones that did not arrive.
+    /// How many updates are missing between received ones.
     pub missed: u64,
     /// Nanoseconds from the last input to the update that contains it.
     pub delay: u64,

@@ -44,7 +44,7 @@ pub struct Kv {
     version: u64,
     /// Time of day at which the guest's clock was 0, in seconds since 1970.
     epoch: u64,
-    /// Commands that were answered.
+    /// How many commands were answered.
     pub commands: u64,
     /// Requested keys that were found, and not found.
     pub hits: (u64, u64),

@@ -30,14 +30,14 @@ struct Document {
 #[derive(Clone, Debug, Default)]
 pub struct Site {
     documents: HashMap<String, Document>,
-    /// Requests that were answered.
+    /// How many requests were answered.
     pub requests: u64,
 }
 
 /// The state of a connection.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// The last answer was sent.
+    /// The last answer was sent, so the connection ends.
     done: bool,
 }
 
@@ -226,7 +226,7 @@ enum Range {
     /// Not understood, or several ranges: the whole document is a valid answer (RFC 9110, 14.2).
     Ignored,
     Unsatisfiable,
-    /// From the first byte to before the second.
+    /// The bytes from the first offset to before the second.
     Bytes(usize, usize),
 }
 

@@ -47,7 +47,7 @@ pub enum HostError {
          `toklat guest run`, which confines it"
     )]
     Usage,
-    /// The address is none.
+    /// The address is not valid.
     #[error("`{0}` is not an address with a prefix length; write 10.0.0.2/24")]
     Address(String),
     /// The port could not be opened.
@@ -73,9 +73,9 @@ pub enum HostError {
 /// Where a program gets its ports from.
 #[derive(Debug)]
 enum Origin {
-    /// From a daemon, by name.
+    /// The program opens the port at a daemon, by name.
     Daemon { name: String, place: Place },
-    /// From the manager at this socket.
+    /// The program gets its ports from the manager at this socket.
     Manager { control: OwnedFd, mounts: bool },
 }
 
@@ -205,7 +205,7 @@ struct Inmate {
 /// Carries out the manager's orders: makes copies, or becomes a guest. `None` when the manager
 /// wants no more copies.
 fn obey(control: OwnedFd, mounts: bool) -> Result<Option<Inmate>, HostError> {
-    // Made once for all copies.
+    // The filter is made once for all copies.
     let _ = jail::calls::filter();
     cell::send(control.as_fd(), &Report::Loaded);
     loop {
@@ -309,7 +309,7 @@ fn run_threads(
                 let stack = stack(port, &place);
                 barrier.wait();
                 barrier.wait();
-                // The result is dropped only if the process ends already.
+                // The send fails only if the process is ending already.
                 let _ = results.send(told(guest(stack)));
                 // The end of a thread would need system calls.
                 loop {

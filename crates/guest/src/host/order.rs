@@ -63,7 +63,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The settings of a stack there.
+    /// The settings of a stack at this place.
     #[must_use]
     pub fn config(&self) -> Config {
         let config = Config::new(self.mac, self.address, self.prefix);

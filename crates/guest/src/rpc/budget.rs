@@ -1,4 +1,4 @@
-//! What peers may use of a server: sessions, and memory.
+//! Limits what each peer may use of a server: sessions and memory.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ struct Share {
     bytes: usize,
 }
 
-/// What all peers use, and each of them.
+/// What each peer uses, and all of them together.
 #[derive(Debug)]
 pub struct Budget {
     peers: HashMap<Mac, Share>,
@@ -29,7 +29,7 @@ impl Budget {
         self.bytes
     }
 
-    /// Counts a session; false if the peer has too many.
+    /// Counts a new session of the peer. Returns false if it has too many.
     pub fn open(&mut self, peer: Mac) -> bool {
         let share = self.peers.entry(peer).or_default();
         let has_room = share.sessions < self.max_sessions_of_peer;
@@ -37,7 +37,7 @@ impl Budget {
         has_room
     }
 
-    /// A session of the peer has ended. What it used was given back before.
+    /// Notes that a session of the peer has ended. Its memory was given back before.
     pub fn close(&mut self, peer: Mac) {
         if let Some(share) = self.peers.get_mut(&peer) {
             share.sessions = share.sessions.saturating_sub(1);
@@ -47,20 +47,20 @@ impl Budget {
         }
     }
 
-    /// Whether the peer may have `bytes` more. It may have a quarter of all.
+    /// True if the peer may use `bytes` more. One peer may use a quarter of all memory.
     pub fn has_room(&self, peer: Mac, bytes: usize) -> bool {
         let share = self.peers.get(&peer).map_or(0, |share| share.bytes);
         self.bytes.saturating_add(bytes) <= self.max_bytes
             && share.saturating_add(bytes) <= self.max_bytes / 4
     }
 
-    /// Whether the peer is within its limit.
+    /// True if the peer is within its limit of memory.
     #[inline]
     pub fn is_within(&self, peer: Mac) -> bool {
         self.bytes <= self.max_bytes / 4 || self.has_room(peer, 0)
     }
 
-    /// Counts a change of what the peer uses, even above its limit.
+    /// Counts a change of the memory that the peer uses, even above its limit.
     pub fn change(&mut self, peer: Mac, from: usize, to: usize) {
         if from == to {
             return;

@@ -17,17 +17,17 @@ pub fn count(len: usize, size: NonZeroUsize) -> u16 {
 #[derive(Clone, Debug)]
 pub struct Sending {
     total: u16,
-    /// All below have arrived.
+    /// All fragments below this one have arrived.
     acked: u16,
-    /// The first that was never sent.
+    /// The first fragment that was never sent.
     next: u16,
-    /// Those that have arrived, from `acked` on.
+    /// The fragments that have arrived, as bits from `acked` on.
     arrived: u64,
-    /// Those that are taken for lost, from `acked` on.
+    /// The fragments that count as lost, as bits from `acked` on.
     lost: u64,
     /// Fragments since the last that asked for a report.
     unasked: u16,
-    /// When each was sent last, as a number of transmissions.
+    /// For each fragment: how many transmissions had been made when it was last sent.
     orders: [u32; WINDOW as usize],
     sent: u32,
 }
@@ -46,7 +46,7 @@ impl Sending {
         }
     }
 
-    /// Fragments that were sent and neither have arrived nor are lost.
+    /// The number of fragments in flight: sent, and neither arrived nor lost.
     pub fn in_flight(&self) -> u16 {
         let known = (self.arrived | self.lost).count_ones() as u16;
         (self.next - self.acked).saturating_sub(known)
@@ -112,7 +112,7 @@ impl Sending {
         true
     }
 
-    /// Nothing was heard for too long: takes all in flight for lost.
+    /// Takes all fragments in flight for lost, because no report came for too long.
     pub fn expire(&mut self) {
         self.lost = mask(self.next - self.acked) & !self.arrived;
     }
@@ -135,12 +135,12 @@ fn bits(mut map: u64) -> impl Iterator<Item = u16> {
 /// What a fragment was for its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// New; a report is due, if `report`.
+    /// A new fragment.
     New {
-        /// The sender should learn what has arrived.
+        /// The sender should learn which fragments have arrived.
         report: bool,
     },
-    /// The last that was missing.
+    /// The last fragment that was missing.
     Complete,
     /// The fragment was there already.
     Duplicate,
@@ -155,9 +155,9 @@ pub struct Assembly {
     len: usize,
     size: NonZeroUsize,
     total: u16,
-    /// The first fragment that is missing.
+    /// The first missing fragment.
     next: u16,
-    /// Those that have arrived, from `next` on.
+    /// The fragments that have arrived, as bits from `next` on.
     map: u64,
 }
 

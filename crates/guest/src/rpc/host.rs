@@ -15,7 +15,7 @@ use crate::nic::{BATCH, Exchange, Frame, Nic, Room, SendRing};
 /// Most batches of frames in a turn.
 const BATCHES: usize = 4;
 
-/// The frame in one piece.
+/// The frame in one piece, copied if necessary.
 fn whole<'f>(frame: &Frame<'f>) -> Cow<'f, [u8]> {
     match frame.rest {
         [] => Cow::Borrowed(frame.front),
@@ -75,7 +75,7 @@ impl<N: Nic, H: Handler> Serving<N, H> {
         Ok(frames)
     }
 
-    /// Sends the replies of workers.
+    /// Sends the replies that workers have finished.
     ///
     /// # Errors
     /// The error of the NIC.
@@ -179,7 +179,7 @@ impl<N: Nic> Calling<N> {
         self.client.close(session, &mut SendRing(&mut self.nic));
     }
 
-    /// Sends what was called, and gives received slots back.
+    /// Sends the requests that were made, and gives received slots back.
     ///
     /// # Errors
     /// The error of the NIC.

@@ -52,7 +52,7 @@ const MIN_FRAGMENT: u16 = 256;
 /// Settings of a client or a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The own address.
+    /// The MAC address of this end.
     pub mac: Mac,
     /// Packets carry a checksum, and those without one are dropped. Frames between ring ports stay
     /// in memory, and do without.

@@ -12,11 +12,11 @@ const INLINE: usize = 40;
 /// What a slot does with the request of its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// There was no request yet.
+    /// The slot has had no request yet.
     Fresh,
     /// The request's fragments arrive.
     Receiving,
-    /// A handler works on it elsewhere.
+    /// A handler works on the request on another thread.
     Working,
     /// The request has a reply.
     Done,
@@ -100,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// Bytes that it uses beside itself.
+    /// The bytes of memory that the slot uses outside of itself.
     pub fn bytes(&self) -> usize {
         self.long.as_ref().map_or(0, |long| {
             let assembly = long.assembly.as_ref().map_or(0, Assembly::len);

@@ -94,9 +94,9 @@ pub struct Header {
     pub sequence: U32,
     /// Bytes of the whole message.
     pub len: U32,
-    /// Number of this fragment; of `Got` and `Pull`: the first that is missing.
+    /// The number of this fragment. In `Got` and `Pull`: the number of the first missing fragment.
     pub fragment: U16,
-    /// How many fragments the sender of this packet may be sent at once.
+    /// How many fragments the receiver of this packet may have in flight to its sender.
     pub credits: U16,
     /// Bytes of the payload. Short frames are padded.
     pub(super) payload: U16,

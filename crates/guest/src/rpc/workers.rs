@@ -19,11 +19,11 @@ const SPIN: Duration = Duration::from_micros(50);
 
 /// What a slot holds.
 mod state {
-    /// A request, from when it was posted until its worker is done.
+    /// A request that was posted, and that its worker has not finished.
     pub const POSTED: u8 = 0;
     /// A reply.
     pub const DONE: u8 = 1;
-    /// Nothing: the reply was taken.
+    /// Empty: the reply was taken.
     pub const FREE: u8 = 2;
 }
 
@@ -162,7 +162,7 @@ impl Dispatch {
         (self.head - self.tail) as usize
     }
 
-    /// Hands a request to the workers; false if no slot is free. A handler answers
+    /// Hands a request to the workers; returns false if no slot is free. The handler then returns
     /// [`Answer::Later`](super::Answer::Later) or [`Answer::Busy`](super::Answer::Busy) then.
     pub fn post(&mut self, call: Call, request: &[u8]) -> bool {
         if self.outstanding() == self.bay.slots.len() {
@@ -184,7 +184,7 @@ impl Dispatch {
         true
     }
 
-    /// Takes the replies that are there, for [`Server::answer`](super::Server::answer).
+    /// Takes the finished replies, for [`Server::answer`](super::Server::answer).
     pub fn collect(&mut self, mut reply: impl FnMut(Call, Bytes)) {
         let done = self.bay.done.load(Acquire);
         if done == self.seen {

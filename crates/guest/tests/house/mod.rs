@@ -27,7 +27,7 @@ pub fn program(path: &str, build: &[&str]) -> PathBuf {
     program
 }
 
-/// Waits until `it` returns something, for at most a minute.
+/// Calls `it` until it returns a value, for at most a minute.
 pub fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

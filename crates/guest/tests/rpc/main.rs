@@ -165,7 +165,7 @@ fn a_thousand_sessions_share_the_receive_ring() {
     }
     world.until("all replies", |world| world.results.len() == 1000);
     all_ok(&world, 0..1000);
-    // Two rounds have told the clients of their share.
+    // After two rounds, each client knows its share of the ring.
     let session = sessions[0];
     world.call(session, 2000, request(2000, 8, 8)).unwrap();
     assert_eq!(world.call(session, 2001, request(2001, 8, 8)), Err(CallError::Busy));
@@ -174,7 +174,7 @@ fn a_thousand_sessions_share_the_receive_ring() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The property that the protocol exists for.
+    /// This is the property that the protocol exists for.
     #[test]
     fn no_request_runs_twice_whatever_the_link_and_restarts_do(
         seed: u64,

@@ -9,7 +9,7 @@ use tcp::Full;
 
 pub const CLIENT: Mac = Mac::local(1);
 pub const SERVER: Mac = Mac::local(2);
-/// The longest frame: three fragments are some 3 KB.
+/// Bytes of the longest frame. Three fragments hold some 3 KB.
 pub const FRAME: usize = 1100;
 
 /// A seeded generator (splitmix64).
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// A frame that someone else sends.
+    /// Puts a frame on the link that neither end has sent.
     pub fn inject(&mut self, to_server: bool, frame: Vec<u8>) {
         self.sent += 1;
         self.air.insert((self.now.0, self.sent), (to_server, frame));
@@ -210,7 +210,7 @@ impl World {
         self.air.values().map(|(_, frame)| frame)
     }
 
-    /// A turn of both ends, ten microseconds later.
+    /// Runs a turn of both ends, ten microseconds later.
     pub fn turn(&mut self) {
         self.now = self.now + 10 * Nanos::MICRO;
         let (mut to_server, mut to_client) = (Ring::new(self.slots), Ring::new(self.slots));

@@ -17,7 +17,7 @@ pub struct World {
     pub now: Nanos,
     /// Offloads of the ports that are plugged in after this is set.
     pub offloads: OffloadSet,
-    /// The MTU of such hosts.
+    /// The MTU of hosts that are plugged in after this is set.
     pub mtu: u16,
     /// Hosts read frames in place.
     pub in_place: bool,
@@ -62,7 +62,7 @@ impl World {
         Stack::new(nic, &config)
     }
 
-    /// Lets the switch forward what was sent.
+    /// Lets the switch forward the frames that were sent.
     pub fn turn(&mut self) {
         self.now = self.now + 10 * Nanos::MICRO;
         self.switch.turn(port::Nanos(self.now.0));

@@ -50,7 +50,8 @@ const USER_NAMESPACE: usize = 1;
 const PROCESS_NAMESPACE: usize = 2;
 const ROOT: usize = 3;
 
-/// For each wall of [`ENTERED`]: 0 if it stands, an errno, or -1 if it was not wanted.
+/// For each wall of [`ENTERED`]: 0 if it stands, -1 if it was not wanted, else the errno of the
+/// failure.
 pub type Entered = [i32; ENTERED.len()];
 
 /// The environment variable that names the socket to the creator: its number, a colon, and `m` if
@@ -77,7 +78,7 @@ pub struct Cell {
     pub descriptors: u64,
     /// Whether user namespaces can be made: 0 or an errno.
     pub user_namespaces: i32,
-    /// The process is to make copies of itself, and shares the creator's process namespace.
+    /// The process will make copies of itself, so it shares the creator's process namespace.
     pub copies: bool,
 }
 
@@ -86,7 +87,7 @@ pub struct Cell {
 pub struct Program {
     file: OwnedFd,
     args: Vec<CString>,
-    /// The last one is [`VARIABLE`].
+    /// The environment. Its last variable is [`VARIABLE`].
     environment: Vec<CString>,
 }
 
@@ -122,7 +123,7 @@ impl Maps {
         Ok(Self([text(uid)?, text(gid)?]))
     }
 
-    /// Writes them for this process, which has just entered its user namespace.
+    /// Writes the maps for this process, which has just entered its user namespace.
     fn write(&self) -> io::Result<()> {
         let write = |path: &CStr, text: &CStr| -> io::Result<()> {
             let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
@@ -130,8 +131,8 @@ impl Maps {
             rustix::io::write(&file, text.to_bytes())?;
             Ok(())
         };
-        // Otherwise a process could leave a group to which a file denies access. It is denied
-        // already in a namespace within such a one.
+        // Without this, a process could leave a group to which a file denies access. In a namespace
+        // within such a namespace, `setgroups` is denied already, so the write may fail.
         let _ = write(c"/proc/self/setgroups", c"deny");
         write(c"/proc/self/gid_map", &self.0[1])?;
         write(c"/proc/self/uid_map", &self.0[0])
@@ -231,7 +232,7 @@ impl Cell {
         Maps::of(self.user.map_or(own, |user| [user, user]))
     }
 
-    /// True if the process needs a user namespace to get the others.
+    /// True if the process needs a user namespace to make the other namespaces.
     fn begins_with_user(&self) -> bool {
         self.user.is_none() && self.user_namespaces == 0
     }
@@ -247,7 +248,7 @@ impl Cell {
         clone(flags)
     }
 
-    /// The new process's part. It allocates nothing and takes no lock, because the process that it
+    /// Sets the new process up. It allocates nothing and takes no lock, because the process that it
     /// was copied from may have had other threads.
     fn settle(
         &self,
@@ -265,7 +266,7 @@ impl Cell {
         };
         entered[USER_NAMESPACE] = self.user_namespaces;
         if self.user_namespaces != 0 {
-            // As root, before it is another user.
+            // The process enters its namespaces as root, before it becomes another user.
             enter_namespaces(&mut entered);
         }
         if let Some(number) = self.user {
@@ -306,7 +307,8 @@ fn become_user(number: u32) -> io::Result<()> {
     rustix::thread::set_thread_groups(&[])?;
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-    // The maps of its namespace are files of its user only while it is dumpable.
+    // The files with the namespace's maps belong to the process's user only while the process is
+    // dumpable.
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?)
 }
 
@@ -317,7 +319,7 @@ fn enter_namespaces(entered: &mut Entered) {
 }
 
 fn unshare(flag: libc::c_int) -> io::Result<()> {
-    // SAFETY: it changes namespaces only.
+    // SAFETY: the call changes only namespaces of this process.
     match unsafe { libc::unshare(flag) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -328,7 +330,7 @@ fn unshare(flag: libc::c_int) -> io::Result<()> {
 /// but `control` for closing at exec.
 fn hand_over(control: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
     let (control, output) = (control.as_raw_fd(), output.as_raw_fd());
-    // SAFETY: numbers alone; the standard streams are the new process's own.
+    // SAFETY: the calls take only numbers; the standard streams are the new process's own.
     unsafe {
         libc::close(0);
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);

@@ -14,7 +14,7 @@ const MAX_REASON: usize = 200;
 /// A report. Its sender may be an intruder, so it is a claim about the sender, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// What was raised before the program ran.
+    /// The walls that were raised before the program ran.
     Entered(Entered),
     /// A step of [`STEPS`](super::STEPS) failed.
     Stuck {
@@ -38,8 +38,8 @@ pub enum Report {
 }
 
 impl Report {
-    /// Writes it into `space`; returns its length. It allocates nothing for the kinds that are sent
-    /// by new processes and handlers of signals: `Entered`, `Stuck`, `Tried`.
+    /// Encodes the report into `space`, and returns its length. Allocates nothing for the kinds
+    /// that new processes and signal handlers send: `Entered`, `Stuck`, `Tried`.
     fn encode(&self, space: &mut [u8; MAX_REPORT]) -> usize {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-/// The walls of a report: each of them once at most.
+/// Parses the walls of a report. Each may occur once.
 fn walls(text: &str) -> Option<Walls> {
     let mut walls = Walls::default();
     for line in text.lines() {

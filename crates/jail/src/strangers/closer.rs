@@ -26,7 +26,7 @@ const STUCK: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_millis(100);
 /// The size of a thread's stack: it only calls close(2).
 const STACK: usize = 64 << 10;
-/// The name of its threads. They may outlive the rest of a killed process.
+/// The name of the closer's threads. They may outlive the rest of a killed process.
 pub const CLOSER_NAME: &str = "closer";
 
 /// A user has descriptors that cannot be closed, or too many that wait for it.
@@ -35,24 +35,24 @@ pub const CLOSER_NAME: &str = "closer";
 pub struct TooMany {
     /// The user.
     pub uid: u32,
-    /// How many wait.
+    /// How many of the user's descriptors wait.
     pub waiting: usize,
 }
 
 /// The state of the closer, over all users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
-    /// Closes that are under way.
+    /// How many closes are running.
     pub under_way: usize,
-    /// How many of them are stuck.
+    /// How many of the running closes are stuck.
     pub stuck: usize,
     /// Descriptors that wait to be closed.
     pub waiting: usize,
-    /// How often a user was refused because of them.
+    /// How often a user was refused because of stuck or waiting closes.
     pub refused: u64,
 }
 
-/// What is done after a close.
+/// A function to call after a close.
 type Then = Box<dyn FnOnce() + Send>;
 
 enum Job {
@@ -63,7 +63,7 @@ enum Job {
 }
 
 impl Job {
-    /// May take for ever.
+    /// Runs the job, which may take forever.
     fn run(self) {
         match self {
             Self::Close(fd) => close(fd),
@@ -277,7 +277,7 @@ impl Closer {
         Err(TooMany { uid, waiting })
     }
 
-    /// How much is under way.
+    /// How much work the closer has.
     #[must_use]
     pub fn closing(&self) -> Closing {
         let state = self.lock();

@@ -12,7 +12,7 @@ use super::{Descriptor, closer, receive, refuses};
 #[derive(Debug)]
 pub struct Inlet {
     socket: Descriptor,
-    /// The kernel lets none through.
+    /// The kernel lets no descriptors through.
     refuses: bool,
     /// Some came.
     breached: AtomicBool,

@@ -21,11 +21,11 @@ pub enum Kind {
 /// The kind of a stranger's descriptor. Never waits.
 #[must_use]
 pub fn kind(fd: impl AsFd) -> Kind {
-    // shmem and hugetlbfs answer, sealed or not; other files have no seals.
+    // Only shmem and hugetlbfs know seals. They answer even if a file has none.
     if rustix::fs::fcntl_get_seals(&fd).is_ok() {
         return Kind::Memory;
     }
-    // The call takes no lock: the file's operations tell a socket.
+    // Asking for the socket type takes no lock: the kernel compares the file's operations.
     if sockopt::socket_type(&fd).is_ok() {
         return Kind::Socket;
     }
@@ -49,7 +49,8 @@ fn takes_eight_bytes(fd: impl AsFd) -> bool {
     wrote == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 
-/// True if it is an eventfd. Makes it non-blocking, as those of QEMU and DPDK always are.
+/// True if the descriptor is an eventfd. Makes it non-blocking, as those of QEMU and DPDK always
+/// are.
 #[must_use]
 pub fn is_event(fd: impl AsFd) -> bool {
     kind(&fd) == Kind::Event

@@ -44,15 +44,15 @@ pub fn prepare() {
     rights::prepare();
 }
 
-/// A descriptor and its user. That of a stranger is closed by the [`closer()`].
+/// A descriptor, and the user it is charged to. The [`closer()`] closes a stranger's descriptor.
 pub struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
-    /// The user it is charged to; `None` for a descriptor that no stranger can influence.
+    /// The user that the descriptor is charged to; `None` if no stranger can influence it.
     uid: Option<u32>,
 }
 
 impl Descriptor {
-    /// A descriptor that a stranger of this user sent, or may send to.
+    /// A descriptor that a stranger with this user id has sent, or may send to.
     #[must_use]
     pub fn of(uid: u32, fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), uid: Some(uid) }
@@ -64,24 +64,24 @@ impl Descriptor {
         Self { fd: ManuallyDrop::new(fd), uid: None }
     }
 
-    /// Charges it to another user, once that is known.
+    /// Charges the descriptor to another user, once that one is known.
     #[must_use]
     pub fn charged_to(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
         self
     }
 
-    /// The user it is charged to; root for one of our own.
+    /// The user that the descriptor is charged to; root for one of our own.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid.unwrap_or(0)
     }
 
-    /// Declares that no stranger can influence it, so that it is closed at once.
+    /// Declares that no stranger can influence the descriptor, so that it is closed at once.
     #[must_use]
     pub fn into_ours(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once, as this is not dropped.
+        // SAFETY: the descriptor is taken only once, because `this` is not dropped.
         unsafe { ManuallyDrop::take(&mut this.fd) }
     }
 
@@ -93,8 +93,8 @@ impl Descriptor {
         Ok(Self { fd: ManuallyDrop::new(self.fd.try_clone()?), uid: self.uid })
     }
 
-    /// Closes it, then calls `then`: a stranger's on a thread that serves no others, so that it may
-    /// take for ever until the call comes.
+    /// Closes the descriptor, then calls `then`. For a stranger's descriptor, a thread that serves
+    /// no others does both, and the call may come late or never.
     pub fn close_then(self, then: impl FnOnce() + Send + 'static) {
         let uid = self.uid;
         let fd = self.into_ours();
@@ -114,8 +114,8 @@ impl Descriptor {
     pub fn hang_up(&self) {
         match self.uid.map(|uid| (uid, self.fd.try_clone())) {
             Some((uid, Ok(twin))) => closer().hang_up(uid, twin),
-            // Without a descriptor for the closer, waking the watchers here is the lesser evil. It
-            // fails only if the socket is shut down already.
+            // If there is no descriptor left for the closer, it is better to wake the watchers here
+            // than not at all. The call fails only if the socket is already shut down.
             Some((_, Err(_))) | None => shut_down(&self.fd),
         }
     }
@@ -136,7 +136,7 @@ fn drain_and_hang_up(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     shut_down(socket);
     let mut bytes = [0; 8192];
-    // No more arrives; at most a full socket buffer is there.
+    // After the shutdown no more bytes arrive, so at most a full socket buffer is left to read.
     for _ in 0..1024 {
         match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((_, 0)) | Err(_) => break,

@@ -14,18 +14,18 @@ use super::Descriptor;
 /// Most descriptors that one receive call can bring (`SCM_MAX_FD`).
 pub const MOST: usize = 253;
 
-/// What was received.
+/// The result of a receive call.
 #[derive(Debug)]
 pub struct Received {
-    /// The number of bytes; of a longer message, as many as there was room for.
+    /// The number of bytes received; for a longer message, as many as there was room for.
     pub bytes: usize,
     /// The length that the kernel reports; with `MSG_TRUNC`, that of the whole message.
     pub len: usize,
-    /// The message was longer, or some of its descriptors were [lost](Self::lost).
+    /// The message was longer than the buffer, or some of its descriptors were [lost](Self::lost).
     pub truncated: bool,
     /// The message came with descriptors for which this process had no numbers left.
     pub lost: bool,
-    /// The descriptors that came along.
+    /// The descriptors that came with the message.
     pub descriptors: Vec<Descriptor>,
 }
 
@@ -57,8 +57,8 @@ pub(super) fn most_parked() -> (usize, usize) {
 /// number means that few are left.
 static HIGHEST: AtomicI32 = AtomicI32::new(0);
 
-/// True if there are numbers for a message's descriptors. The kernel closes those without one at
-/// once, on the receiving thread.
+/// True if this process has enough free descriptor numbers for a message. The kernel closes
+/// descriptors without a number at once, on the receiving thread.
 fn has_room(socket: impl AsFd) -> bool {
     let most = limit() - spare();
     if HIGHEST.load(Ordering::Relaxed) < most {

@@ -13,10 +13,10 @@ use seccompiler::{
 };
 use toklat_jail::{Inside, Jail, Wall};
 
-/// The user that the jails of root have.
+/// The user that jails started by root run as.
 pub const OWN: u32 = 62_345;
 
-/// Plays its part, which `how` says.
+/// Runs the part of the confined process that `how` names.
 pub fn probe(how: &str) {
     if let Some(name) = how.strip_prefix("knock ") {
         return connect_once(name);
@@ -39,7 +39,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap()
 }
 
-/// Refuses calls like a kernel or a container that lacks what `how` says.
+/// Makes calls fail, as on a kernel or in a container without the feature that `how` names.
 fn refuse(how: &str) {
     let condition = |operator, value| {
         SeccompCondition::new(0, SeccompCmpArgLen::Qword, operator, value).unwrap()

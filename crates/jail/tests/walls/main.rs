@@ -63,7 +63,7 @@ struct Confined {
     pid: i32,
     walls: Walls,
     tried: BTreeMap<String, String>,
-    /// The name of its listener.
+    /// The name of the process's listener.
     name: String,
     /// The directory of the probe program, which other users run to connect.
     _files: tempfile::TempDir,
@@ -83,7 +83,7 @@ impl Confined {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("toklat-jail-{}-{number}", std::process::id());
         let listener = listen(&name);
-        // Not closed at exec.
+        // A descriptor that is not closed at exec.
         let (listener, leaked) = (inherited(listener.as_fd()), inherited(listener.as_fd()));
         let mut command = Command::new(program);
         command.uid(user).gid(user).stdin(OwnedFd::from(theirs));
@@ -105,7 +105,7 @@ impl Confined {
         line.unwrap().split_once(':').unwrap().1.trim().to_owned()
     }
 
-    /// True if it has its own namespace of this kind.
+    /// True if the process has a namespace of this kind of its own.
     fn is_apart(&self, kind: &str) -> bool {
         let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
         link(&self.pid.to_string()) != link("self")
@@ -124,7 +124,7 @@ impl Confined {
         }
     }
 
-    /// Whether it trusts a peer that connects as `user`.
+    /// True if the process trusts a peer that connects as `user`.
     fn trusts(&mut self, user: u32) -> bool {
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={user}"), "--clear-groups".into()]);
@@ -153,7 +153,7 @@ fn inherited(fd: impl AsFd) -> OwnedFd {
     copy
 }
 
-/// One message, and its sender's process number, as the kernel reports it.
+/// Receives one message. Also returns its sender's process number, as the kernel reports it.
 fn receive(talk: &UnixStream) -> (Vec<u8>, i32) {
     let mut bytes = vec![0; 1 << 16];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -266,7 +266,7 @@ fn strangers_are_known() {
     }
 }
 
-/// Other processes of its user have no access.
+/// Other processes of the same user have no access to the confined one.
 fn hidden_from_its_own_user() {
     let prisoner = Confined::start(0, "no namespace");
     let reads = |file: &str| {

@@ -59,7 +59,7 @@ impl Bench {
         while frames < sent {
             frames += self.turn();
         }
-        // A second turn, as the frames gathered last may not be delivered yet.
+        // Runs a second turn, because the frames gathered last may not be delivered yet.
         self.turn();
         self.forwarding += began.elapsed();
         Ok(())

@@ -58,7 +58,7 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// Where frames leave the switch.
+/// The port through which frames leave the switch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Far {
     Card,

@@ -42,7 +42,7 @@ pub struct Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // SIGTERM, so that the manager collects its guests.
+        // SIGTERM lets the manager collect its guests.
         let _ = kill_process(Pid::from_child(&self.manager), Signal::TERM);
         let _ = self.manager.wait();
     }
@@ -118,7 +118,8 @@ pub fn start_thousand(lab: &Lab) -> Result<f64> {
     Ok(start(&daemon, ["httpd", "web"], (FIRST, 1000), &[])?.took.as_secs_f64())
 }
 
-/// Percent of a core that 1,000 guests that serve no one, their manager and the data process use.
+/// Percent of a core that 1,000 guests without clients use, together with their manager and the
+/// data process.
 pub fn idle(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon("")?;
     let guests = start(&daemon, ["httpd", "web"], (FIRST, 1000), &[])?;
@@ -155,9 +156,9 @@ fn clock() -> impl Fn() -> Nanos {
     move || Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64
 }
 
-/// What a load of pages had.
+/// The results of a load of pages.
 struct Served {
-    /// Pages for each second of all parties.
+    /// Pages per second of core time of all parties.
     rate: f64,
     /// Pages a second of the clock.
     clock: f64,
@@ -238,7 +239,7 @@ pub fn scale(lab: &Lab, count: u32) -> Result<f64> {
     Ok(served.rate)
 }
 
-/// The same, with all guests in one process.
+/// The same load, with all guests in one process.
 pub fn scale_in_one(lab: &Lab, count: u32) -> Result<f64> {
     Ok(serve(lab, count, count)?.rate)
 }

@@ -40,7 +40,7 @@ macro_rules! http {
     };
 }
 
-/// So many guests.
+/// The row for this many guests.
 const fn batching<const COUNT: u32>(id: &'static str) -> Row {
     let one = Peer::Toklat("one guest", |lab| confined::batching(lab, 1));
     less(id, "kicks/frame", "-", BATCHING, |lab| confined::batching(lab, COUNT), one)

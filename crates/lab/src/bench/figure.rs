@@ -1,4 +1,4 @@
-//! From samples to a figure.
+//! Turns the samples of a row into its figure.
 
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ impl Sample {
         }
     }
 
-    /// Returns why it could not be measured.
+    /// Returns why the row could not be measured.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -107,7 +107,7 @@ pub struct Figure {
     pub low: Option<f64>,
     /// The upper end.
     pub high: Option<f64>,
-    /// What it is compared with.
+    /// The name of the peer that the row is compared with.
     pub peer: &'static str,
     /// The peer's median.
     pub peer_value: Option<f64>,
@@ -202,7 +202,7 @@ impl Figure {
         Some(Self { id: summary.id, how, ..shown.clone() })
     }
 
-    /// As [cells](COLUMNS) of the table.
+    /// Formats the figure as [cells](COLUMNS) of the table.
     pub fn cells(&self, bar: &str) -> [String; COLUMNS.len()] {
         let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
         let interval = |ends: Option<(f64, f64)>| {

@@ -65,8 +65,8 @@ pub fn limited(lab: &Lab) -> Result<f64> {
     Ok(1e3 / forward(lab, 64, limit)?)
 }
 
-/// The same with one in 10,000 frames sampled for sFlow, in ns per frame. Nobody reads the samples:
-/// from the daemon's buffer they are lost, which costs as much.
+/// The same with one in 10,000 frames sampled for sFlow, in ns per frame. The samples are not read:
+/// in the daemon's buffer they are overwritten, which costs as much.
 pub fn sampled(lab: &Lab) -> Result<f64> {
     let sample = |switch: &mut Inline| {
         switch.state().recorder().set_rate(10_000);
@@ -75,7 +75,7 @@ pub fn sampled(lab: &Lab) -> Result<f64> {
     Ok(1e3 / forward(lab, 64, sample)?)
 }
 
-/// As [`limited`] and [`sampled`], without either.
+/// The cost without limits and samples, to which [`limited`] and [`sampled`] are compared.
 pub fn plain(lab: &Lab) -> Result<f64> {
     Ok(1e3 / throughput(lab, 64)?)
 }

@@ -121,7 +121,7 @@ impl Lab {
     }
 }
 
-/// Starts a supervisor in this directory.
+/// Starts a supervisor whose runtime directory is `dir`.
 fn supervisor(dir: &Path) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["daemon", "--topology"]).arg(dir.join("net.toml"));
@@ -154,7 +154,7 @@ impl Daemon {
         self.wait()
     }
 
-    /// Returns the options to open a port of its switch.
+    /// Returns the options to open a port of the daemon's switch.
     pub fn open(&self, port: &str) -> Open {
         Open::new(&format!("vale0:{port}")).directory(self.dir.path())
     }
@@ -191,7 +191,7 @@ impl Daemon {
         self.add_port_of(name, kind, &[])
     }
 
-    /// The same, for an owner with these addresses.
+    /// Adds a port likewise, for an owner with these addresses.
     pub fn add_port_of(
         &self,
         name: &str,

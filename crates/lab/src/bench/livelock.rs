@@ -38,7 +38,7 @@ fn arp(to: Mac, who: Ipv4Addr) -> Vec<u8> {
     [&head[..], &MAC.octets(), &OWN.octets(), &to.octets(), &who.octets()].concat()
 }
 
-/// Who sends, what was sent, and what came back.
+/// The sending port, and counts of sent and answered datagrams.
 struct Generator {
     port: Port,
     guest: Mac,
@@ -49,11 +49,11 @@ struct Generator {
 }
 
 impl Generator {
-    /// Takes what came, and sends as long as no more than `window` are under way.
+    /// Takes the answers, and sends as long as at most `window` datagrams are in flight.
     fn turn(&mut self, window: u64) -> Result<()> {
         let (mut asked, mut got) = (false, 0);
         for frame in self.port.receive(usize::MAX) {
-            // Nothing but answers and ARP comes, and ARP's frames are short.
+            // Only answers and ARP frames arrive, and ARP frames are short.
             match frame.len() > 64 {
                 true => got += 1,
                 false => asked = true,
@@ -106,12 +106,12 @@ fn answered(lab: &Lab, window: u64) -> Result<f64> {
     })
 }
 
-/// At its peak.
+/// The rate of answers at the guest's peak.
 pub fn peak(lab: &Lab) -> Result<f64> {
     answered(lab, PEAK)
 }
 
-/// With as many as the switch takes.
+/// The rate of answers when as much is sent as the switch takes.
 pub fn flooded(lab: &Lab) -> Result<f64> {
     answered(lab, u64::MAX / 2)
 }

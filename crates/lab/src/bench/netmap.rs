@@ -33,7 +33,7 @@ const MISMATCH: &str = "core 0: receiver, core 1: sender, two threads of one net
     when they have nothing to do; one spends 50 ns a frame and the other 250 (`.sender`: the sender is the faster \
     one); after a wake-up each looks again after 0, 20 or 100 us at the soonest";
 
-/// The Rust client in the same case.
+/// The Rust client in the same situation.
 const CLIENT: Peer = Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 64, false));
 
 const fn ports_row(id: &'static str, bar: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {

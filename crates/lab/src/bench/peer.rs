@@ -14,18 +14,18 @@ const MISSING: i32 = 3;
 /// Measures something once.
 pub type Measure = fn(&Lab) -> Result<f64>;
 
-/// What a row is compared with.
+/// The peer that a row is compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Peer {
     /// `bench/floor/forward.c` with these arguments.
     Floor(&'static [&'static str]),
     /// A runner of `bench/peers`, and what it measures.
     Runner(&'static str, &'static str),
-    /// toklat in another case.
+    /// toklat itself in a simpler case.
     Toklat(&'static str, Measure),
     /// The best of these by median, not by the luckiest single run.
     BestOf(&'static [(&'static str, Measure)]),
-    /// Nothing: the bar is absolute.
+    /// There is no peer: the bar is absolute.
     None,
 }
 
@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// Measures it once: one value, a value of each of several, or none.
+    /// Measures the peer once. Returns one value, several for a group of peers, or none.
     pub fn measure(&self, lab: &Lab) -> Vec<Result<f64>> {
         match self {
             Self::Floor(args) => vec![floor(lab, args)],
@@ -80,7 +80,7 @@ fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
     value(runner.arg(what).env("SECONDS_PER_RUN", "2"))
 }
 
-/// Runs it, and reads the value from the JSON object that it prints.
+/// Runs a command, and reads the value from the JSON object that it prints.
 fn value(command: &mut Command) -> Result<f64> {
     let done = command.output().context("it could not be started")?;
     let missing =

@@ -22,15 +22,15 @@ pub struct Row {
     pub id: &'static str,
     /// The unit of its value and of its peer's.
     pub unit: &'static str,
-    /// The bar that it must clear.
+    /// The bar that the figure must clear.
     pub bar: &'static str,
     /// Which way is better.
     pub better: Better,
     /// What each core does.
     pub how: &'static str,
-    /// Measures it once.
+    /// Measures our value once.
     pub ours: fn(&Lab) -> Result<f64>,
-    /// The peer that it is compared with.
+    /// The peer that our value is compared with.
     pub peer: Peer,
 }
 

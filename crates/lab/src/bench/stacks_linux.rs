@@ -199,7 +199,7 @@ pub fn pages(lab: &Lab, len: usize) -> Result<f64> {
     lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16, false))
 }
 
-/// The same, for each second that both have spent on a core.
+/// The same rate per second of core time that both have spent.
 pub fn pages_of_both(lab: &Lab, len: usize) -> Result<f64> {
     lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16, true))
 }

@@ -158,7 +158,8 @@ pub fn send_one(port: &mut Port, frame: &[u8]) -> Result<()> {
     Ok(port.flush()?)
 }
 
-/// Takes the frames of `port` without publishing: the next send publishes both.
+/// Takes the frames of `port` without publishing that; the next flush publishes it together with
+/// sent frames.
 #[inline]
 pub fn take(port: &mut Port) -> usize {
     port.receive(BATCH).count()

@@ -17,7 +17,7 @@ const BOOT: Duration = Duration::from_secs(120);
 pub struct Place {
     /// The network backend.
     pub backend: Backend,
-    /// Such as `ip netns exec h3`.
+    /// The prefix, such as `ip netns exec h3`.
     pub prefix: Vec<OsString>,
 }
 
@@ -65,7 +65,8 @@ impl Moving {
         Ok(Self { guests: [here, there], monitors: [first, second], uri })
     }
 
-    /// Moves it. Returns when it began to run at the other place, since the epoch.
+    /// Moves the guest. Returns the time since the epoch at which it began to run at the other
+    /// place.
     ///
     /// # Errors
     /// It does not move.
@@ -74,7 +75,7 @@ impl Moving {
         self.monitors[1].resumed()
     }
 
-    /// Waits until the guest says a line with `text`, at the first place or at the second.
+    /// Waits until the guest prints a line with `text`, at place 0 or 1.
     ///
     /// # Errors
     /// It does not.

@@ -51,7 +51,7 @@ impl Net {
         Self::with_names(format!("{PREFIX}{}", std::process::id()), hosts, mtu)
     }
 
-    /// The same; the names of all namespaces begin with `prefix`.
+    /// As [`new`](Self::new), with namespaces whose names begin with `prefix`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -77,7 +77,7 @@ impl Net {
     /// `ip` fails.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let full = self.name(name);
-        // One of an earlier process with this number may be there.
+        // An earlier process with this number may have left a namespace of this name.
         namespaces::remove(&full);
         ip(&format!("netns add {full}"))?;
         self.made.push(full);

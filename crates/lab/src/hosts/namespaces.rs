@@ -54,7 +54,7 @@ fn kill_all(name: &str) -> usize {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let killed = pids.filter_map(Pid::from_raw).filter(|pid| {
-        // The number is of the same process before and after, as it is held open.
+        // While the descriptor is open, the number belongs to the same process.
         let Ok(held) = pidfd_open(*pid, PidfdFlags::empty()) else { return false };
         let is_in = of(format!("/proc/{}/ns/net", pid.as_raw_nonzero())) == Some(namespace);
         is_in && pidfd_send_signal(held, Signal::KILL).is_ok()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What `ping` is to do, before the address.
+/// The command of a ping, without the address.
 pub const WORDS: &str = "ping -n -D -i 0.01 -W 1";
 
 /// A ping that goes on until it is asked what was lost.
@@ -16,7 +16,7 @@ pub const WORDS: &str = "ping -n -D -i 0.01 -W 1";
 pub struct Pings(Child);
 
 impl Pings {
-    /// Starts one by a command that ends with [`WORDS`] and an address.
+    /// Starts pings by a command that ends with [`WORDS`] and an address.
     ///
     /// # Errors
     /// It cannot be started.
@@ -24,7 +24,7 @@ impl Pings {
         Ok(Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?))
     }
 
-    /// Ends it, and returns what was answered.
+    /// Ends the pings, and returns which were answered.
     ///
     /// # Errors
     /// It says nothing.
@@ -59,8 +59,8 @@ impl Answers {
         Self(text.lines().filter_map(of).collect())
     }
 
-    /// How many pings were lost that were sent at this time since the epoch or later, up to the
-    /// last one that was answered.
+    /// How many pings were lost. Counts those sent from time `at` since the epoch on, up to the
+    /// last answered one.
     ///
     /// # Errors
     /// None was answered that was sent then or later.

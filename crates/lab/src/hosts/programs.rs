@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Missing(String);
 
 impl Missing {
-    /// `what` is missing; `remedy` says what to do about that, or is empty.
+    /// The message that `what` is missing, and the remedy unless `remedy` is empty.
     #[must_use]
     pub fn new(what: &str, remedy: &str) -> Self {
         let remedy = if remedy.is_empty() { String::new() } else { format!(": {remedy}") };
         Self(format!("{what} is missing{remedy}"))
     }
 
-    /// In the words of a program that says so.
+    /// Takes the message from the output of a program that reports what is missing.
     #[must_use]
     pub fn said(words: &str) -> Self {
         Self(words.to_owned())

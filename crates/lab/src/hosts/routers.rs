@@ -61,7 +61,8 @@ pub struct Reflector {
 }
 
 impl Reflector {
-    /// Starts it on host `h<n>` for these clients. Its files are in a directory in `within`.
+    /// Starts the reflector on host `h<n>` for these clients. Its files are in a directory in
+    /// `within`.
     ///
     /// # Errors
     /// There is no gobgpd of version 4, or it makes no socket.
@@ -77,7 +78,7 @@ impl Reflector {
         Ok(reflector)
     }
 
-    /// The socket of its API.
+    /// The socket of the reflector's API.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("api.sock")
@@ -125,8 +126,8 @@ pub struct Frr {
 }
 
 impl Frr {
-    /// Starts them on host `h<n>`, with the reflector at host `reflector` as the neighbour. Their
-    /// files are in a directory in `within`, which FRR's user may then pass through.
+    /// Starts the daemons on host `h<n>`, with the reflector at host `reflector` as the neighbour.
+    /// Their files are in a directory in `within`, which FRR's user may then pass through.
     ///
     /// # Errors
     /// FRR is missing, or does not start.

@@ -35,7 +35,7 @@ pub struct Channel {
 struct Copied {
     due: Nanos,
     offload: Offload,
-    /// The host behind its port that sent it; 0 for the port itself.
+    /// The host behind the port that sent the frame; 0 for the port itself.
     via: u16,
     bytes: Vec<u8>,
 }
@@ -94,7 +94,7 @@ impl Channel {
         }
     }
 
-    /// How many frames it accepts now.
+    /// How many frames the channel accepts now.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.bytes >= MAX_BYTES {
@@ -103,7 +103,7 @@ impl Channel {
         (self.config.limit as usize).saturating_sub(self.under_way.len() + self.lent.len())
     }
 
-    /// True if it holds no frames.
+    /// True if the channel holds no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty() && self.lent.is_empty()
@@ -222,7 +222,7 @@ impl Channel {
         self.under_way.iter_mut().for_each(|frame| frame.due = Nanos(0));
     }
 
-    /// True if it changes nothing and holds nothing.
+    /// True if the channel neither changes nor holds frames.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.config.is_off() && self.is_empty()

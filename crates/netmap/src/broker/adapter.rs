@@ -31,9 +31,9 @@ pub(super) enum Kind {
     },
     /// Gets copies of what another adapter sends or receives.
     Monitor {
-        /// The adapter that is monitored.
+        /// The key of the adapter that is monitored.
         parent: String,
-        /// The frames it gets copies of.
+        /// Which frames of that adapter are copied.
         of: Monitor,
     },
     /// Rings without a port.
@@ -54,7 +54,7 @@ struct Use {
     exclusive: bool,
 }
 
-/// What can be bound.
+/// An adapter, to which descriptors can be bound.
 #[derive(Debug)]
 pub(super) struct Adapter {
     pub(super) kind: Kind,
@@ -100,7 +100,7 @@ impl Adapter {
             mode::NULL if matches!(self.kind, Kind::Null) => (0..tx_rings, 0..rx_rings),
             mode::ONE_NIC if one >= tx_rings && one >= rx_rings => return Err(Errno::INVAL),
             mode::ONE_NIC => {
-                // A direction without a ring of this number uses its first one.
+                // If a direction has no ring of this number, its first one is chosen.
                 let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
                 (pick(tx_rings), pick(rx_rings))
             }

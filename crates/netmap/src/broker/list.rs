@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-/// The number for a switch that has no such port.
+/// The port number that stands for a switch without such a port.
 pub(super) const NO_PORT: u32 = 255;
 
 #[derive(Debug, Default)]

@@ -87,7 +87,7 @@ pub fn interface_of(switch: &str) -> Option<&str> {
 /// A user's charge for a region. Dropping it ends the charge.
 pub type Charge = Box<dyn Send + Sync>;
 
-/// Switches that have ports.
+/// The switches to which the broker attaches ports.
 pub trait Switches: Send + Sync {
     /// Charges a user for a region's memory before anything is written there.
     ///
@@ -123,7 +123,7 @@ struct Opened {
     binding: Option<Binding>,
 }
 
-/// What a descriptor is bound to.
+/// The adapter and rings that a descriptor is bound to.
 #[derive(Clone, Debug)]
 struct Binding {
     adapter: String,

@@ -2,12 +2,12 @@
 
 use rustix::io::Errno;
 
-/// What a request names.
+/// The kinds of names in requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     /// `valeS:p`: a port of a switch.
     Vale {
-        /// With its prefix.
+        /// The switch's name, with the prefix `vale`.
         switch: String,
         port: String,
     },

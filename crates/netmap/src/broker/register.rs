@@ -102,7 +102,7 @@ impl<S: Switches> Broker<S> {
         Ok(id)
     }
 
-    /// Undoes a binding that was just made.
+    /// Undoes a binding that has just been made.
     async fn undo(&mut self, cookie: u64) {
         let binding = self.opened.get_mut(&cookie).and_then(|opened| opened.binding.take());
         if let Some(binding) = binding {
@@ -124,7 +124,8 @@ impl<S: Switches> Broker<S> {
         let key = match Name::parse(text)? {
             Name::Pipe { base, brace, id } => self.pipe(call.uid, &base, brace, &id, request)?,
             Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
-            // First, as another user may have made a port of this name.
+            // The interface is checked first, because another user may have made a port of the same
+            // name.
             Name::Plain(name) if self.switches.has_interface(call.uid, &name) => {
                 self.card_port(call, &name, request)?
             }

@@ -271,7 +271,7 @@ fn what_would_be_made_is_told_without_making_it() {
 fn what_a_user_may_not_have_is_not_made() {
     let mut broker = broker();
     let much = |extra_bufs| Register { mode: mode::ALL_NIC, extra_bufs, ..Register::default() };
-    // One is beyond the quota, one beyond what any user but root may have.
+    // The first request exceeds the quota, the second what any user but root may have.
     for extra in [50_000, 200_000] {
         assert_eq!(register_as(&mut broker, 11, "vale0:a", much(extra)), Err(Errno::NOMEM));
     }

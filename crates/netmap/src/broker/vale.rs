@@ -106,7 +106,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_DELIF`: removes it.
+    /// `VALE_DELIF`: removes a persistent port.
     pub(super) fn vale_delif(&mut self, call: &Call<'_>) -> Result<(), Errno> {
         let name = call.name()?;
         let adapter = self.adapters.get(name).ok_or(Errno::NXIO)?;
@@ -149,7 +149,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_DETACH`: takes it out.
+    /// `VALE_DETACH`: detaches a persistent port from its switch.
     pub(super) async fn vale_detach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
             return Err(Errno::INVAL);

@@ -15,7 +15,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// True if there are some.
+    /// True if the program has put the cursors into blocks.
     pub(super) fn is_some(&self) -> bool {
         self.program.load(Ordering::Relaxed) != 0
     }

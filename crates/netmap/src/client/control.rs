@@ -12,9 +12,9 @@ use crate::wire::{Answer, Ask, kind};
 /// A request, with the parts that only the library needs.
 #[derive(Debug)]
 pub struct Question {
-    /// For the daemon.
+    /// The part that the daemon answers.
     pub ask: Ask,
-    /// For the library itself.
+    /// The part that the library itself needs.
     pub local: Local,
 }
 
@@ -74,7 +74,7 @@ fn request(
     finish(user, header, &mut question, body, &mut list, ask)
 }
 
-/// Asks, and writes the result back.
+/// Sends the question, and writes the answer back to the program.
 fn finish(
     user: &dyn UserMemory,
     header: &mut Header,

@@ -56,7 +56,8 @@ pub fn start_arguments(sleep: u32, local: &Local) -> Result<Start, (Errno, [bool
     }
     let events = match &local.events {
         Some(None) => return Err((Errno::INVAL, [true, false])),
-        // If any ring lacks a descriptor, the whole loop sleeps for fixed times.
+        // If any ring lacks a descriptor, the loop sleeps for fixed times instead of waiting for
+        // signals.
         Some(Some(pairs)) if pairs.iter().all(|(io, _)| *io >= 0) => Some(pairs.clone()),
         _ => None,
     };
@@ -99,7 +100,7 @@ impl Bound {
         }
         if self.blocks.stop.get().is_none() {
             let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            // If another thread was first, its descriptor serves as well.
+            // If another thread has set its descriptor first, that one serves as well.
             let _ = self.blocks.stop.set(raise(stop));
         }
         self.blocks.core.store(core, Ordering::Relaxed);
@@ -177,7 +178,7 @@ impl Bound {
     fn sync_by_blocks(&self, at: usize, user: &dyn Program) -> (Synced, bool) {
         let (theirs, ours) = self.addresses(at);
         let Some((ring, is_send)) = self.ring_number(at) else { return (Synced::Quiet, false) };
-        // The program writes cur before head.
+        // The program writes `cur` before `head`, so `head` is read first.
         let head = user.load(theirs + program::HEAD);
         let cur = user.load(theirs + program::CUR);
         let header = &ring.memory.header;

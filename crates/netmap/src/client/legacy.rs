@@ -35,7 +35,7 @@ mod bits {
     pub(super) const MODE: u32 = 0xf;
 }
 
-/// Asks the daemon.
+/// A function that asks the daemon.
 type Asker<'a> = &'a mut dyn FnMut(&Ask) -> Result<Answer, Errno>;
 
 /// `NIOCREGIF`.
@@ -101,7 +101,7 @@ fn with_request(
     done
 }
 
-/// Asks under the request's name with this body.
+/// Asks the daemon, with the request's name and this body.
 fn call(
     request: &Legacy,
     reqtype: u16,

@@ -30,13 +30,13 @@ pub use self::wait::Waiter;
 
 /// The program's memory, by address.
 pub trait UserMemory {
-    /// Reads.
+    /// Reads bytes at an address.
     ///
     /// # Errors
     /// `EFAULT` for an address that cannot be read.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno>;
 
-    /// Writes.
+    /// Writes bytes at an address.
     ///
     /// # Errors
     /// `EFAULT` for an address that cannot be written.

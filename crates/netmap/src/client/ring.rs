@@ -24,14 +24,14 @@ pub(super) struct Ring {
     pub(super) peer: Peer,
     pub(super) slots: u32,
     pool: Buffers,
-    /// The peer's latest arming that was answered.
+    /// The peer's latest wake-up request that was answered.
     answered: AtomicU32,
 }
 
 /// The buffers of a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
-    /// Where buffer 0 is.
+    /// The address of buffer 0.
     pub(super) at: usize,
     pub(super) count: u32,
     pub(super) bytes: u32,
@@ -44,7 +44,7 @@ pub(super) enum Peer {
     Switch,
     /// The other end of a pipe, with its ring.
     Twin(Box<RingMemory>),
-    /// No other side.
+    /// The ring has no other side.
     Nobody,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Peer {
 pub(super) enum Synced {
     /// Done; the other side sleeps and must be woken.
     Wake,
-    /// Done; no wake-up is needed.
+    /// The sync is done, and no wake-up is needed.
     Quiet,
     /// The program's cursors were invalid; the ring was reset to the position that the core knows.
     Reset,
@@ -353,8 +353,8 @@ impl Ring {
         }
     }
 
-    /// Asks for a wake-up when the core moves. It is never disarmed: others may wait for the same
-    /// ring.
+    /// Asks for a wake-up when the core moves. The request is never withdrawn, because others may
+    /// wait for the same ring.
     pub(super) fn arm(&self) {
         self.memory.control.owner_flags.0.wake.arm();
     }

@@ -157,7 +157,7 @@ fn the_old_interface_says_the_same_in_other_words() {
     }
 }
 
-/// No switches: for pipes.
+/// Stands in for the switches, which pipes do not need.
 struct None;
 
 impl Switches for None {

@@ -50,7 +50,7 @@ impl Waiter {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let data = EventData::new_u64(owner);
         match epoll::add(&self.set, fd, data, flags) {
-            // The number was reused while the old file is still open elsewhere.
+            // The descriptor's number was reused, and the old file is still open elsewhere.
             Err(Errno::EXIST) => epoll::modify(&self.set, fd, data, flags)?,
             other => other?,
         }

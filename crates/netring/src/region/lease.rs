@@ -22,7 +22,7 @@ const NI_NAME: usize = 16;
 /// Where `ni_bufs_head` is.
 const NI_BUFS_HEAD: usize = 32;
 
-/// What a port asks for.
+/// The rings and buffers that a port asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
@@ -32,7 +32,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) extra_buffers: u32,
 }
 
-/// The rings of one end.
+/// The rings of one end of a pipe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) tx: RingSpec,
@@ -52,16 +52,16 @@ pub(crate) struct Lease {
     pub(crate) region: Arc<Region>,
     interfaces: Vec<u32>,
     rings: Vec<RingSpec>,
-    /// Another process continues to use them.
+    /// Another process uses the resources, so they are not returned.
     kept: AtomicBool,
 }
 
 /// The buffers that the slots of a new ring get.
 #[derive(Clone, Copy)]
 enum Fill {
-    /// Buffers of its own.
+    /// Each slot gets a buffer of its own.
     Own,
-    /// The buffers of this send ring, whose twin it is.
+    /// Each slot gets the buffer of the same slot of this send ring, whose twin the new ring is.
     TwinOf(u32),
 }
 
@@ -314,8 +314,8 @@ impl Drop for Lease {
 /// `ring.dir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From the client.
+    /// A send ring: from the client.
     Send = 0,
-    /// To the client.
+    /// A receive ring: to the client.
     Receive = 1,
 }

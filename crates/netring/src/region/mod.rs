@@ -86,7 +86,7 @@ impl RegionConfig {
             .buffers(all.saturating_mul(slots))
     }
 
-    /// How many ports can be in it at a time.
+    /// Sets how many ports the region can hold at a time.
     #[must_use]
     pub fn interfaces(self, interfaces: u32) -> Self {
         Self { interfaces, ..self }
@@ -122,7 +122,7 @@ impl RegionConfig {
         Self { buffer_usable, ..self }
     }
 
-    /// The pages that back it.
+    /// Sets the kind of pages that back the region.
     #[must_use]
     pub fn pages(self, pages: Pages) -> Self {
         Self { pages, ..self }
@@ -149,7 +149,7 @@ impl RegionConfig {
     }
 }
 
-/// What is taken and what is free.
+/// The record of what is taken and what is free.
 #[derive(Debug)]
 struct Books {
     interfaces: Numbers,
@@ -241,13 +241,13 @@ impl Region {
         self.usable
     }
 
-    /// Buffers that nobody has.
+    /// How many buffers are free.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
         self.buffers.free()
     }
 
-    /// Rings that nobody has.
+    /// How many rings are free.
     #[must_use]
     pub fn free_rings(&self) -> usize {
         self.books().rings.free()

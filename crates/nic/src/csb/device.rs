@@ -164,7 +164,7 @@ pub struct QueueHost {
 /// When to check again the queue of a driver that may lack a fence.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
-    /// The tail at which it fell asleep.
+    /// The tail at which the device fell asleep.
     at: Option<u32>,
     again: Option<Nanos>,
 }
@@ -319,7 +319,7 @@ impl Spin {
         now - since < self.limit
     }
 
-    /// How long it may poll, in nanoseconds.
+    /// How long the device may poll, in nanoseconds.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit

@@ -26,9 +26,9 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// Takes the old block away and maps the one at guest-physical `at`, unless that is 0. In a
-    /// copy of the guest's memory, no block is mapped. Its driver finds it unanswered and rings its
-    /// doorbells.
+    /// Takes the old block away, and maps the one at guest-physical `at` unless that is 0. If the
+    /// device works on a copy of the guest's memory, no block is mapped: the driver gets no answer,
+    /// and rings its doorbells.
     ///
     /// # Errors
     /// [`MapError`]; then there is none.
@@ -62,7 +62,7 @@ impl Announced {
 #[derive(Debug, Default)]
 pub struct Host {
     queue: Option<QueueHost>,
-    /// The value of the block counter when it was taken.
+    /// The block counter when this part was taken.
     seen: u32,
     /// True if doorbells are asked for.
     asks: bool,
@@ -101,7 +101,7 @@ impl Host {
         self.queue.is_some()
     }
 
-    /// Restarts the ring at `head`.
+    /// Restarts the queue's ring at `head`.
     pub fn restart(&mut self, head: u32) {
         if let Some(queue) = &mut self.queue {
             queue.restart();

@@ -25,8 +25,8 @@ pub(super) struct Copied {
     /// - Without it: a frame is sent before its bytes are there
     /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
     pub shown: [[AtomicU32; 2]; 2],
-    /// For each direction and queue: descriptors before it were handed to the DMA proxy. Those
-    /// before the place in state memory have left.
+    /// For each direction and queue: the descriptor up to which all were handed to the DMA proxy.
+    /// Those before the place in state memory have left.
     pub pushed: [[AtomicU32; 2]; 2],
     /// For each direction and queue: counts moves of the ring.
     pub moved: [[AtomicU32; 2]; 2],
@@ -36,10 +36,10 @@ pub(super) struct Copied {
     pub inner: Mutex<Inner>,
 }
 
-/// What the home worker keeps of it.
+/// What the home worker keeps about the copy.
 #[derive(Debug, Default)]
 pub(super) struct Inner {
-    /// The values of `moved` for which the copied rings hold.
+    /// The values of `moved` at which the rings were copied.
     pub moved: [[u32; 2]; 2],
     /// For each direction and queue: the next of the predecessor's descriptors.
     pub lost: [[Option<u32>; 2]; 2],
@@ -51,7 +51,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// True if some of the predecessor's descriptors are not given back yet.
+    /// True if some of the predecessor's descriptors were not given back yet.
     pub fn has_lost(&self, way: Direction, queue: usize) -> bool {
         let mended = &self.mended[way as usize][queue];
         self.lost[way as usize][queue].is_some() || !mended.is_empty()

@@ -26,7 +26,7 @@ pub(super) struct Core {
     pub memory: Arc<GuestMemory>,
     pub eeprom: Eeprom,
     pub mac: Mac,
-    /// True if it offers a shared status block.
+    /// True if the device offers a shared status block.
     pub csb: bool,
     /// The shared status block that the driver announced.
     pub block: Announced,
@@ -67,7 +67,7 @@ pub(super) struct Filling {
     pub ring: Option<SharedSlice<Descriptor>>,
     /// True if the ring was moved since it was last looked up.
     pub moved: bool,
-    /// The number of its descriptors.
+    /// The number of descriptors of the ring.
     pub size: u32,
     pub head: u32,
     /// The second words of descriptors that are filled and not published.
@@ -106,7 +106,8 @@ impl Core {
         self.start_copy(Direction::Send, queue);
     }
 
-    /// Does the same for a receive ring, and makes `change` meanwhile.
+    /// Notes that a receive ring was replaced, or that its head moved, and makes `change` while no
+    /// frame is delivered.
     pub fn move_receive_ring(&self, queue: usize, change: impl FnOnce()) {
         let mut filling = self.lock(queue);
         change();

@@ -7,9 +7,9 @@ use frame::Mac;
 use super::Chip;
 use super::registers::Shifter;
 
-/// Words that it has.
+/// The number of words in the EEPROM.
 const WORDS: usize = 64;
-/// The sum of all its words.
+/// The required sum of all words.
 const SUM: u16 = 0xbaba;
 /// Bits of a command: start bit and opcode, then the address.
 pub(super) const COMMAND_BITS: u32 = 9;
@@ -25,7 +25,7 @@ pub(super) mod eecd {
     pub const REQ: u32 = 1 << 6;
     pub const GNT: u32 = 1 << 7;
     pub const PRES: u32 = 1 << 8;
-    /// 82574L: its contents were loaded.
+    /// 82574L: the EEPROM's contents were loaded.
     pub const AUTO_RD: u32 = 1 << 9;
     /// Bits that keep what was written.
     pub const KEPT: u32 = 0x77;
@@ -59,7 +59,7 @@ impl Eeprom {
         words[0x03] = 0;
         words[0x08..0x0c].copy_from_slice(&[0x3000, 0x1000, 0x6403, 0x100e]);
         words[0x0c..0x10].copy_from_slice(&[0x8086, 0x100e, 0x8086, 0x3040]);
-        // No wake on LAN.
+        // These bits disable wake on LAN.
         words[0x21..0x25].copy_from_slice(&[0, 0, 0, 0x0001]);
         words
     }
@@ -94,7 +94,7 @@ impl Eeprom {
         u32::from(self.word(address)) << 16 | request & 0xffff & !1 | done
     }
 
-    /// Drives the wires.
+    /// Handles a write to the wires.
     pub fn write_wires(&self, shifter: &Shifter, value: u32) {
         let old = shifter.wires.swap(value & eecd::KEPT, Relaxed);
         if value & eecd::CS == 0 {
@@ -113,7 +113,7 @@ impl Eeprom {
         }
     }
 
-    /// The wires as they are.
+    /// The present levels of the wires.
     pub fn read_wires(&self, shifter: &Shifter) -> u32 {
         let wires = shifter.wires.load(Relaxed);
         let granted = if wires & eecd::REQ != 0 { eecd::GNT } else { 0 };

@@ -70,7 +70,7 @@ impl Core {
         self.delay(cause::RXT0 | own, now, (delay, most), (Timer::Rx, Timer::RxAbsolute))
     }
 
-    /// Notes sent frames of a queue whose driver wants to know, but may wait.
+    /// Notes frames sent by a queue whose driver wants to know, but can wait.
     pub fn sent_delayed(&self, queue: usize, now: Nanos) -> bool {
         let causes = cause::TXDW | self.sent_cause(queue);
         let (delay, most) = (self.registers.get(table::TIDV), self.registers.get(table::TADV));
@@ -143,7 +143,7 @@ impl Core {
         next
     }
 
-    /// What to raise now.
+    /// Decides which interrupts to raise now.
     pub fn interrupt(&self, now: Nanos) -> Interrupt {
         let _deciding = self.decide();
         let mut due = self.fire_timers(now);
@@ -220,7 +220,7 @@ impl Core {
         mine.fold(0, |causes, (_, source)| causes | source)
     }
 
-    /// True, and noted, if the gap since the vector's last interrupt is over.
+    /// True if the gap since the vector's last interrupt is over; then the interrupt is noted.
     fn may_raise(&self, vector: usize, gap: u32, now: Nanos, due: &mut Option<Nanos>) -> bool {
         let last = &self.interrupts().last[vector];
         let then = last.load(Relaxed);

@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// What a frame's descriptors ask for.
+/// What the descriptors of a frame ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// A tag to insert: its ethertype (VET), then its content.
@@ -185,14 +185,14 @@ pub(super) struct Finished {
     /// Bytes of the frame.
     pub len: usize,
     pub offload: Option<Offload>,
-    /// How many frames it becomes, and the bytes of headers in each.
+    /// How many frames the switch makes of this one, and the bytes of headers in each.
     pub segments: u32,
     pub header_len: u32,
-    /// Bytes of the longest of them.
+    /// Bytes of the longest of these frames.
     pub longest: usize,
 }
 
-/// Private headers, reused for each batch.
+/// Private copies of headers, whose memory is reused for each batch.
 #[derive(Debug)]
 pub(super) struct Headers {
     memory: Option<Arc<Mapping>>,
@@ -210,7 +210,7 @@ impl Headers {
         self.used = 0;
     }
 
-    /// Does what a frame in `pieces`, of `len` bytes in all, asks for.
+    /// Carries out the request of a frame in `pieces`, of `len` bytes in all.
     pub fn finish(&mut self, pieces: &[Bytes<'_>], len: usize, request: &Request) -> Finished {
         let plain = Finished {
             header: None,
@@ -297,7 +297,7 @@ fn put_tag(header: &mut [u8; HEADER], used: usize, tag: [u8; TAG]) {
     header[TAG_AT..TAG_AT + TAG].copy_from_slice(&tag);
 }
 
-/// What was done to a frame.
+/// What has been done to a frame so far.
 struct Done {
     /// Bytes of the header that were copied, and perhaps rewritten.
     copied: usize,
@@ -312,7 +312,7 @@ fn rewrite(header: &mut [u8; HEADER], pieces: &[Bytes<'_>], len: usize, request:
     let mut done = Done { copied: 0, offload: None, segments: 1, header_len: 0, longest: len };
     if let Some(place) = request.transport {
         match place.range(len) {
-            // The switch, or the receiver, computes it.
+            // The switch or the receiver computes this checksum.
             Some(range) if request.modern && range.end == len && place.store >= place.start => {
                 done.offload = Some(Offload {
                     flags: Offload::NEEDS_CHECKSUM,

@@ -39,7 +39,7 @@ pub(super) type Row = Option<(u16, u16)>;
 const fn rows(chip: Chip) -> [Row; 32] {
     let mut rows: [Row; 32] = [None; 32];
     rows[CONTROL] = Some((0x1140, bmcr::KEPT));
-    // A read adds the link bit and the end of negotiation.
+    // The stored value. A read adds the bits for the link and for finished negotiation.
     rows[STATUS] = Some((0x7949, 0));
     rows[2] = Some((0x0141, 0));
     rows[3] = Some((
@@ -122,7 +122,7 @@ fn read(registers: &Registers, number: usize) -> u16 {
         // Link up, negotiation complete.
         (STATUS, true) => value | 1 << 2 | 1 << 5,
         (PARTNER | GIGABIT_STATUS, false) => 0,
-        // Without speed, resolution and link.
+        // Without a link, the bits for speed, resolution and link are clear.
         (SPECIFIC_STATUS, false) => value & !0x8c00,
         _ => value,
     }

@@ -13,9 +13,9 @@ use crate::model::fault::faults;
 pub struct Registers {
     /// Not zero after the first power-on.
     pub(super) powered: AtomicU32,
-    /// Why it has stopped: a [`Fault`], or 0.
+    /// Why the device has stopped: a [`Fault`], or 0.
     pub(super) fault: AtomicU32,
-    /// Faults so far.
+    /// How many faults the device has had.
     pub(super) faults: AtomicU32,
     /// Not zero if bus mastering is allowed.
     pub(super) bus_master: AtomicU32,
@@ -87,7 +87,7 @@ pub(super) enum Timer {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct TxState {
-    /// Descriptors before it were taken.
+    /// The descriptor up to which all were taken.
     pub taken: AtomicU32,
     /// Which completions the driver is still to be told of: bits of [`told`].
     pub told: AtomicU32,
@@ -161,9 +161,9 @@ pub(super) struct RxState {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shifter {
-    /// Bits shifted in so far.
+    /// How many bits were shifted in so far.
     pub bits_in: AtomicU32,
-    /// The bits shifted in.
+    /// The bits that were shifted in.
     pub value: AtomicU32,
     /// The index of the next data bit to shift out, counted from the array's start, plus one; 0
     /// outside of a read.

@@ -90,7 +90,7 @@ pub(super) mod tx {
     pub const DATA: u64 = 1 << 20;
     /// Status: done.
     pub const DD: u64 = 1 << 32;
-    /// All of the status.
+    /// All bits of the status.
     pub const STA: u64 = 0xf << 32;
     /// Data: insert the IP header checksum.
     pub const IXSM: u64 = 1 << 40;

@@ -17,13 +17,13 @@ const LONGEST_GAP: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Combine {
     limits: Option<Combining>,
-    /// How many of the waiting demands were seen before.
+    /// How many of the waiting demands were already noted.
     seen: u32,
     /// When the last demand was seen.
     last: Nanos,
     /// Average time between two demands.
     gap: u64,
-    /// Since when the first one waits.
+    /// When the first of the waiting demands came.
     since: Option<Nanos>,
 }
 

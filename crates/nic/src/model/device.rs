@@ -52,9 +52,9 @@ pub struct Identity {
     pub bars: [Option<Bar>; 6],
     /// MSI-X, if the device has it.
     pub msix: Option<Msix>,
-    /// True if it has MSI, with one vector.
+    /// True if the device has MSI, with one vector.
     pub msi: bool,
-    /// True for a PCI Express endpoint.
+    /// True if the device is a PCI Express endpoint.
     pub express: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Identity {
 pub struct Msix {
     /// Vectors: at most 32.
     pub vectors: u16,
-    /// The BAR that holds them.
+    /// The BAR that holds the structures.
     pub bar: u8,
     /// Offset of the table in its base address register.
     pub table: u32,
@@ -75,7 +75,7 @@ pub struct Msix {
 /// driver writes without a trap, if a thread polls them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPages {
-    /// The base address register they are in.
+    /// The base address register that holds the pages.
     pub bar: usize,
     /// Offsets of the pages, of 4,096 bytes.
     pub pages: &'static [u64],
@@ -99,7 +99,7 @@ pub enum InterruptMode {
     Msix,
 }
 
-/// Interrupts to raise.
+/// The interrupts that a device wants raised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "an interrupt that is not raised is lost"]
 pub struct Interrupt {
@@ -115,7 +115,7 @@ pub struct Interrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} cannot be {value:#x}")]
 pub struct Impossible {
-    /// The name of the register, or of the state beside the registers.
+    /// The name of the register, or of the other state.
     pub what: &'static str,
     /// What it is.
     pub value: u64,
@@ -148,7 +148,8 @@ pub trait Device: Send + Sync {
     /// gets an answer.
     fn read(&self, bar: usize, at: u64, data: &mut [u8], now: Nanos);
 
-    /// Writes likewise. Call [`interrupt`](Self::interrupt) afterwards.
+    /// Writes `data` at `at` in base address register `bar`. Call [`interrupt`](Self::interrupt)
+    /// afterwards.
     fn write(&self, bar: usize, at: u64, data: &[u8], now: Nanos);
 
     /// Function-level reset: restores the power-on state.
@@ -217,7 +218,7 @@ pub struct Combining {
 pub struct DeviceConfig {
     /// The guest's memory, as far as the device may use it, or a copy of it ([`Remote`]).
     pub memory: Arc<GuestMemory>,
-    /// The station address in its EEPROM.
+    /// The station address in the device's EEPROM.
     pub mac: Mac,
     /// Counters of the device's transmit queues.
     pub ingress: Shared<IngressCounters>,
@@ -225,7 +226,7 @@ pub struct DeviceConfig {
     pub egress: Vec<Shared<EgressCounters>>,
     /// True if the cable is connected.
     pub link: bool,
-    /// Limits for combining doorbells, if it does that.
+    /// Limits for combining doorbells, if the device combines them.
     pub combining: Option<Combining>,
     /// True to offer a shared status block ([`crate::csb`]).
     pub csb: bool,

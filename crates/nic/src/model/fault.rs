@@ -26,7 +26,7 @@ macro_rules! faults {
                 }
             }
 
-            /// A sentence that describes it.
+            /// A sentence that describes the fault.
             #[must_use]
             pub const fn sentence(self) -> &'static str {
                 match self {

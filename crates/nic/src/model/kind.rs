@@ -15,7 +15,7 @@ use crate::template;
 pub struct StateRoom<'a> {
     /// The mapping with the state.
     pub mapping: &'a Arc<Mapping>,
-    /// Offset of its first byte.
+    /// The offset of the state's first byte.
     pub at: usize,
     /// The memory's size in bytes.
     pub len: usize,
@@ -44,17 +44,17 @@ impl StateRoom<'_> {
 pub struct Kind {
     /// The NIC's name on the command line and in files.
     pub name: &'static str,
-    /// The maker's name for it.
+    /// The maker's name for the NIC.
     pub title: &'static str,
-    /// Size of its state in bytes.
+    /// The size of the device's state in bytes.
     pub state_size: usize,
     /// The NIC's PCI identity, with or without a shared status block.
     pub identity: fn(csb: bool) -> Identity,
-    /// True if it can offer a shared status block ([`crate::csb`]).
+    /// True if the NIC can offer a shared status block ([`crate::csb`]).
     pub csb: bool,
     /// Registers that a driver may write as plain memory.
     pub shared_pages: Option<SharedPages>,
-    /// Makes the model over its state; `None` if the state does not fit the memory.
+    /// Makes a model over its state; `None` if the state does not fit the memory.
     pub make: fn(StateRoom<'_>, DeviceConfig) -> Option<Model>,
     /// Refuses a state from elsewhere that no driver can produce.
     pub take_over: fn(StateRoom<'_>, csb: bool) -> Result<(), Impossible>,
@@ -126,7 +126,7 @@ pub static ONE_ACCESS: Kind = Kind {
     take_over: |room, _| room.check(template::Registers::take_over),
 };
 
-/// All kinds there are.
+/// All kinds of NICs.
 pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE_ACCESS];
 
 /// The register tables of all kinds, for documentation.

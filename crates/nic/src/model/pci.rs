@@ -53,7 +53,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the device is to be told"]
 pub struct Changed {
-    /// True if it may use memory from now on, false if it may not.
+    /// The device may now use memory (true), or may not (false).
     pub bus_master: Option<bool>,
 }
 

@@ -33,14 +33,14 @@ impl Members {
         Self(chips)
     }
 
-    /// True if the chip of this number is one of them.
+    /// True if the chip with this number is a member.
     #[inline]
     #[must_use]
     pub const fn has_number(self, chip: usize) -> bool {
         self.0 >> chip & 1 != 0
     }
 
-    /// True if `chip` is one of them.
+    /// True if `chip` is a member.
     #[inline]
     #[must_use]
     pub fn has(self, chip: impl Into<usize>) -> bool {
@@ -76,7 +76,7 @@ pub struct Row<E> {
     pub mask: u32,
     /// The register's value after a reset, by chip.
     pub reset: [u32; 2],
-    /// Which chips have it.
+    /// Which chips have the register.
     pub members: Members,
     /// The effect of an access.
     pub effect: E,

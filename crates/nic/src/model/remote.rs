@@ -36,7 +36,8 @@ pub trait Remote {
     /// driver that was told too early.
     fn confirm_pushed(&self, causes: u32);
 
-    /// Does the same for everything that a predecessor may have pushed without reminding.
+    /// As [`confirm_pushed`](Self::confirm_pushed), for everything that a predecessor may have
+    /// pushed without reminding the driver.
     fn confirm_all_pushed(&self);
 
     /// Notes that everything pushed has left for the driver's memory, so a successor need not check
@@ -48,8 +49,8 @@ pub trait Remote {
         None
     }
 
-    /// Forgets the copy if none of it is needed or still to be pushed; then it is fetched again.
-    /// True if it was forgotten.
+    /// Forgets the copy if none of it is in use or waits to be pushed; later it is fetched again.
+    /// Returns true if it was forgotten.
     fn forget(&self) -> bool;
 
     /// Stops the device, because memory could not be read or written.
@@ -64,11 +65,11 @@ pub trait Out {
     fn write(&mut self, at: u64, bytes: &[u8]);
 }
 
-/// Data read from the guest's memory, or asked for.
+/// Data that was read from the guest's memory, or has been requested.
 #[derive(Debug, Default)]
 pub struct Held {
     pieces: Vec<Piece>,
-    /// The number of the next piece.
+    /// The number that the next piece gets.
     next: u32,
     /// True if the device was reset.
     anew: bool,
@@ -80,12 +81,12 @@ struct Piece {
     number: u32,
     at: u64,
     bytes: Vec<u8>,
-    /// True for descriptors: then the length is that of the first request.
+    /// True if the range holds descriptors; its length is then that of the first request.
     run: bool,
-    /// Bytes asked for, and bytes that have come.
+    /// How many bytes were requested, and how many have come.
     asked: usize,
     came: usize,
-    /// True if it is still wanted.
+    /// True if the device still wants the range.
     wanted: bool,
 }
 
@@ -100,14 +101,14 @@ pub struct Part {
     from: usize,
 }
 
-/// The answer to a request.
+/// The answer to a request for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want<'h> {
     /// The bytes are here.
     Here(&'h [u8]),
     /// The bytes were requested, and will come.
     Coming,
-    /// There is no room for it until other ranges are gone.
+    /// There is no room for the bytes until other ranges are gone.
     Refused,
 }
 
@@ -183,7 +184,7 @@ impl Held {
         self.pieces.retain(|piece| piece.at != at);
     }
 
-    /// Forgets all of it.
+    /// Forgets all data.
     pub fn clear(&mut self) {
         self.pieces.clear();
     }
@@ -230,7 +231,7 @@ impl Held {
         self.pieces.iter().any(|piece| piece.number == part.piece)
     }
 
-    /// Takes a part that has come.
+    /// Stores a part that has come.
     pub fn receive_part(&mut self, part: Part, bytes: &[u8]) {
         if let Some(piece) = self.piece(part) {
             let to = piece.bytes.get_mut(part.from..).unwrap_or_default();

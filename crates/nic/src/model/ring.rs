@@ -16,7 +16,7 @@ impl Place {
         if to >= self.at { to - self.at } else { to + self.len - self.at }
     }
 
-    /// How many of them are contiguous.
+    /// How many of the descriptors from here to `to` are contiguous.
     #[inline(always)]
     pub const fn run(self, to: u32) -> u32 {
         if to >= self.at { to - self.at } else { self.len - self.at }

@@ -11,7 +11,7 @@ const BYTES: usize = 16;
 /// Descriptors that a turn may read beyond its frames' fair shares.
 const ALLOWANCE: usize = 2048;
 
-/// What is left of a turn's allowance.
+/// How many descriptors a turn may still read.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance(usize);
 

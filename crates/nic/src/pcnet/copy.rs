@@ -21,25 +21,25 @@ pub(super) struct Copied {
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub epoch: Option<u32>,
-    /// For each direction.
+    /// The state of each direction.
     pub halves: [Half; 2],
 }
 
-/// The same for a direction.
+/// The state of the copy in one direction.
 #[derive(Debug, Default)]
 pub(super) struct Half {
     pub ring: Option<Ring>,
-    /// Descriptors before it were handed to the DMA proxy. Those before the place in state memory
-    /// have left.
+    /// The descriptor up to which all were handed to the DMA proxy. Those before the place in state
+    /// memory have left.
     pub pushed: u32,
-    /// The number of shown descriptors after it.
+    /// The number of shown descriptors after `pushed`.
     pub count: u32,
     /// The next descriptor that a predecessor had given back and may not have pushed.
     pub lost: Option<u32>,
     /// The predecessor's descriptors to give back, with their addresses.
     pub mended: VecDeque<(u64, Vec<u8>)>,
-    /// True while descriptors are fetched, and are to be fetched again. The next fields say when to
-    /// fetch otherwise (0: at once), and how often there were none.
+    /// True while descriptors are being fetched; and true if they must then be fetched again. The
+    /// next fields say when to fetch otherwise (0: at once), and how often there were none.
     pub asking: bool,
     pub again: bool,
     pub look_at: Nanos,

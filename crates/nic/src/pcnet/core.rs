@@ -49,7 +49,7 @@ pub(super) struct Core {
 /// What the receiver's lock protects.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
-    /// The value of the registers' `config` for which the rest holds.
+    /// The value of the registers' `config` at which the other fields were read.
     pub config: Option<u32>,
     pub ring: Option<Ring>,
     pub filter: Filter,
@@ -58,7 +58,7 @@ pub(super) struct Filling {
     /// The receiver's part of the shared status block.
     pub host: Host,
     pub epoch: u32,
-    /// True once it has handled what a predecessor was about to give back.
+    /// True once the descriptors that a predecessor was about to give back were handled.
     pub begun: bool,
 }
 
@@ -141,7 +141,7 @@ impl Core {
         self.is_looped() || !self.registers.has(board::LINK)
     }
 
-    /// True if the controller must work and may. `on` (TXON or RXON) is set, it is not suspended,
+    /// True if the controller should work and may: `on` (TXON or RXON) is set, it is not suspended,
     /// and it may read and write memory.
     #[inline(always)]
     pub fn works(&self, on: u16) -> bool {
@@ -335,7 +335,7 @@ impl Core {
         }
     }
 
-    /// Writes CSR4, likewise. Software may raise its own interrupt.
+    /// Writes CSR4, where ones clear `events`. Software may raise its own interrupt.
     pub fn write_features(&self, value: u16, mask: u16, events: u16) {
         self.store_events(csr::FEATURES, value, mask, events);
         if value & features::UINTCMD != 0 {

@@ -59,9 +59,9 @@ struct Shape {
     len: usize,
     padded: usize,
     check: [u8; CHECK],
-    /// Bytes in all.
+    /// Bytes of all parts together.
     total: usize,
-    /// The match bits of its status.
+    /// The match bits of the frame's status.
     matched: u16,
 }
 
@@ -101,14 +101,14 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Done,
-    /// The driver has no buffer for it.
+    /// The driver has no buffer for the frame.
     Missed,
-    /// The driver has too few buffers.
+    /// The driver has too few buffers for the frame.
     Cut,
 }
 
 impl Filling {
-    /// Updates its copies of the registers if those have changed.
+    /// Updates the copies of the registers if those have changed.
     #[inline(always)]
     fn refresh(&mut self, core: &Core) -> Result<(), Fault> {
         let config = core.registers.config.load(Ordering::Acquire);
@@ -145,8 +145,8 @@ impl Filling {
         Ok(())
     }
 
-    /// Gives back, as broken, what a predecessor was about to give back when it died: the driver
-    /// waits there.
+    /// Gives back, as broken, the descriptors that a predecessor was giving back when it died,
+    /// because the driver waits for them.
     fn return_predecessors(core: &Core, ring: &Ring) {
         let receive = &core.registers.receive;
         let moving = receive.moving().min(ring.len);
@@ -277,7 +277,7 @@ impl Filling {
         Ok(if whole { Put::Done } else { Put::Cut })
     }
 
-    /// Notes that nothing is being given back any more, and sets the event for the driver.
+    /// Notes that no descriptor is being given back any more, and sets the event for the driver.
     fn finish(&self, core: &Core) {
         let receive = &core.registers.receive;
         if receive.moving() == 0 {

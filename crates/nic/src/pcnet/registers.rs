@@ -36,7 +36,7 @@ pub(super) mod status {
 
 /// CSR3 (Am79C970A, "CSR3").
 pub(super) mod masks {
-    /// A transmitter that finds an incomplete frame goes on with the next.
+    /// A transmitter that finds an incomplete frame continues with the next frame.
     pub const DXSUFLO: u16 = 1 << 6;
 }
 
@@ -119,7 +119,7 @@ pub(super) mod board {
     pub const LINK: u32 = 4;
     /// Where memory is a copy: the initialization block is being fetched.
     pub const INITIALIZING: u32 = 8;
-    /// Start once the initialization block is there.
+    /// Start the controller once the initialization block is there.
     pub const STARTING: u32 = 16;
 }
 
@@ -299,7 +299,7 @@ impl Registers {
         }
     }
 
-    /// The fault that stopped it.
+    /// The fault that stopped the controller.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
         Fault::of(self.fault.load(Ordering::Relaxed))

@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// The model's position.
+    /// The model's position in a ring.
     fn at(&self, way: Direction) -> u32 {
         match way {
             Direction::Send => self.registers.position().at,
@@ -236,7 +236,7 @@ impl Core {
             out.write(ring.address(at), &bytes.concat());
             half.pushed = ring.after(at, run);
             half.count -= run;
-            // The driver is about to give descriptors back.
+            // The driver is about to give descriptors back, so the ring is read soon.
             (half.look_at, half.misses) = (half.look_at.min(Nanos(1)), 0);
             let silent = self.registers.csr(csr::EXTENDED) & extended::TOKINTD != 0;
             causes |= match way {

@@ -106,7 +106,7 @@ impl Style {
 pub(super) struct Descriptor {
     pub address: u32,
     pub status: u16,
-    /// Bytes of its buffer: 1 to 4,096.
+    /// Bytes of the descriptor's buffer: 1 to 4,096.
     pub len: u32,
 }
 

@@ -84,7 +84,7 @@ impl Class {
 /// The value of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// The stored value.
+    /// The stored value, as it is.
     Latch,
     /// CSR0: ERR and INTR computed.
     Status,

@@ -10,7 +10,7 @@ use super::registers::{
 };
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
 
-/// Shortest frame: its header.
+/// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: u32 = 14;
 const BITS: u32 = registers::ENABLE | INTERRUPT | registers::PROMISCUOUS;
 

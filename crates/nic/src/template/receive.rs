@@ -84,7 +84,7 @@ impl Egress for Receive {
         Delivered { finished }
     }
 
-    /// Says whether the bus must ask for the pin's level.
+    /// Reports whether the bus must check the level of the pin.
     fn settle(&self, _now: Nanos) -> Effects {
         Effects { kick: self.core.news.swap(false, Ordering::AcqRel) }
     }

@@ -33,7 +33,7 @@ pub mod reg {
 
 /// What ID reads as: "ONE1".
 pub const ID: u32 = u32::from_le_bytes(*b"ONE1");
-/// STATUS: the cable is connected; frames wait; the driver has caused a fault.
+/// Bits of STATUS: the cable is connected; frames wait; the driver has caused a fault.
 pub const STATUS_LINK: u32 = 1 << 0;
 pub const STATUS_WAITING: u32 = 1 << 1;
 pub const STATUS_FAULT: u32 = 1 << 2;
@@ -161,15 +161,15 @@ pub(super) fn write(core: &Core, at: u64, value: u32) {
 }
 
 faults! {
-    /// Errors of its driver. The device stops until the driver resets it.
+    /// Errors of the driver. The device stops until the driver resets it.
     Fault {
-        /// An invalid length or place.
+        /// The length or place in SEND is not valid.
         Send = 1, "SEND names another buffer than the next, or a length that no frame has";
         /// More frames in flight than there are buffers.
         Overrun = 2, "SEND was written with all buffers in flight";
-        /// An area outside of its memory.
+        /// The area lies outside of the guest's memory.
         Area = 3, "the area lies outside of the guest's memory";
-        /// Pages of its memory are gone.
+        /// Pages of the guest's memory are gone.
         Memory = 4, "the guest's memory was taken away";
         /// The guest's memory comes by messages.
         Copy = 5, "the guest's memory comes by messages, which this NIC does not do";

@@ -50,7 +50,8 @@ impl Ingress for Transmit {
         while frames < waiting && (frames as usize) < max && scratch.has_room() {
             let slot = taken.wrapping_add(frames) % FRAMES;
             let word = registers.sends[slot as usize].load(Ordering::Relaxed);
-            // SEND checked both when it was written, but a state from elsewhere may hold anything.
+            // SEND checked place and length when it was written, but a state from elsewhere may
+            // hold anything.
             let (place, len) = (u64::from(word & 0xffff), (word >> 16).min(BUFFER));
             let at = area.wrapping_add(place * u64::from(BUFFER));
             let Some(window) = self.core.memory.bytes_to_read(at, len) else {

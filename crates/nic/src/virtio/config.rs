@@ -107,7 +107,7 @@ pub struct QueueState {
     /// - Without it: after a death frames are sent again, or a packed queue stands still
     /// - Shown by: `nic` tests `queues`, unit tests of `packed`
     pub(super) taken: Cursor,
-    /// Buffers before it were used.
+    /// The position before which all buffers were used.
     pub(super) done: Cursor,
     /// The next value of `done`, stored before the ring shows it.
     pub(super) moving: Cursor,

@@ -337,7 +337,7 @@ impl Interrupts {
         event_wanted(self.driver[0].load(Ordering::Relaxed), old, new, self.size)
     }
 
-    /// True if it wants an interrupt for anything published in the round before `now`.
+    /// True if the driver wants an interrupt for anything published in the round before `now`.
     pub fn awaited(&self, now: u16) -> bool {
         self.wanted(now ^ WRAP, now)
     }
@@ -418,7 +418,7 @@ mod tests {
         if published {
             dead.publish();
             dead.parts.state.done.publish(done);
-            // The driver works on in the meantime.
+            // In the meantime the driver continues.
             for _ in 0..put {
                 let (number, _) = driver.used().unwrap();
                 assert_eq!(Some(number), numbers.pop_front(), "{what}");

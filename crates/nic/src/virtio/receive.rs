@@ -19,7 +19,7 @@ use crate::walk::Allowance;
 
 /// Most buffers read together.
 const CHUNK: usize = 64;
-/// Not a position: those have 16 bits.
+/// A value that is no position, because those have 16 bits.
 const NEVER: u32 = u32::MAX;
 
 /// A guest's receive queue: frames are delivered to it. All workers share it.
@@ -101,7 +101,7 @@ struct Filling<R> {
     /// The pieces of the chains for a frame, and those chains with their byte counts.
     pieces: Pieces,
     chains: Vec<(Chain, u32)>,
-    /// What the last frame without room found, while nothing was taken since.
+    /// What the last frame found that had no room. It holds while no buffer was taken since.
     stuck: Option<Stuck>,
 }
 
@@ -111,7 +111,7 @@ struct Stuck {
     /// The frame's length in bytes, header included.
     need: usize,
     room: Room,
-    /// The end of the chains that it could have used.
+    /// The end of the chains that the frame could have used.
     end: u16,
 }
 

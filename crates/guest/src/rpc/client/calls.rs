@@ -96,7 +96,8 @@ impl Client {
         }
         let busy = session.singles + session.multiples;
         if busy == 0 && now - session.heard > self.config.idle / 2 {
-            // The server may have given the session up.
+            // After a long silence, the server may have given the session up, so it is opened
+            // again.
             self.reopen(number, now, room);
             return Err(CallError::Opening);
         }

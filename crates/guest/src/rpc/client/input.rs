@@ -1,4 +1,4 @@
-//! Packets of servers.
+//! Handles the packets that servers send.
 
 use tcp::Nanos;
 
@@ -82,7 +82,7 @@ impl Client {
         (session.state, session.heard) = (State::Open, now);
     }
 
-    /// A packet about a request.
+    /// Handles a packet about a request.
     #[inline]
     fn answered(
         &mut self,
@@ -115,7 +115,7 @@ impl Client {
         self.fragment(number, slot, packet, replies, room);
     }
 
-    /// The server says what it has of a request.
+    /// Handles a report of which fragments of a request the server has.
     fn got(&mut self, number: usize, slot: usize, packet: &Packet<'_>, room: &mut impl Room) {
         let place = &mut self.sessions[number].slots[slot];
         let flags = packet.header.flags;

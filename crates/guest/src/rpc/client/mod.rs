@@ -75,7 +75,7 @@ impl<F: FnMut(SessionId, u64, Result<&[u8], Failure>)> Replies for F {
     }
 }
 
-/// What a client has counted.
+/// The counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
     /// Replies.
@@ -100,7 +100,7 @@ enum State {
     Open,
     /// The session has ended.
     Closed,
-    /// The application has given its number back.
+    /// The number is free: the application has given the session back.
     Free,
 }
 
@@ -125,7 +125,7 @@ struct Session {
     slots: Box<[Slot]>,
     heard: Nanos,
     tries: u8,
-    /// When its requests are looked at.
+    /// When the session's requests are next checked.
     armed: Nanos,
     is_listed: bool,
     max_message: usize,
@@ -138,7 +138,7 @@ struct Slot {
     len: u8,
     inline: [u8; INLINE],
     tries: u8,
-    /// The server works on it, or sends its reply.
+    /// The server has the request: it works on it, or sends its reply.
     is_taken: bool,
     /// The request is sent again when there is room.
     is_due: bool,
@@ -147,7 +147,7 @@ struct Slot {
     long: Option<Box<Long>>,
 }
 
-/// What does not fit into the slot.
+/// What does not fit into the slot: a long message.
 #[derive(Debug, Default)]
 struct Long {
     short: Vec<u8>,
@@ -219,7 +219,7 @@ impl Client {
         }
     }
 
-    /// What was counted.
+    /// The client's counters.
     #[must_use]
     pub fn counters(&self) -> &ClientCounters {
         &self.counters
@@ -315,7 +315,7 @@ impl Client {
     fn control(&self, to: Mac, header: Header, payload: &[u8], room: &mut impl Room) {
         let Config { mac, checksum, credits, .. } = self.config;
         let header = Header { credits: U16::new(credits), ..header };
-        // What finds no room is sent again after a time-out.
+        // A packet that finds no room is sent again after a time-out.
         let _ = room.build(HEAD + payload.len(), |out| {
             out[HEAD..].copy_from_slice(payload);
             wire::seal(out, (to, mac), header, payload.len(), checksum)

@@ -10,8 +10,8 @@ use crate::rpc::wire::Flags;
 
 /// Time.
 impl Client {
-    /// Repeats what was not answered in time, and sends what found no room. Returns when to call it
-    /// again.
+    /// Repeats requests that were not answered in time, and sends packets that found no room
+    /// before. Returns when to call it again.
     pub fn poll(
         &mut self,
         now: Nanos,
@@ -28,7 +28,8 @@ impl Client {
             }
             self.timers.pop();
             let session = &mut self.sessions[number as usize];
-            // Others are of earlier deadlines that were brought forward, or of earlier sessions.
+            // Other entries are old: their deadline was brought forward, or their session has
+            // ended.
             if session.armed == deadline {
                 session.armed = UNARMED;
                 self.expire(number as usize, now, replies, room);
@@ -37,7 +38,7 @@ impl Client {
         if self.ready.is_empty() { Some(self.timers.peek()?.0.0) } else { Some(now) }
     }
 
-    /// Sends for slots that found no room.
+    /// Sends for slots that found no room before.
     fn resume(&mut self, number: usize, room: &mut impl Room) {
         let session = &mut self.sessions[number];
         session.is_listed = false;
@@ -104,7 +105,7 @@ impl Client {
             due &= due - 1;
             self.counters.repeated += 1;
             let place = &mut self.sessions[number].slots[slot];
-            // A short question: its answer says what to send again.
+            // Asks with a short packet; the server's answer says what to send again.
             if place.is_taken || place.sending().is_some() {
                 self.pull(number, slot, Flags::EXPIRED, room);
             } else {

@@ -48,7 +48,7 @@ impl Call {
 pub enum Answer {
     /// The handler has written so many bytes of reply into the room it got.
     Here(usize),
-    /// The reply is this, of any length.
+    /// This is the reply, of any length.
     Whole(Bytes),
     /// The reply follows, by [`Server::answer`].
     Later,
@@ -69,7 +69,7 @@ impl<F: FnMut(Call, &[u8], &mut [u8]) -> Answer> Handler for F {
     }
 }
 
-/// What a server has counted.
+/// The counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Requests that a handler got.
@@ -124,7 +124,7 @@ struct At {
 pub struct Server {
     config: Config,
     sessions: Vec<Session>,
-    /// Those of session `i` begin at `i * config.slots()`.
+    /// The slots of all sessions; those of session `i` begin at `i * config.slots()`.
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Which session a client's nonce has opened.
@@ -234,7 +234,8 @@ impl Server {
         (slot < self.config.slots()).then_some(At { session: number, slot })
     }
 
-    /// Tells a client that its session does not exist. It learns no more than it knew.
+    /// Tells a client that its session does not exist. This reveals nothing that the client did not
+    /// send.
     #[cold]
     fn unknown(&mut self, packet: &Packet<'_>, room: &mut impl Room) {
         self.counters.unknown += 1;

@@ -98,7 +98,7 @@ impl Server {
         self.run(at, sequence, credits, assembly.bytes(), handler, room);
         let slot = self.slot(at);
         match slot.state {
-            // There was no room for a reply: the next packet of the client tries again.
+            // If there was no room for a reply, the next packet of the client tries again.
             State::Receiving => slot.long.get_or_insert_default().assembly = Some(assembly),
             _ => {
                 let peer = self.sessions[at.session].peer;
@@ -110,8 +110,8 @@ impl Server {
         }
     }
 
-    /// Lets the handler answer. Without room for the reply nothing happens, and the client asks
-    /// again.
+    /// Lets the handler answer. If there is no room for the reply, does nothing, and the client
+    /// asks again.
     #[inline]
     fn run(
         &mut self,
@@ -156,7 +156,8 @@ impl Server {
             return;
         }
         if is_busy {
-            // As if the request had not come. The reply before it is gone: the client has it.
+            // The slot is as if the request had not come. The reply before it is gone, because the
+            // client has it.
             let slot = self.slot(at);
             slot.sequence = before_sequence;
             slot.state = if was == State::Receiving { was } else { State::Fresh };
@@ -167,7 +168,7 @@ impl Server {
         self.finish(at, before, credits, whole, room);
     }
 
-    /// The rest of [`run`](Self::run), for replies that were not sent at once.
+    /// Finishes [`run`](Self::run) for a reply that was not sent at once.
     #[inline]
     fn finish(
         &mut self,
@@ -243,7 +244,7 @@ impl Server {
                 }
             }
             (0, State::Working | State::Done) => self.again(at, packet, expired != 0, room),
-            // Nothing of the request has arrived.
+            // No fragment of the request has arrived.
             (1, State::Fresh | State::Done) => {
                 let header = self.header(at, Kind::Got, sequence);
                 let header = Header { flags: expired, ..header };
@@ -265,8 +266,8 @@ impl Server {
         self.control(peer, header, &map.to_le_bytes(), room);
     }
 
-    /// Sends a reply again, or what is missing of it. `expired` says that all may be lost that was
-    /// sent before.
+    /// Sends a reply again, or its missing fragments. With `expired`, every fragment sent before
+    /// may be lost.
     fn again(&mut self, at: At, packet: &Packet<'_>, expired: bool, room: &mut impl Room) {
         let slot = self.slot(at);
         if slot.state == State::Working {
@@ -329,7 +330,7 @@ impl Server {
     /// Remembers that a slot has something to send.
     fn list(&mut self, at: At) {
         self.counters.full += 1;
-        // Entries of sessions that have ended may stand there, too.
+        // The list may also hold slots of sessions that have ended.
         let has_room = self.ready.len() < self.slots.len();
         let long = self.slot(at).long.get_or_insert_default();
         if has_room && !std::mem::replace(&mut long.is_listed, true) {
@@ -337,7 +338,7 @@ impl Server {
         }
     }
 
-    /// Sends what found no room before.
+    /// Sends what found no room in earlier turns.
     pub fn poll(&mut self, room: &mut impl Room) {
         for _ in 0..TURN.min(self.ready.len()) {
             let Some((session, slot)) = self.ready.pop_front() else { return };

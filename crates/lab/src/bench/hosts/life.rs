@@ -49,7 +49,7 @@ impl Pinging {
     fn lost_by(&mut self, die: impl FnOnce(&mut Daemon) -> Result<()>) -> Result<f64> {
         let first = &mut self.daemons[0];
         let lost = lost_while(&self.net, "192.168.7.3", PINGS, || {
-            // A few pings before.
+            // Lets a few pings pass before the death.
             std::thread::sleep(Duration::from_millis(300));
             die(first)
         })?;
@@ -132,7 +132,7 @@ pub fn moved(lab: &Lab) -> Result<f64> {
     lab.once_missing("gobgpd", || lost_by_move(&Pinging::start(lab, &[1, 3, 4])?.net))
 }
 
-/// The same between Linux hosts with FRR.
+/// The same measurement between Linux hosts with FRR.
 pub fn moved_between_frr(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || lost_by_move(&Linux::start(lab)?.net))
 }
@@ -199,7 +199,7 @@ pub fn guest_moved(lab: &Lab) -> Result<f64> {
     })
 }
 
-/// The same between Linux hosts with FRR, the guest at a tap of their bridges.
+/// The same measurement between Linux hosts with FRR; the guest is at a tap of their bridges.
 pub fn guest_moved_between_frr(lab: &Lab) -> Result<f64> {
     lab.once_missing("FRR", || {
         let linux = Linux::start(lab)?;

@@ -21,7 +21,7 @@ impl Threads {
         let mut times = HashMap::new();
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
             let task = task?;
-            // One that has just ended has no file.
+            // A thread that has just ended has no file any more.
             let Ok(stat) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
             let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());
             let nanos = nanos.context("no time in schedstat")?;

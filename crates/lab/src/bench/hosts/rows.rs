@@ -52,12 +52,12 @@ const fn rtt<const SLEEP: bool>(id: &'static str, bar: &'static str) -> Row {
     less(id, "us", bar, RTT, ours, Peer::Toklat("kernel", kernel))
 }
 
-/// So many stations of other hosts.
+/// The row for this many stations of other hosts.
 const fn many_in<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
     less(id, "s", bar, MANY_IN, |lab| stations::many_in(lab, COUNT), Peer::None)
 }
 
-/// So many stations here.
+/// The row for this many local stations.
 const fn many_out<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
     less(id, "s", bar, MANY_OUT, |lab| stations::many_out(lab, COUNT), Peer::None)
 }

@@ -23,7 +23,7 @@ use crate::hosts::routers::{Frr, Reflector, gobgpd};
 use crate::hosts::{NEVER, Net};
 
 const VNI: u32 = 100;
-/// How long many routes may take.
+/// How long the spread of many routes may take.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// toklat on host 1, the reflector on host 2.
@@ -34,7 +34,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// `more` are further clients of the reflector.
+    /// Starts both hosts. `more` are further clients of the reflector.
     fn start(lab: &Lab, more: &[usize], stations: u32) -> Result<Self> {
         let program = gobgpd()?;
         let net = Net::new(2 + more.len(), 1500)?;
@@ -80,11 +80,11 @@ fn table(daemon: &Daemon) -> Result<usize> {
     Ok(entries.iter().filter(|entry| entry["origin"] == "remote").count())
 }
 
-/// Waits until so many stations of other hosts are in the table.
+/// Waits until this many stations of other hosts are in the table.
 fn until_known(daemon: &Daemon, count: usize) -> Result<()> {
     let begun = Instant::now();
     loop {
-        // The table is long: the speaker is asked first.
+        // Reading the table takes long, so the speaker's count is checked first.
         let summary: serde_json::Value = daemon.client()?.get("/v1/evpn")?;
         let known = summary["routes"].as_u64().unwrap_or(0) as usize;
         if known >= count && table(daemon)? == count {
@@ -309,7 +309,7 @@ pub fn out(lab: &Lab) -> Result<f64> {
             std::thread::sleep(Duration::from_millis(u64::from(n * 7 % 40)));
             Ok(at.duration_since(begun).as_secs_f64() * 1e3)
         });
-        // The first waits for FRR's start.
+        // The first measurement waits for FRR to start, so it does not count.
         Ok(p99(ms.skip(1).collect::<Result<Vec<_>>>()?))
     })
 }
@@ -368,7 +368,7 @@ fn speak_at_linux(net: &Net, guest: &str, mac: Mac) -> Result<()> {
     need("arping")?;
     let output = net.command(guest, &words).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // Nothing answers, which it tells by 1.
+    // No station answers, which arping reports by status 1.
     ensure!(matches!(output.status.code(), Some(0 | 1)), "arping failed: {}", said.trim());
     Ok(())
 }

@@ -28,7 +28,7 @@ impl Frames {
     fn shortest(self) -> usize {
         match self {
             Self { len, trains: true } => len,
-            // Short ones get longer: there is no shorter frame.
+            // In a round of lengths, the shortest is the minimum, and the others are longer.
             Self { len: 64, .. } => 64,
             Self { len, .. } => len + 1 - LENGTHS,
         }

@@ -33,7 +33,7 @@ pub struct Bus {
     taken: Alone<AtomicU32>,
     /// The number of answers so far, and the last one.
     answers: Alone<(AtomicU32, AtomicU32)>,
-    /// Vectors that were raised.
+    /// Vectors that the device has raised.
     raised: Alone<AtomicU32>,
     /// Doorbells in memory: TDT and RDT, each with a bit that says that it was written.
     doorbells: Alone<[AtomicU64; 2]>,
@@ -45,7 +45,7 @@ pub struct Bus {
 
 /// Offsets of the registers that can be doorbells in memory.
 const DOORBELLS: [u64; 2] = [regs::TDT, regs::RDT];
-/// A doorbell was written.
+/// The bit that says that a doorbell was written.
 const RUNG: u64 = 1 << 32;
 
 impl Bus {

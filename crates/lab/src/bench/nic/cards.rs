@@ -144,7 +144,7 @@ impl Flow {
         }
         for card in [&mut flow.from, &mut flow.to] {
             if card.driver.uses_block() {
-                // Awake from now on.
+                // From here on, both drivers are awake.
                 card.driver.interrupt(1);
             }
         }

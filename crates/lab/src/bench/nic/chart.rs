@@ -24,7 +24,7 @@ struct Bar<'f> {
 
 impl<'f> Bar<'f> {
     fn of(figure: &'f Figure) -> Option<Self> {
-        // Costs have a point, too.
+        // The cost in an id may contain a point.
         let (rest, name) = figure.id.strip_prefix("nic.table.")?.rsplit_once('.')?;
         let (cost, way) = rest.rsplit_once('.')?;
         let value = figure.value.filter(|value| *value > 0.0)?;

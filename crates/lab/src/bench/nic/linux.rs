@@ -139,7 +139,7 @@ fn measure(lab: &Lab, card: Card) -> Result<BTreeMap<Figure, f64>> {
     Ok(measured)
 }
 
-/// What a card cost.
+/// What a network card costs the guest.
 struct Cost {
     waited: f64,
     posted: f64,

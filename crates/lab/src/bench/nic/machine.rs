@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A measurement: the guest's count, and the worker's.
+/// The result of a measurement: what the guest and the worker counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// What the guest's side returned.
@@ -277,14 +277,14 @@ pub struct Outcome {
 /// The guest's driver in a machine.
 pub type Guest = E1000Driver<Doorbelled<Trapping<OnBus, fn() -> u64>>>;
 
-/// The clock of traps.
+/// The clock that times the cost of traps.
 fn trap_clock() -> u64 {
     use std::sync::OnceLock;
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// What a guest does with its driver; it gets the source of its interrupts.
+/// The guest's part of a measurement. It gets the driver, and the source of its interrupts.
 pub type Measure<'a> = Box<dyn FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64> + Send + 'a>;
 
 /// Runs `guest` on core 0 with an 82540EM, whose worker runs on core 1. Each access costs `trap`,
@@ -298,7 +298,7 @@ pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> 
     std::thread::scope(|scope| {
         let worker = Worker::new(model, &bus, work, &stop);
         let worker = scope.spawn(move || {
-            // Unpinned is slower, not wrong.
+            // Without pinning, the measurement is slower but not wrong.
             let _ = control::pin(1);
             worker.run()
         });

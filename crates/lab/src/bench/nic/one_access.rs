@@ -18,7 +18,7 @@ use super::model::{BATCH, receiving, sending};
 /// Bytes of memory, and where the card has it.
 const MEMORY: usize = 4 << 20;
 const AT: u64 = 0x10_0000;
-/// Batches whose accesses are counted.
+/// The number of batches whose accesses are counted.
 const BATCHES: usize = 100;
 
 type Regs = Trapping<Direct<fn() -> Nanos>, fn() -> u64>;
@@ -42,7 +42,7 @@ pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
     sending(&mut model, &mut driver, len, time)
 }
 
-/// As [`receiving`], likewise.
+/// As [`receiving`], for this card.
 pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     let (model, mut driver) = alone()?;
     receiving(&model, &mut driver, len, time)

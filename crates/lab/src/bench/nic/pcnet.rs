@@ -91,7 +91,7 @@ pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
 struct Worker {
     guest: Alone,
     scratch: Scratch,
-    /// When a frame came last.
+    /// When a frame was last received.
     last: Nanos,
     awake: bool,
     /// Frames received so far, and interrupts.
@@ -157,7 +157,7 @@ impl Worker {
 /// of pcnet32, and sends bursts of one frame per microsecond.
 pub fn accesses(way: Technique) -> Result<(f64, String)> {
     let (mut worker, frame, mut now) = (Worker::new(way)?, frame(60), Nanos(0));
-    // As many bursts come first to warm up, so that demands have a rhythm.
+    // An equal number of bursts comes first as a warm-up, so that demands have a rhythm.
     let mut bursts = |worker: &mut Worker| -> Result<()> {
         for tick in 0..BURSTS * PERIOD {
             now = now + GAP;

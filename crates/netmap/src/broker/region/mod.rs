@@ -103,9 +103,9 @@ pub(super) fn pools(geometry: &Geometry, id: u16) -> PoolsInfo {
 /// The buffers that the slots of new rings get.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
-    /// Buffers of their own.
+    /// Each slot gets a buffer of its own.
     Own,
-    /// Those of the same slots of other rings.
+    /// Each slot gets the buffer of the same slot of these rings.
     TwinOf(RingSpec),
 }
 

@@ -26,7 +26,7 @@ use crate::model::ring::of_queue;
 
 /// Frames were received, and no interrupt cause is set for them yet.
 const RECEIVED: u32 = 1;
-/// Other causes were set.
+/// Another interrupt cause was set.
 const OTHER: u32 = 2;
 
 /// A receive queue. All workers share it.
@@ -37,7 +37,7 @@ pub(super) struct Receive {
     counters: Shared<EgressCounters>,
 }
 
-/// Counts for a list of frames.
+/// The statistics of a list of frames.
 #[derive(Debug, Default)]
 struct Statistics {
     frames: u64,

@@ -24,9 +24,9 @@ pub(super) trait Source {
     fn head(&self) -> &[u8];
     /// The frame's length in bytes.
     fn len(&self) -> usize;
-    /// Copies its bytes from offset `from`, as many as fit. Returns how many.
+    /// Copies the frame's bytes from offset `from` on, as many as fit. Returns how many.
     fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize;
-    /// True if its checksum is known to be good.
+    /// True if the frame's checksum is known to be good.
     fn is_good(&self) -> bool;
 }
 

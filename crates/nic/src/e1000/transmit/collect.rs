@@ -31,12 +31,12 @@ struct Packet<'m> {
     pieces: [Bytes<'m>; MAX_SEGS],
     count: usize,
     len: usize,
-    /// Too long, or in more pieces than a frame may have.
+    /// The frame is too long, or in more pieces than a frame may have.
     too_much: bool,
     /// The second words of the first and the last descriptor.
     first: Option<u64>,
     last: u64,
-    /// How many descriptors were read for it.
+    /// How many descriptors were read for the frame.
     read: usize,
 }
 
@@ -85,7 +85,7 @@ impl<'m> Packet<'m> {
     }
 }
 
-/// What lies at the ring's next place.
+/// What begins at the ring's next place.
 enum Walked {
     /// A frame: the place after it, and the contexts that were current at its start.
     Frame(u32, [Context; 2]),
@@ -94,12 +94,12 @@ enum Walked {
     Unfinished { contexts_end: u32, endless: bool },
 }
 
-/// What became of the descriptors at the ring's next place.
+/// What was done with the descriptors at the ring's next place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// A frame was taken, or a placeholder for one.
     Frame,
-    /// There is nothing, or no complete frame.
+    /// The ring has no complete frame, or nothing at all.
     Nothing,
 }
 
@@ -252,7 +252,8 @@ impl Transmit {
         endless: bool,
     ) -> Result<Step, Fault> {
         if contexts_end != self.next {
-            // An empty frame must stand for them, or their completion would not be reported.
+            // An empty frame must stand for the contexts, or their completion would not be
+            // reported.
             scratch.push(Span::EMPTY);
             self.lend(contexts_end);
             return Ok(Step::Frame);

@@ -50,7 +50,7 @@ pub(super) struct Transmit {
     queue: usize,
     counters: Shared<IngressCounters>,
     ring: Option<SharedSlice<Descriptor>>,
-    /// The value of the ring's move counter for which `ring` holds.
+    /// The value of the ring's move counter at which `ring` was read.
     moved: u32,
     size: u32,
     /// The next descriptor to be taken.

@@ -21,7 +21,7 @@ const MAX_LOOPED: usize = 0x1_0000;
 /// "CSR0", BABL).
 const NO_BABBLE: usize = 1518;
 
-/// What the ring holds at a descriptor.
+/// What begins at a descriptor of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// The driver owns it.
@@ -62,8 +62,8 @@ impl Transmit {
                     place.at = ring.after(place.at, count);
                     self.incomplete = None;
                 }
-                // The controller must give this back itself, but only when no earlier frame is
-                // lent.
+                // The controller must give this descriptor back itself, but only when no earlier
+                // frame is lent.
                 _ if place.lent > 0 => return Ok(Look::More),
                 Found::Stray if skipped < MAX_ABSORBED => {
                     skipped += 1;

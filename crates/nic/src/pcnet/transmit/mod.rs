@@ -48,14 +48,14 @@ pub(super) struct Transmit {
     lent: Lent,
     combine: Combine,
     poll: Poll,
-    /// True if the last look ended before the ring did.
+    /// True if the last look stopped before the end of the ring.
     more: bool,
     /// The transmitter's part of the shared status block. The next fields: frames were sent with
     /// it, and no thread has decided yet whether to interrupt; and the time of the last look.
     host: Host,
     unsettled: bool,
     now: Nanos,
-    /// Where a frame without its end begins, and since when.
+    /// Where a frame begins whose end is missing, and since when.
     incomplete: Option<(u32, Nanos)>,
     /// The buffers of the frame being read, as far as it may have them.
     pieces: Vec<Descriptor>,

@@ -20,10 +20,10 @@ pub struct Journal {
     free: u16,
     /// Marked chains, in the order in which they were taken.
     marked: VecDeque<Marked>,
-    /// How many of them are being published.
+    /// How many of the marked chains are being published.
     moving: usize,
     counter: u64,
-    /// The position of what was published, and of what was taken and marked.
+    /// The positions up to which chains were published, and up to which they were taken and marked.
     used: u16,
     taken: u16,
     /// Slots of the queue.
@@ -187,7 +187,7 @@ impl Journal {
         fence(Ordering::Release);
     }
 
-    /// Removes their marks after they are published.
+    /// Removes the marks of the oldest chains after these were published.
     pub fn unmark(&mut self) {
         fence(Ordering::Release);
         let moved = self.marked.drain(..std::mem::take(&mut self.moving));

@@ -86,7 +86,8 @@ impl Journal {
         fence(Ordering::Release);
     }
 
-    /// Removes their marks after they are published; the ring stands at `used`.
+    /// Removes the marks of the oldest `count` chains after these were published. The ring then
+    /// stands at `used`.
     pub fn unmark(&mut self, count: u16, used: u16) {
         fence(Ordering::Release);
         let count = self.marked.len().min(count.into());
