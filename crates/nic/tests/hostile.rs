@@ -17,7 +17,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// The action of a case, after two good chains were added. It gets the direction of the queue's
+/// What a case does, after two good chains were added. The flag is the direction of the queue's
 /// buffers.
 type Case = fn(&mut Guest, bool);
 
@@ -67,7 +67,8 @@ const CASES: &[(&str, Fault, Case)] = &[
         add(g, g.mapping.len() as u64 - 20, 200, w);
     }),
     ("around the end of addresses", Fault::BadAddress, |g, w| add(g, u64::MAX - 20, 200, w)),
-    // In a buffer to write, only the needed part must be memory.
+    // The buffer is far too long. If the device writes it, only the part that is needed must be
+    // memory, so it begins outside.
     ("far too long", Fault::BadAddress, |g, w| add(g, if w { 1 << 40 } else { 0 }, u32::MAX, w)),
     ("shorter than a header", Fault::BadLength, |g, w| add(g, SPOT, 11, w)),
     ("of no bytes", Fault::BadLength, |g, w| add(g, SPOT, 0, w)),
@@ -184,7 +185,7 @@ fn deliver(guest: &Guest, to: &impl Egress, count: usize) -> usize {
     let mut scratch = Scratch::new(64);
     frames.iter_mut().for_each(|frame| scratch.push(shmem::Bytes::of(frame).span()));
     #[allow(unsafe_code, reason = "the frames outlive the scratch")]
-    // SAFETY: as said.
+    // SAFETY: the frames outlive the batch, as above.
     let map = unsafe { MapGuard::assume_mapped() };
     scratch.judge(&map, &mut [(); 64], |_, _| ());
     let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
@@ -234,7 +235,7 @@ fn indices_that_run_ahead_or_backwards_stop_the_queue() {
         (0..3).for_each(|i| assert!(sender.send([0; HEADER], &pattern(100, i), &[], false)));
         sender.driver.publish();
         assert_eq!(forward(&mut from, &to, LIMITS).0, 3);
-        // The rest of the ring names a good descriptor, again and again.
+        // All other entries of the ring name the same good descriptor.
         sender.scribble(sender.config.layout.driver + 2, &index.to_le_bytes());
         let (gathered, ..) = forward(&mut from, &to, LIMITS);
         assert_eq!(sender.config.state.fault(), fault, "index {index}");

@@ -166,7 +166,7 @@ fn a_back_end_that_died_as_it_published_has_nothing_of_that_batch_in_flight() {
         queue.gather(&mut scratch, 64, Nanos(0));
         let before = area.all().to_vec();
         queue.complete(3);
-        // Undoes what it wrote after it had published: marks, and its position.
+        // Restores what the area held before the back end published: the marks, and its position.
         let head = if packed { 32 } else { 16 };
         let marks: Vec<usize> = inflight_before(&before, head);
         for at in marks.iter().take(3) {
@@ -181,7 +181,8 @@ fn a_back_end_that_died_as_it_published_has_nothing_of_that_batch_in_flight() {
         }
         std::mem::forget(queue);
         let _next = successor(&mut guest, &area, first_base(kind));
-        // A chain that is given back twice is not one that the driver waits for.
+        // The driver would notice a chain that is given back twice, because it does not wait for it
+        // any more.
         assert_eq!(guest.reap(), 4, "{kind:?}");
         assert_eq!(inflight(&area, packed), []);
     }
@@ -255,7 +256,7 @@ fn areas_that_are_not_the_queues_are_refused_and_any_content_is_survived() {
             send(&mut guest, 3, &[12]);
             for at in (0..Inflight::bytes(SIZE, is_packed(&guest))).step_by(8) {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Mostly numbers that are near.
+                // Fills the area with random words, most of them with numbers that are in range.
                 let word = random >> 8 & if random >> 60 < 12 { 0x001f_001f_001f_0001 } else { !0 };
                 set(&area, at, word.to_le_bytes());
             }

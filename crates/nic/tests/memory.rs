@@ -89,7 +89,7 @@ fn memory_that_is_cut_off_stops_its_queues_alone() {
         }
         sent.publish();
         received.publish();
-        // Queues stay, buffers go.
+        // The truncation removes the buffers, but not the queues.
         rustix::fs::ftruncate(&file, 0x1_0000).unwrap();
         let mut scratch = Scratch::new(64);
         assert_eq!(batch(&mut from, &to, &mut scratch).0, 3, "noticed when they are read");

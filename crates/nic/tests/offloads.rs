@@ -50,7 +50,7 @@ fn a_guest_says_what_it_takes() {
     }
 }
 
-/// The pages that are marked.
+/// The pages that the log has marked.
 fn marked(log: &Arc<Mapping>) -> Vec<u64> {
     let bytes = log.all().to_vec();
     (0..8 * bytes.len() as u64).filter(|i| bytes[*i as usize / 8] >> (i % 8) & 1 == 1).collect()

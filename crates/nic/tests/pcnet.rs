@@ -57,7 +57,7 @@ fn regression_a_frame_is_not_taken_before_it_ends() {
     let mut bench = Bench::new(Chip::Am79C970A);
     let mut driver = bench.started();
     bench.deliver(&[to(bench.mac, 777, 1)]);
-    // The ring in the initialization block.
+    // The address of the transmit ring, from the initialization block.
     let ring = bench.word(DMA as u32 + 20);
     let [status, message] = [4, 8].map(|at| bench.read(ring + at, 4));
     let mut begun = status.clone();
@@ -110,8 +110,8 @@ fn an_interrupt_costs_what_pcnet32_pays_for_it() {
     assert!(!driver.acknowledge());
     let after = driver.counts();
     assert_eq!(after.interrupts - before.interrupts, 50);
-    // For each interrupt: CSR0 read and written, CSR3 read and written twice, CSR0 written; RAP
-    // before each.
+    // For each interrupt, CSR0 is read and written, CSR3 is read once and written twice, and CSR0
+    // is written. Each access also selects its register through RAP.
     let accesses = after.reads + after.writes - before.reads - before.writes;
     assert_eq!(accesses, 50 * 14 + 2);
 }

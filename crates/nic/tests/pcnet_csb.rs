@@ -30,7 +30,7 @@ fn answer(bench: &Bench, driver: &mut Driver<Registered>) {
     assert!(!bench.level());
 }
 
-/// The worker is idle and wants to sleep; true if it must not.
+/// Lets the idle worker sleep. Returns true if it must not.
 fn sleep(bench: &mut Bench) -> bool {
     bench.model.transmit[0].arm()
 }

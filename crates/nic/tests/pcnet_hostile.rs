@@ -29,7 +29,7 @@ fn a_frame_of_many_long_buffers_is_lent_or_counted_never_copied_together() {
     assert_eq!(raw.csr(0) & (BABL | TXON), BABL | TXON);
 }
 
-/// CVE-2015-7504: the check sequence after the longest looped frame.
+/// CVE-2015-7504: the check sequence was written after the longest looped frame, beyond the buffer.
 #[test]
 fn a_looped_frame_of_any_length_stays_in_its_buffers() {
     for len in [4080, 4091, 4092, 4093, 4096] {
@@ -68,7 +68,7 @@ fn a_frame_longer_than_its_buffer_is_not_written_past_it() {
     assert_eq!(raw.bench.dropped(DropReason::TooLong), 1, "a message count has twelve bits");
 }
 
-/// CVE-2016-7909: ring lengths of nothing.
+/// CVE-2016-7909: rings whose length is zero.
 #[test]
 fn rings_without_length_have_one_descriptor() {
     let mut raw = Raw::new(&Setup::default());
@@ -105,7 +105,7 @@ fn a_ring_without_an_end_is_an_underflow_at_once() {
     }
 }
 
-/// CVE-2018-17962: lengths that do not fit.
+/// CVE-2018-17962: frames whose lengths do not fit the buffers.
 #[test]
 fn frames_of_every_length_are_delivered_or_counted() {
     let mut raw = Raw::new(&Setup::default());
@@ -256,7 +256,7 @@ enum Step {
     Block(u32, u32),
 }
 
-/// Where its status block lies, if it has one.
+/// The address of the guest's status block, if it has one.
 const BLOCK: u32 = 0x6000;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -326,7 +326,7 @@ fn carry_out(raw: &mut Raw, step: Step, lent: &mut usize, delivered: &mut u64) {
         }
         Step::Gather(_) => {}
         Step::Complete => {
-            // One at a time, as a stalled batch is completed.
+            // Frames are completed one at a time, as in a stalled batch.
             for _ in 0..std::mem::take(lent) {
                 raw.bench.complete(1);
             }

@@ -22,7 +22,7 @@ fn remote(style: u16) -> (Raw, Held) {
     (raw, Held::default())
 }
 
-/// Lets time pass, and fetches what is wanted. Returns the causes.
+/// Lets time pass, and fetches the data that the device wants. Returns the causes.
 fn carry(raw: &Raw, held: &mut Held) -> u32 {
     raw.bench.pass(Nanos::SECOND);
     let (device, guest) = (&*raw.bench.model.device, Arc::clone(&raw.bench.memory));

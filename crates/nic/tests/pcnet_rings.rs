@@ -316,7 +316,7 @@ fn a_looped_frame_comes_back_with_its_check_sequence_and_goes_nowhere_else() {
         assert_eq!(got, [&frame[..], &(!crc(&frame)).to_le_bytes()].concat());
         assert_eq!(raw.csr(0) & (TINT | RINT), TINT | RINT);
         assert_eq!(raw.bench.config.ingress.frames.get(), 0);
-        // From outside, nothing comes in.
+        // In loopback, no frame from outside is received.
         raw.bench.deliver(&[frame]);
         assert_eq!(raw.status(RX_AT, 1).0, OWN);
         assert_eq!(raw.bench.dropped(DropReason::Down), 1);
@@ -382,7 +382,7 @@ fn what_is_lent_when_the_chip_stops_is_not_given_back() {
         raw.bench.complete(2);
         assert_eq!(raw.status(TX_AT, 0).0 & OWN, OWN);
         assert_eq!(raw.csr(0), 4);
-        // And it starts from the ring's base again.
+        // The chip starts from the ring's base again.
         raw.initialize(&with(2));
         raw.set_csr(0, 0x42);
         assert_eq!(raw.bench.gather(), [frame(60, 1), frame(60, 2)]);

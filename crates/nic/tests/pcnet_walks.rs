@@ -9,7 +9,7 @@ use port::DropReason;
 /// The length of a ring that an initialization block cannot express.
 const LEN: u32 = 8192;
 
-/// Behind the ring.
+/// Where the buffers begin, after the ring.
 const BUFFER: u32 = 0x3_0000;
 
 /// A chip with a transmit ring of [`LEN`] descriptors of 8 bytes, with this status and length.
@@ -73,7 +73,7 @@ fn regression_frames_that_come_back_are_few_a_turn() {
 #[test]
 fn a_frame_takes_64_tiny_receive_buffers_at_most() {
     let mut raw = large(0, |_| OWN, 1);
-    // The receive ring is at the same place.
+    // The receive ring is now where the transmit ring was.
     raw.set_csr(0, 4);
     raw.set_csr(24, TX_AT as u16);
     raw.set_csr(0, 0x42);

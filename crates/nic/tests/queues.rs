@@ -57,8 +57,8 @@ fn frames_arrive_as_they_were_sent_whatever_was_negotiated() {
                 assert_eq!(header[..10], NOTHING[..10], "{features:?}");
                 assert_eq!(got, frame, "{features:?} {size} round {round}");
                 assert_eq!(sender.reap(), 1);
-                // The next frame uses buffers that this one did not need: a new frame takes them
-                // back.
+                // Buffers that this frame did not need are still with the device. Short frames use
+                // them up before the next round.
                 while taker.driver.room() < size {
                     let left = taker.driver.room();
                     assert!(sender.send(NOTHING, &pattern(14, 0), &[], false));
@@ -131,7 +131,7 @@ fn a_queue_goes_on_where_its_predecessor_stopped() {
             let packed_base = (turns % 8) | ((turns / 8 + 1) & 1) << 15;
             let want = if packed.is_empty() { turns } else { packed_base << 16 | packed_base };
             assert_eq!(base, want);
-            // As a front end does, sets the position again.
+            // Sets the position again, as a front end does.
             sender.config.state.start_at(base);
         }
     }

@@ -241,7 +241,7 @@ fn a_successor_goes_on_and_delivers_nothing_twice() {
     let frames: Vec<_> = (0..10).map(frame).collect();
     assert!(frames.iter().all(|frame| driver.send(frame)));
     bench.deliver(&frames, LIMITS);
-    // Lent, and not given back.
+    // These frames are lent, and not given back.
     assert_eq!(bench.lend(), frames);
     assert!(driver.send(&frames[3]));
     bench.remake();

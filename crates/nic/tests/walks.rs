@@ -340,7 +340,7 @@ fn drivers_as_they_are_receive_every_frame_at_every_ring_size() {
                 (len + HEADER).div_ceil(*lens.last().unwrap() as usize)
                     * usize::from(lens.len() == 1),
             );
-            // As many frames as the ring has room for, at most a batch.
+            // The number of frames that fit the ring, at most a batch.
             let frames = (usize::from(size) / slots).min(BATCH);
             for turn in 0..4 {
                 let mut place = 0;
@@ -415,7 +415,7 @@ fn regression_an_honest_sender_goes_on_beside_a_receiver_that_shares_chains() {
         sent += gathered as u64;
     }
     assert_eq!(victim.sent.frames.get(), sent);
-    // A batch's own descriptors, and reads of the attacker's first buffers.
+    // The bound: the descriptors of the batch itself, and reads of the attacker's first buffers.
     let read = nic::descriptors_read() - before;
     assert!(read <= 200 * 4 * (BATCH * BATCH) as u64, "{read}");
 }

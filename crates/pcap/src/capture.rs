@@ -55,7 +55,7 @@ pub enum Next {
 /// When a call that delivers many frames ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When all frames in the queue are delivered, or the time is over: `pcap_dispatch`.
+    /// The call ends when all queued frames are delivered, or its time is over: `pcap_dispatch`.
     Empty,
     /// When the requested number of frames is delivered: `pcap_loop`.
     Full,
@@ -113,13 +113,13 @@ impl Capture {
         }
     }
 
-    /// Returns the device.
+    /// Returns the device that is captured.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the settings.
+    /// Returns the capture's settings.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.state.lock().settings

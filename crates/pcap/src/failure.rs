@@ -1,4 +1,4 @@
-//! Why a call did not do what it was asked to, for callers of libpcap and of the system.
+//! Failures of calls, in the form for callers of libpcap and for callers of the system.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum Code {
     NoPrecision = -12,
 }
 
-/// Why a call did not do what it was asked to.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// For callers of libpcap.

@@ -28,7 +28,7 @@ const BATCH: usize = 256;
 pub(crate) const AWAKE: Duration = Duration::from_micros(20);
 /// Maximum time that a frame waits for room in the port.
 const ROOM_TIME: Duration = Duration::from_secs(1);
-/// How long the switch may take to fetch the sent frames before the port is closed.
+/// How long the switch may take to fetch the last sent frames before the port is closed.
 const LAST_TIME: Duration = Duration::from_secs(2);
 /// The first interface number. It is far above those of the kernel.
 const FIRST_INDEX: u32 = 0x7e00_0000;
@@ -38,7 +38,7 @@ const FIRST_INDEX: u32 = 0x7e00_0000;
 pub struct Descriptors {
     /// Hides a descriptor from the program.
     pub raise: fn(OwnedFd) -> OwnedFd,
-    /// Allows a descriptor to be closed again.
+    /// Allows the program to close a descriptor again.
     pub lower: fn(RawFd),
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Inner {
     pub port: Port,
     pub places: Vec<Place>,
     pub next: u64,
-    /// The port was told to wake us.
+    /// The port was asked to wake this process.
     armed: bool,
     gone: Option<Failure>,
 }
@@ -342,7 +342,7 @@ impl Inner {
     fn fails(&mut self, error: &PortError) -> Failure {
         let failure = broken(error);
         self.gone.get_or_insert_with(|| failure.clone());
-        // All readers are told.
+        // Tells all readers.
         self.places.iter().for_each(|place| place.bell.ring());
         failure
     }

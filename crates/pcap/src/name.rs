@@ -38,13 +38,14 @@ impl Device {
         Self::parse(std::str::from_utf8(name.get(..end)?).ok()?)
     }
 
-    /// `switch:port`, with the suffix.
+    /// The name of the port, as `switch:port` and its suffix.
     #[must_use]
     pub fn port(&self) -> &str {
         &self.0
     }
 
-    /// Returns its name as an interface: without a colon, and cut to the length of interface names.
+    /// Returns the device's name as an interface: without a colon, and cut to the length of
+    /// interface names.
     #[must_use]
     pub fn interface(&self) -> String {
         self.0.replacen(':', ".", 1).chars().take(15).collect()

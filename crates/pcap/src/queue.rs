@@ -64,7 +64,7 @@ impl FrameQueue {
         self.entries.push(Entry { start, kept, len, time });
     }
 
-    /// Takes the next frame.
+    /// Takes the next frame out of the queue.
     pub fn pop(&mut self) -> Option<Frame<'_>> {
         let entry = *self.entries.get(self.next)?;
         self.next += 1;

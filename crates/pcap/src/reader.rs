@@ -26,7 +26,7 @@ impl Sleeper {
         &self.interface
     }
 
-    /// Returns the bell that wakes it.
+    /// Returns the bell that wakes this sleeper.
     #[must_use]
     pub fn bell(&self) -> &ReaderWaker {
         &self.bell
@@ -61,7 +61,7 @@ pub struct Reader {
     interface: Arc<Interface>,
     id: u64,
     bell: Arc<ReaderWaker>,
-    /// The frames that it has taken from its place.
+    /// The frames that the reader has taken from its place in the interface.
     current: FrameQueue,
     /// The descriptor for the program's event loop: an epoll set.
     watched: Option<OwnedFd>,
@@ -92,7 +92,7 @@ impl Reader {
         Ok(Self { interface, id, bell, current: FrameQueue::default(), watched: None })
     }
 
-    /// The port it reads from.
+    /// The interface that the reader reads from.
     #[must_use]
     pub fn interface(&self) -> &Arc<Interface> {
         &self.interface
@@ -118,7 +118,7 @@ impl Reader {
         });
     }
 
-    /// Returns how many frames it received and lost.
+    /// Returns how many frames the reader received and lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.in_place(|place| place.counts).unwrap_or_default()
@@ -149,7 +149,7 @@ impl Reader {
         self.current.pop()
     }
 
-    /// What it waits with.
+    /// Makes the value with which a caller waits for the reader's frames.
     #[must_use]
     pub fn sleeper(&self) -> Sleeper {
         Sleeper { interface: Arc::clone(&self.interface), bell: Arc::clone(&self.bell) }

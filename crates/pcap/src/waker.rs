@@ -31,29 +31,30 @@ impl AsFd for ReaderWaker {
 }
 
 impl ReaderWaker {
-    /// Makes one; `raise` hides its descriptor from the program.
+    /// Makes a waker. `raise` hides its descriptor from the program.
     pub(crate) fn new(raise: fn(OwnedFd) -> OwnedFd) -> Result<Self, Failure> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let fd = raise(fd.map_err(Failure::io)?);
         Ok(Self { fd, rung: AtomicBool::new(false) })
     }
 
-    /// True if it was rung since it was last [still](Self::still).
+    /// True if the waker was rung since it was last [still](Self::still).
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::SeqCst)
     }
 
-    /// Makes its descriptor readable.
+    /// Rings the waker: makes its descriptor readable.
     pub fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
         // A full counter is readable as well.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Makes its descriptor unreadable.
+    /// Makes the waker's descriptor unreadable.
     pub(crate) fn still(&self) {
         self.rung.store(false, Ordering::SeqCst);
-        // Read even if `rung` was clear: a ringer may have stopped between its two steps last time.
+        // The descriptor is read even if `rung` was clear, because a ringer may have stopped
+        // between its two steps.
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 }

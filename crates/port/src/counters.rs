@@ -20,7 +20,7 @@ pub struct Counter(AtomicU64);
 unsafe impl Shareable for Counter {}
 
 impl Counter {
-    /// One that has counted nothing.
+    /// A counter of value 0.
     #[must_use]
     pub const fn zero() -> Self {
         Self(AtomicU64::new(0))
@@ -89,7 +89,7 @@ pub enum DropReason {
     Detached,
     /// In flight when the data process died.
     Restart,
-    /// The operating system refused it (tap, file).
+    /// The operating system refused the frame (tap, file).
     Io,
     /// The receiving NIC's address or VLAN filter rejects it.
     Filtered,
@@ -127,7 +127,7 @@ impl DropReason {
     /// The first reasons, this many, can occur at egresses; the others only at ingresses.
     pub const AT_EGRESS: usize = 17;
 
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Runt,
         Self::TooLong,
@@ -248,7 +248,7 @@ pub struct EgressCounters {
     pub frames: Counter,
     /// Their bytes.
     pub bytes: Counter,
-    /// Frames dropped here, by reason.
+    /// Frames dropped at this egress, by reason.
     pub drops: [Counter; DropReason::AT_EGRESS],
     /// How often the owner was woken.
     pub kicks: Counter,

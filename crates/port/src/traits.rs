@@ -128,11 +128,11 @@ pub trait Egress: Send + Sync {
         OffloadSet::NONE
     }
 
-    /// Counts work done in software for its receiver.
+    /// Counts work that was done in software for this egress's receiver.
     fn count_software(&self, _done: Software) {}
 
-    /// True while it accepts no frames though there may be room, because a limit lacks tokens. That
-    /// is no stall.
+    /// True while the egress accepts no frames because a limit lacks tokens, although there may be
+    /// room. That is no stall.
     fn is_throttled(&self, _now: Nanos) -> bool {
         false
     }

@@ -199,7 +199,7 @@ fn is_ready(found: &[c_short]) -> bool {
     found.iter().any(|events| *events != 0)
 }
 
-/// Checks the others without waiting.
+/// Checks the other descriptors without waiting.
 fn look_at(others: &mut [pollfd], mask: Option<&sigset_t>) -> Result<(), Errno> {
     if others.iter().any(|other| other.fd >= 0) {
         real_ppoll(others, Until::Now, mask)?;

@@ -111,7 +111,7 @@ functions! {
 }
 
 type Pcap = *mut c_void;
-/// What functions without a result return.
+/// The result of functions that return nothing.
 type Nothing = ();
 const NOTHING: Nothing = ();
 

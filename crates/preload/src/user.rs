@@ -62,7 +62,7 @@ impl Program for Memory {
     }
 }
 
-/// A word of the program's.
+/// Borrows a word of the program's memory.
 fn word<'a>(at: u64) -> &'a AtomicU32 {
     let at = std::ptr::with_exposed_provenance_mut::<u32>(at as usize);
     // SAFETY: the address was written when the program gave it. It is a multiple of four from an

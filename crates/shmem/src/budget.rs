@@ -30,7 +30,7 @@ const GUARANTEED_MAPPINGS: (u64, u64) = (3, 4);
 /// half.
 const USERS_PART: u64 = 2;
 
-/// Bytes of address space, and mappings.
+/// An amount of address space and of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes of address space.
@@ -86,7 +86,7 @@ pub enum Whose {
     Port,
     /// One user's.
     User,
-    /// That of all ports together.
+    /// All ports together.
     All,
 }
 
@@ -97,20 +97,20 @@ pub enum Whose {
     self.remedy()
 )]
 pub struct OverBudget {
-    /// Whose limit it is.
+    /// The holder of the limit.
     pub whose: Whose,
     /// The resource.
     pub what: What,
     /// How much was requested.
     pub wanted: u64,
-    /// How much is in use already.
+    /// How much of the resource is in use already.
     pub used: u64,
     /// The limit.
     pub most: u64,
 }
 
 impl OverBudget {
-    /// What the operator can do.
+    /// What the operator can do about the refusal.
     fn remedy(&self) -> &'static str {
         match (self.whose, self.what) {
             (Whose::Port, What::Bytes) => {
@@ -159,7 +159,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The share that a port is guaranteed.
+    /// The share that each port is guaranteed.
     #[must_use]
     pub fn guaranteed(&self) -> Extent {
         let share = |all: u64, (part, of): (u64, u64)| all / of * part / self.ports.max(1);
@@ -197,7 +197,7 @@ pub struct Budget(Mutex<Books>);
 struct Books {
     limits: Limits,
     user_limits: UserLimits,
-    /// What accounts took beyond their guaranteed shares.
+    /// What all accounts have taken beyond their guaranteed shares.
     shared: Extent,
     users: HashMap<u32, User>,
 }
@@ -205,7 +205,7 @@ struct Books {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct User {
     used: Extent,
-    /// How much of the shared part is used.
+    /// How much of the shared part the user has taken.
     shared: Extent,
 }
 
@@ -223,7 +223,7 @@ impl Budget {
         self.books().limits = limits;
     }
 
-    /// Changes the limits of users, likewise.
+    /// Changes the limits of users. Mappings above them stay, but further ones are refused.
     pub fn set_user_limits(&self, limits: UserLimits) {
         self.books().user_limits = limits;
     }
@@ -239,7 +239,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Books {
-    /// What an account that has `used` would take from the shared part, if it may take `more`.
+    /// Returns what an account that has `used` would take from the shared part by taking `more`, if
+    /// that is allowed.
     fn check(&self, uid: u32, used: Extent, more: Extent) -> Result<Extent, OverBudget> {
         let over = |whose, used: Extent, most: Extent| {
             move |what: What| {
@@ -421,7 +422,7 @@ mod tests {
         let charges: Vec<_> = (0..5).map(|_| account.charge(1).unwrap()).collect();
         assert_eq!((charges.len(), account.refused()), (5, 3));
         assert_eq!(account.refused_by(), Some(Whose::Port));
-        // Three of its own, and two of the four shared ones: half of them.
+        // The port takes three mappings of its own, and two of the four shared ones: half of them.
         assert_eq!(over(account.charge(1)), (Whose::User, What::Mappings));
     }
 

@@ -53,7 +53,8 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
     /// As for [`copy_exact`], for the `N` bytes at `at`.
     #[inline(always)]
     unsafe fn piece<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-        // SAFETY: the caller's. The array goes through registers, byte-aligned.
+        // SAFETY: the caller keeps this function's contract. The array goes through registers and
+        // needs no alignment.
         unsafe {
             let bytes = ptr::read_unaligned(from.add(at).cast::<[u8; N]>());
             ptr::write_unaligned(to.add(at).cast::<[u8; N]>(), bytes);
@@ -120,7 +121,7 @@ impl<'m> Bytes<'m> {
         Self { at, len, mapping: PhantomData }
     }
 
-    /// Where it starts, for tables of this crate and for programs in C.
+    /// The address where the window starts, for tables of this crate and for programs in C.
     #[must_use]
     pub fn as_ptr(self) -> *mut u8 {
         self.at
@@ -335,7 +336,7 @@ impl Span {
         self.len == 0
     }
 
-    /// The window again.
+    /// Turns the span into a window again.
     ///
     /// # Safety
     /// The mapping this span came from must stay mapped for `'m`.

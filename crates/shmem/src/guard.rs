@@ -42,7 +42,7 @@ struct Entry {
     /// - Without it: a fault in one of the process's own mappings ends it
     /// - Shown by: `shmem::guard` tests
     faults: AtomicU32,
-    /// 1 if one page of it was replaced, so that it counts among the split ones.
+    /// 1 if one page of the mapping was replaced, so that it counts as split.
     split: AtomicU32,
 }
 

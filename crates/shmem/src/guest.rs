@@ -38,7 +38,7 @@ pub struct GuestRange {
     pub user: u64,
     /// Bytes.
     pub size: u64,
-    /// The mapping that contains it.
+    /// The mapping that contains the range.
     pub mapping: Arc<Mapping>,
     /// The range's offset in the mapping.
     pub offset: usize,
@@ -83,7 +83,7 @@ pub struct GuestMemory {
     ranges: Box<[Entry]>,
     /// The ranges that must not be written.
     read_only: Box<[Entry]>,
-    /// True for a private copy.
+    /// True if the memory is a private copy of the guest's.
     copy: bool,
 }
 
@@ -149,7 +149,7 @@ impl<'m> Near<'m> {
                 return true;
             }
             let Some(entry) = self.memory.entry(at) else { return false };
-            // Less than `len`, because a lookup of all of it failed.
+            // The piece has less than `len` bytes, because a lookup of all of them failed.
             let left = (entry.size - (at - entry.guest)) as u32;
             let Some(piece) = entry.bytes(at, left) else { return false };
             visit(piece);
@@ -210,20 +210,20 @@ impl GuestMemory {
         Ok(Self { ranges: ranges.into(), read_only: read_only.into(), copy: false })
     }
 
-    /// Marks the table's private memory as a copy of the guest's.
+    /// Declares the table's private memory a copy of the guest's.
     #[must_use]
     pub fn into_copy(self) -> Self {
         Self { copy: true, ..self }
     }
 
-    /// True if it is a copy.
+    /// True if the memory is a copy of the guest's.
     #[inline]
     #[must_use]
     pub fn is_copy(&self) -> bool {
         self.copy
     }
 
-    /// Zeroes all of a copy. Does nothing to shared memory.
+    /// Zeroes the memory if it is a copy. Does nothing to shared memory.
     pub fn discard(&self) {
         let copied = self.ranges.iter().chain(&self.read_only).filter(|_| self.copy);
         copied.for_each(|entry| entry.mapping.discard());
@@ -311,7 +311,7 @@ impl GuestMemory {
     }
 }
 
-/// The range that `at` lies in.
+/// Finds the range that contains `at`.
 fn find(ranges: &[Entry], at: u64) -> Option<&Entry> {
     let position = ranges.partition_point(|entry| entry.guest <= at).checked_sub(1)?;
     ranges.get(position).filter(|entry| at - entry.guest < entry.size)
@@ -503,7 +503,7 @@ mod tests {
                 let is_marked = |page: u64| bytes[AT + page as usize / 8] >> (page % 8) & 1 == 1;
                 for page in 0..PAGES {
                     let (from, to) = (page * LOG_PAGE, (page + 1) * LOG_PAGE);
-                    // Bytes beyond the last address are no range.
+                    // Bytes beyond the last address lie in no range.
                     let last = len.checked_sub(1).and_then(|last| at.checked_add(last));
                     let wanted = last.is_some_and(|last| at < to && from <= last);
                     assert_eq!(is_marked(page), wanted, "page {page} of {at:#x} {len:#x}");

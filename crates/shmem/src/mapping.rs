@@ -68,7 +68,7 @@ impl Mapping {
         self.len
     }
 
-    /// True for a mapping of no bytes.
+    /// True if the mapping has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -88,7 +88,7 @@ impl Mapping {
         self.backing.has_failed()
     }
 
-    /// A window on all of it.
+    /// A window on the whole mapping.
     #[inline]
     #[must_use]
     pub fn all(&self) -> Bytes<'_> {
@@ -147,7 +147,7 @@ pub struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// The mapping it lies in.
+    /// The mapping that the value lies in.
     #[must_use]
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
@@ -155,7 +155,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Shareable> Shared<T> {
-    /// A part of it, which also keeps the mapping.
+    /// A part of the value, which also keeps the mapping.
     #[must_use]
     pub fn part<U: Shareable>(&self, of: impl FnOnce(&T) -> &U) -> Shared<U> {
         Shared { at: NonNull::from(of(self)), mapping: Arc::clone(&self.mapping) }
@@ -310,7 +310,7 @@ pub struct Windows<'p> {
 }
 
 impl<'p> Windows<'p> {
-    /// Bytes of each.
+    /// Bytes of each window.
     #[inline(always)]
     #[must_use]
     pub fn size(self) -> u32 {

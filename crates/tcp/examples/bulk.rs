@@ -48,7 +48,7 @@ impl Emit for Slots {
     }
 }
 
-/// One row of the table.
+/// One measurement, which is a row of the table.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Lets one side send and the other receive. Time is read once.
+    /// Lets one side send and the other receive. Reads the clock once.
     fn turn(&mut self, from: usize) {
         self.now = Nanos(Nanos::SECOND) + self.start.elapsed().as_nanos() as u64;
         let (sent, switched) = (&mut self.sent[from], &mut self.switched[from]);

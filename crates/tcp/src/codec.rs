@@ -90,7 +90,7 @@ struct Ip<'p> {
     addresses: &'p [u8],
     class: u8,
     payload: &'p [u8],
-    /// Payload bytes that lie beyond the given part of the packet.
+    /// How many payload bytes lie beyond the given part of the packet.
     rest: usize,
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct Congestion {
     pub window: u32,
     pub threshold: u32,
     mss: u32,
-    /// Acknowledged bytes that have not yet made a whole step of growth.
+    /// Acknowledged bytes that have not yet led to a whole step of growth.
     credit: u32,
     cubic: Cubic,
-    /// The first slow start; later ones have a threshold.
+    /// The state of the first slow start. Later slow starts have a threshold.
     hystart: HyStart,
     /// Window and threshold before the last reduction, to undo it.
     before: (u32, u32),
@@ -31,7 +31,7 @@ pub(crate) struct Congestion {
 struct Cubic {
     /// Window in segments at the last congestion (W_max).
     max: f64,
-    /// Window in segments just before it (cwnd_prior).
+    /// Window in segments just before the last congestion (cwnd_prior).
     prior: f64,
     /// When the current growth began (the epoch).
     epoch: Option<Nanos>,

@@ -17,7 +17,7 @@ pub(crate) const PERIOD: u64 = 60 * Nanos::SECOND;
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 
-/// What a cookie remembers.
+/// The state that a cookie carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CookieState {
     pub mss: u16,

@@ -60,19 +60,19 @@ drops! {
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     drops: [u64; Drop::ALL.len()],
-    /// Segments that came in, before merging.
+    /// Received segments, before merging.
     pub segments_in: u64,
     /// Segments that the machine processed, after merging.
     pub runs_in: u64,
-    /// Requests that went out.
+    /// Requests that were sent.
     pub requests_out: u64,
-    /// Segments that went out. A request of several segments counts each.
+    /// Segments that were sent. Each segment of a request counts.
     pub segments_out: u64,
-    /// Payload bytes that came in order.
+    /// Payload bytes that were received in order.
     pub bytes_in: u64,
     /// Payload bytes that the application took from the frame itself.
     pub bytes_lent: u64,
-    /// Payload bytes that went out, retransmissions included.
+    /// Payload bytes that were sent, retransmissions included.
     pub bytes_out: u64,
     /// Payload bytes that were retransmitted.
     pub bytes_retransmitted: u64,

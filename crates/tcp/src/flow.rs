@@ -86,7 +86,7 @@ impl Flow {
         &self.remote[if self.is_v4() { 12 } else { 0 }..]
     }
 
-    /// The same ends, seen from the other side.
+    /// The same flow, seen from the other side.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What applications hold of connections, and read their data with.
+//! Handles of connections, and the readers that get their data.
 
 /// A connection's handle. It becomes stale when the application closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use crate::time::Nanos;
 
 /// RFC 9406, 4.3: the least and the most growth of the round trip that ends slow start.
 const THRESHOLD: (u64, u64) = (4 * Nanos::MILLI, 16 * Nanos::MILLI);
-/// The growth is this part of the round trip.
+/// The growth that ends slow start is this fraction of the round trip.
 const DIVISOR: u64 = 8;
 /// Samples that a round needs to count.
 const SAMPLES: u32 = 8;
@@ -14,16 +14,16 @@ const SAMPLES: u32 = 8;
 const SLOWER: u32 = 4;
 /// Rounds of conservative slow start.
 const ROUNDS: u32 = 5;
-/// No sample yet.
+/// The value that stands for no sample.
 const NONE: u64 = u64::MAX;
 
-/// What is known of the rounds of the first slow start.
+/// The state of HyStart in the first slow start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HyStart {
     /// Bytes to be acknowledged until the round ends.
     left: u32,
     samples: u32,
-    /// The shortest round trips of the round before and of this one.
+    /// The shortest round trip of the previous round, and that of this one.
     last: u64,
     current: u64,
     /// In conservative slow start: the round trip that began it, and the rounds to go.
@@ -47,7 +47,7 @@ impl HyStart {
             None if self.current >= self.last.saturating_add(growth) => {
                 self.conservative = Some((self.current, ROUNDS));
             }
-            // The growth was an accident.
+            // Round trips have become shorter again, so their growth was an accident.
             Some((began, _)) if self.current < began => self.conservative = None,
             _ => {}
         }

@@ -48,7 +48,7 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.len).min(4)]
     }
 
-    /// True if there are none.
+    /// True if there are no blocks.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {

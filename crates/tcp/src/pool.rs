@@ -15,7 +15,7 @@ pub(crate) struct Pool {
     free: Vec<Block>,
     /// Blocks in use.
     used: usize,
-    /// Most blocks in use.
+    /// The limit of blocks in use.
     max: usize,
     /// Maximum number of free blocks to keep.
     keep: usize,

@@ -26,7 +26,7 @@ pub(crate) struct Rack {
     /// The window was widened for a duplicate. It is not widened again until this number is
     /// acknowledged.
     widened_until: Option<Seq>,
-    /// Something was delivered since `sent` was set up.
+    /// A record was delivered since `sent` was set up.
     pub armed: bool,
 }
 

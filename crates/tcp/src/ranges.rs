@@ -75,7 +75,7 @@ impl Ranges {
     pub fn blocks(&self, blocks: &mut SackBlocks, max: usize) {
         let mut before = None::<u32>;
         for _ in 0..max {
-            // The most recent range that is older than the previous one.
+            // The most recent range among those older than the previous one.
             let age = |r: &Range| self.count.wrapping_sub(r.touched);
             let older = |r: &&Range| before.is_none_or(|before| age(r) > before);
             let Some(range) = self.ranges.iter().filter(older).min_by_key(|r| age(r)) else {

@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub end: Seq,
     pub sent: Nanos,
     pub sacked: bool,
-    /// Found lost, and not yet retransmitted.
+    /// The record was found lost, and is not yet retransmitted.
     pub lost: bool,
     pub retransmitted: bool,
 }
@@ -40,11 +40,11 @@ impl Record {
 #[derive(Default)]
 pub(crate) struct Scoreboard {
     records: VecDeque<Record>,
-    /// Bytes that are sacked.
+    /// Bytes that the peer has selectively acknowledged (SACK).
     pub sacked: u32,
     /// Bytes that are lost and not yet retransmitted.
     pub lost: u32,
-    /// No lost record starts before this.
+    /// The lowest number at which a lost record may start.
     lost_hint: Seq,
 }
 

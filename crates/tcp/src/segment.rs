@@ -79,7 +79,7 @@ pub struct Header {
 /// A received segment. Its payload is borrowed from the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'p> {
-    /// All but the payload.
+    /// The segment without its payload.
     pub header: Header,
     /// The payload.
     pub payload: &'p [u8],

@@ -28,14 +28,14 @@ impl Seq {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// The later of two.
+    /// The later of the two numbers.
     #[inline]
     #[must_use]
     pub const fn max(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of two.
+    /// The earlier of the two numbers.
     #[inline]
     #[must_use]
     pub const fn min(self, other: Self) -> Self {

@@ -12,7 +12,7 @@ use crate::time::Nanos;
 
 const PAGE: usize = 128;
 
-/// What is left of a connection.
+/// What is remembered of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
@@ -203,7 +203,7 @@ mod tests {
         fn it_is_a_queue_with_a_time_limit(steps in proptest::collection::vec((0u8..4, 0u16..12, 0u64..40), 0..200)) {
             let mut table = TimeWait::new(5, 100 * Nanos::MILLI);
             let mut model: VecDeque<(u16, Nanos, u32, bool)> = VecDeque::new();
-            // Close to where milliseconds wrap.
+            // Starts close to the moment when milliseconds wrap.
             let mut now = Nanos(((1u64 << 31) - 300) * Nanos::MILLI);
             for (i, (step, port, wait)) in steps.into_iter().enumerate() {
                 let hash = u64::from(port % 3);

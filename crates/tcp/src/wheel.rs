@@ -22,7 +22,7 @@ type Link = [u32; 3];
 
 pub(crate) struct Wheel {
     tick: u64,
-    /// Which slots have entries.
+    /// A bit for each slot that has entries.
     occupied: [u64; LEVELS],
     heads: [u32; LEVELS * SLOTS],
     links: Vec<Link>,

@@ -14,7 +14,7 @@ use toklat_tcp::{
 
 #[derive(Default)]
 struct Job {
-    /// At the client: bytes requested and received. At the server: bytes to send and sent.
+    /// At the client, the bytes requested and received; at the server, the bytes to send and sent.
     len: u64,
     at: u64,
     started: bool,
@@ -62,7 +62,7 @@ impl Client {
                     assert_eq!(job.at, job.len, "all that was asked for");
                     self.done += 1;
                 }
-                // The server may have given up a half-open connection that the client takes for
+                // The server may have dropped a half-open connection that the client considers
                 // open.
                 Some(_) => self.failed += 1,
             }

@@ -46,7 +46,8 @@ fn a_good_channel_needs_no_retransmission() {
                 (0, 0, 0)
             );
             assert_eq!(counters.drops().count(), 0, "{counters:?}");
-            // What comes with the end of the handshake comes before the application has accepted.
+            // Data that arrives with the end of the handshake is buffered, because the application
+            // has not accepted yet.
             assert!(counters.bytes_in - counters.bytes_lent <= 14_600, "{counters:?}");
         }
     }

@@ -80,7 +80,7 @@ fn a_lost_tail_is_probed() {
     let waited = script.wait_for_segment();
     assert!((2 * MILLI..3 * MILLI).contains(&waited), "two round trips, not a time-out: {waited}");
     script.expect("AP", at(2), None, MSS);
-    // The probe arrives, so that the segment before it is known to be lost.
+    // The peer reports that the probe arrived, so the segment before it is known to be lost.
     script.wait(MILLI);
     script.send(seg("A", 1).ack(at(1)).window(1000).sack(&[(at(2), at(3))]));
     if script.out.is_empty() {
@@ -114,7 +114,7 @@ fn new_data_does_not_put_off_the_time_out() {
         script.write(10);
         script.wait(MILLI);
     }
-    // The probe waits for new data (RFC 8985, 7.2), the time-out after 5 ms does not.
+    // New data postpones the probe (RFC 8985, 7.2), but not the time-out after 5 ms.
     assert_eq!(script.counters().timeouts, 1);
 }
 
@@ -125,7 +125,7 @@ fn after_a_time_out_the_window_is_one_segment() {
     script.wait_for_segment();
     script.expect("A", 1, None, MSS);
     script.expect_nothing();
-    // All four had arrived: nothing more is retransmitted.
+    // The peer reports that all four segments had arrived, so nothing more is retransmitted.
     script.send(seg("A", 1).ack(at(4)).window(1000));
     script.expect_nothing();
     assert_eq!(script.machine.path(script.id()).unwrap().in_flight, 0);
@@ -246,7 +246,7 @@ fn a_silent_peer_with_a_closed_window_is_given_up() {
 #[test]
 fn a_silly_window_is_left_alone_for_a_while() {
     let mut script = Script::accepted(config(), false);
-    // 512 bytes of a window that was 128,000.
+    // The window falls to 512 bytes, from 128,000.
     script.send(seg("A", 1).ack(1).window(4));
     script.write(3000);
     script.expect_nothing();
@@ -264,7 +264,7 @@ fn acks_come_by_the_batch_or_late() {
     script.expect("A", 1, Some(seq + 10_000), 0);
     script.expect_nothing();
     assert_eq!(script.counters().runs_in, runs + 1, "ten segments are one run");
-    // Less than two segments: the ACK is delayed.
+    // This is less than two segments, so the ACK is delayed.
     let seq = seq + 10_000;
     script.send(seg("A", seq).ack(1).window(1000).data(100));
     script.expect_nothing();

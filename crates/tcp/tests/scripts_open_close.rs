@@ -176,7 +176,7 @@ fn an_active_close_waits_and_answers() {
     script.send(seg("FA", 6).ack(2));
     script.expect("A", 2, Some(7), 0);
     assert_eq!(script.machine.close_reason(id), Some(CloseReason::Finished));
-    // What came can still be read.
+    // The data that arrived before the close can still be read.
     assert_eq!(script.machine.receive(id, |data| data.len()), 5);
     script.machine.close(id, script.now);
     let usage = script.machine.usage();
@@ -367,7 +367,7 @@ fn a_full_accept_queue_drops() {
         script.send(seg("S", 0).port(port).options(syn_options()));
         script.expect("SA", 0, Some(1), 0);
     }
-    // Each has its own number.
+    // Each connection has an initial sequence number of its own.
     let second = script.iss;
     script.send(seg("S", 0).port(1).options(syn_options()));
     script.expect("SA", 0, Some(1), 0);
@@ -377,7 +377,7 @@ fn a_full_accept_queue_drops() {
     script.send(seg("S", 0).port(3).options(syn_options()));
     script.expect_nothing();
     assert_eq!((script.machine.waiting(listener), script.dropped(Drop::AcceptFull)), (1, 2));
-    // The second is still half-open, and enters when there is room.
+    // The second connection is still half-open, and enters the queue when there is room.
     assert!(script.machine.accept(listener).is_some());
     script.send(seg("A", 1).ack(1).port(2));
     assert!(script.machine.accept(listener).is_some());

@@ -64,7 +64,7 @@ fn deliver(machine: &mut Machine, slots: &mut Slots, now: Nanos, received: &mut 
     else {
         return;
     };
-    // A batch on the stack.
+    // The batch is an array on the stack.
     let mut batch: [Segment<'_>; 64] = [first; 64];
     let mut len = 1;
     loop {
@@ -206,7 +206,7 @@ fn what_a_connection_costs_at_rest() {
     }
     let usage = world.b.usage();
     assert_eq!((usage.connections, usage.memory), (1000, 0), "no buffer without data");
-    // Nothing happens, so nothing is due.
+    // In this second nothing happens, so no timer is due.
     world.now = world.now + Nanos::SECOND;
     world.turn();
     assert_eq!((world.a.deadline(), world.b.deadline()), (None, None));

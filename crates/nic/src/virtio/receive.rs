@@ -456,7 +456,7 @@ enum Room {
     Enough,
     /// The driver has no more buffers.
     None,
-    /// The next buffer is too short for it.
+    /// The next buffer is too short for the frame.
     TooShort,
 }
 

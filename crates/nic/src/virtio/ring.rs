@@ -28,7 +28,8 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     list: Vec<Piece>,
-    /// Descriptors read since it was cleared, and those of the current chain.
+    /// How many descriptors were read since the list was cleared, and how many for the current
+    /// chain.
     read: usize,
     chain: u16,
 }
@@ -76,26 +77,26 @@ impl std::ops::Deref for Pieces {
     }
 }
 
-/// What identifies a chain when it is used.
+/// A chain, as the ring names it when the chain is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
     /// The chain's number: the first descriptor's in split queues, the driver's own in packed ones.
     pub id: u16,
-    /// Entries of the ring that it takes.
+    /// How many entries of the ring the chain takes.
     pub slots: u16,
 }
 
 /// The direction of a queue's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// The device reads them.
+    /// The device reads the buffers.
     FromGuest,
-    /// The device writes them.
+    /// The device writes the buffers.
     ToGuest,
 }
 
 impl Direction {
-    /// The flag of its descriptors.
+    /// The flag of descriptors in this direction.
     #[inline(always)]
     pub fn flag(self) -> u16 {
         match self {
@@ -120,7 +121,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     /// Returns at most `most`, up to a chain of another kind or the ring's end. Takes nothing.
     fn singles(&mut self, most: usize) -> Result<impl Iterator<Item = (Piece, u16)>, Fault>;
 
-    /// Takes the first `count` of these chains.
+    /// Takes the next `count` chains, each of one direct descriptor.
     fn take(&mut self, count: usize);
 
     /// Takes the next chain of any kind, and appends its pieces; `None` if none is available. Takes
@@ -161,7 +162,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     fn disarm(&self);
 }
 
-/// What rings are made of, and have in common.
+/// What a ring is made of, whatever its format.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub memory: Arc<GuestMemory>,
@@ -203,7 +204,7 @@ impl Parts {
         self.features.contains(feature)
     }
 
-    /// Logs that the queue has written there.
+    /// Logs that the queue has written `len` bytes at `at`.
     #[inline(always)]
     pub fn log(&self, at: u64, len: u64) {
         if let Some(dirty) = &self.dirty {

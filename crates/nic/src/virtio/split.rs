@@ -76,7 +76,7 @@ pub(super) struct Split {
     parts: Parts,
     journal: Option<SplitJournal>,
     size: u16,
-    /// The driver's index, as last read.
+    /// The driver's index when it was last read.
     available: u16,
     taken: u16,
     put: u16,
@@ -110,7 +110,7 @@ impl Split {
         self.take(heads.len());
         self.put(heads.iter().map(|id| (Chain { id: *id, slots: 1 }, 0)));
         self.publish();
-        // Nothing else was taken.
+        // Apart from the chains in flight, nothing was taken.
         self.parts.state.taken.publish(u32::from(self.taken));
     }
 
@@ -142,8 +142,8 @@ impl Ring for Split {
         let event_at = layout.device.wrapping_add(4 + 8 * size as u64);
         let event = (events > 0).then(|| parts.area("used ring", event_at, 1)).transpose()?;
         let device: SharedSlice<AtomicU16> = parts.area("used ring", layout.device, RING)?;
-        // The ring itself shows its progress; the process that set the position may not have known
-        // it.
+        // The progress comes from the ring itself, because the process that set the position may
+        // not have known it.
         let done = u16::from_le(device[INDEX].load(Ordering::Relaxed));
         let inflight = parts.take_inflight()?;
         let mut this = Self {
@@ -307,7 +307,7 @@ impl Ring for Split {
     }
 }
 
-/// What the driver of a split queue asks for about interrupts.
+/// How the driver of a split queue asks for interrupts.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     driver: SharedSlice<AtomicU16>,

@@ -19,7 +19,7 @@ use crate::walk::Allowance;
 const CHUNK: usize = 64;
 
 /// A guest's transmit queue: frames that the guest hands in. The guest's buffers are lent as the
-/// batch. Dropping the queue gives back what was gathered and not completed.
+/// batch. Dropping the queue gives back buffers that were gathered and not completed.
 #[derive(Debug)]
 pub struct Transmit(Box<dyn Sending>);
 
@@ -91,7 +91,7 @@ impl Ingress for Transmit {
 struct TransmitQueue<R: Ring> {
     ring: R,
     interrupts: Interrupts,
-    /// The position up to which the driver was notified where that was needed.
+    /// The position up to which the driver was notified, if it wanted to be.
     notified: Option<u16>,
     memory: Arc<GuestMemory>,
     watch: Watch,
@@ -108,7 +108,7 @@ struct TransmitQueue<R: Ring> {
     lent: Lent,
     gathered: usize,
     completed: usize,
-    /// The pieces of the chain being read.
+    /// The pieces of the chain that is being read.
     pieces: Pieces,
 }
 
@@ -142,7 +142,7 @@ impl<R: Ring> TransmitQueue<R> {
         Ok(queue)
     }
 
-    /// Gives back what a predecessor had taken, up to position `until`: at most `size` chains.
+    /// Gives back the chains that a predecessor had taken, up to position `until`: at most `size`.
     fn give_back(&mut self, until: u16, size: usize) {
         for _ in 0..size {
             if self.state.fault().is_some() || !self.ring.is_before(until) {
@@ -247,7 +247,7 @@ impl<R: Ring> TransmitQueue<R> {
         bad
     }
 
-    /// Takes the chains of frames that were added to a batch.
+    /// Takes the chains of the frames that were just added to a batch.
     fn take(&mut self, frames: usize) {
         self.ring.take(frames);
         self.gathered += frames;
@@ -430,7 +430,7 @@ impl Segments {
 struct Lent(Box<[Chain]>);
 
 impl Lent {
-    /// Makes room for at least `size` chains.
+    /// Makes room for at least `size` lent chains.
     fn new(size: usize) -> Self {
         Self(vec![Chain::default(); size.next_power_of_two()].into())
     }

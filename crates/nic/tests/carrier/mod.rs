@@ -27,8 +27,8 @@ pub fn copy(bytes: u64) -> Arc<GuestMemory> {
     Arc::new(GuestMemory::of(mapping, 0).unwrap().into_copy())
 }
 
-/// Fetches what the device wants, and takes what it pushed. Returns where and how much, and the
-/// causes to remind it of.
+/// Fetches the bytes that the device wants, and stores the bytes that it pushed. Returns where and
+/// how many these were, and the causes to remind the driver of.
 pub fn carry(
     device: &dyn Device,
     guest: &GuestMemory,
@@ -51,7 +51,7 @@ pub fn carry(
     (writes.1, causes)
 }
 
-/// Takes what the device pushed, and dies before it can say so.
+/// Stores the bytes that the device pushed, and dies before it can confirm that.
 #[allow(dead_code, reason = "not all tests kill anybody")]
 pub fn take_and_die(device: &dyn Device, guest: &GuestMemory) {
     device.remote().unwrap().push(&mut Writes(guest, Vec::new()));

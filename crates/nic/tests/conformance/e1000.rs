@@ -107,7 +107,7 @@ pub const INTENDED_E1000E: &[Intended] = &[
 
 const FCS: &str = "check sequences count as octets and in lengths; QEMU 7.2 leaves them out";
 
-/// A card's registers, and what the script saw of them.
+/// A card's registers, and the values that the script has read from them.
 struct Card<'t> {
     target: &'t mut dyn Target,
     seen: Seen,
@@ -209,7 +209,7 @@ impl Card<'_> {
         let frame: Vec<u8> = (0..64).collect();
         self.target.store(BUFFERS, &frame);
         let mut descriptor = u64::from(BUFFERS).to_le_bytes().to_vec();
-        // 64 bytes; EOP, IFCS, RS.
+        // A descriptor of 64 bytes with EOP, IFCS and RS.
         descriptor.extend((64u32 | 0x0b00_0000).to_le_bytes());
         descriptor.extend([0; 4]);
         self.target.store(TX, &descriptor);
@@ -360,7 +360,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     card.look("FWSM", FWSM);
     card.look("EXTCNF_CTRL", EXTCNF);
     card.look("MANC", MANC);
-    // The software semaphore, and that of the MDIO.
+    // The semaphore for software, and that for the management bus (MDIO).
     card.store("SWSM taken", SWSM, 2);
     card.store("SWSM given back", SWSM, 0);
     card.store("EXTCNF_CTRL, MDIO taken", EXTCNF, 0x20);
@@ -418,7 +418,7 @@ pub const INTENDED_FRAMES: &[Intended] = &[
     Intended { at: "TSCTC", bits: u32::MAX, why: "likewise" },
 ];
 
-/// Further differences: QEMU's e1000e has them, its e1000 has not.
+/// Further differences, which exist in QEMU's e1000e but not in its e1000.
 pub const INTENDED_FRAMES_E: &[Intended] = &[
     Intended { at: "TCP sums: frame 2 +0x18", bits: 0x0000_ffff, why: UNDONE },
     Intended { at: "TCP sums: frame 2 +0x30", bits: 0xffff_0000, why: UNDONE },
@@ -449,7 +449,8 @@ fn ipv4(protocol: u8, payload: usize, seed: u16) -> Vec<u8> {
     frame.extend([0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     frame.extend([0x30, 0x39, 0, 7]);
     if protocol == 6 {
-        // Sequence number, acknowledgement; five words, FIN PSH ACK.
+        // A TCP header: sequence and acknowledgment number, a length of five words, FIN, PSH and
+        // ACK.
         frame.extend([0, 0, 1, 0, 0, 0, 0, 9, 0x50, 0x19, 0x20, 0]);
         frame.extend(seed.to_be_bytes());
         frame.extend([0, 0]);
@@ -465,7 +466,7 @@ impl Card<'_> {
     /// Prepares buffers for looped-back frames, and rings of 16 and 8 descriptors.
     fn prepare(&mut self) {
         self.set(IMC, u32::MAX);
-        // The PHY loops back: 1000 Mb/s, full duplex, no negotiation.
+        // The PHY loops frames back, at 1000 Mb/s and full duplex, without negotiation.
         self.set_phy(0, 0x4140);
         for index in 0..8 {
             let at = BACK + ROOM * index;
@@ -485,7 +486,7 @@ impl Card<'_> {
         ];
         setup.into_iter().for_each(|(at, value)| self.set(at, value));
         self.set(TCTL, 0x0103_f0fa);
-        // Everything, check sequences stripped.
+        // The receiver accepts all frames, and strips check sequences.
         self.set(RCTL, 0x0400_801a);
         self.target.pass(2_000_000_000);
     }
@@ -530,7 +531,8 @@ pub fn frames(target: &mut dyn Target) -> Seen {
     let at = u64::from(BUFFERS);
     let legacy = |len: usize, more: u64| [at, LEGACY | more | len as u64];
     let mut head = card.exchange("plain", 0, &[legacy(plain.len(), 0)], 0);
-    // The IP header's sum, by a legacy descriptor: from byte 14 on, into byte 24, to the end.
+    // A legacy descriptor requests the IP header's checksum: the sum from byte 14 to the end,
+    // stored at byte 24.
     let more = IC | 24 << 16 | 14 << 40;
     head = card.exchange("legacy sum", 1, &[legacy(plain.len(), more)], head);
     // A context for TCP over IPv4 without segmentation, and a frame in two pieces.

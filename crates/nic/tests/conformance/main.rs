@@ -15,7 +15,7 @@ use std::io::Write;
 use self::qemu::Qemu;
 use self::target::{Card, Ours, Target};
 
-/// What a script saw: names and values.
+/// The values that a script has read, with their names.
 #[derive(Default)]
 struct Seen(Vec<(String, u32)>);
 
@@ -83,7 +83,7 @@ fn differences(ours: &Seen, theirs: &Seen, meant: &[&Intended]) -> Vec<String> {
     differences
 }
 
-/// `at` is the name of what was seen, or its beginning.
+/// True if `at` names the value `what`, fully or by its beginning and a `*`.
 fn matches(at: &str, what: &str) -> bool {
     at.strip_suffix('*').map_or(at == what, |prefix| what.starts_with(prefix))
 }

@@ -72,7 +72,7 @@ impl Card<'_> {
         self.seen.see("RESET", value);
     }
 
-    /// Rings of 16 and 32 descriptors in software style 2, as in pcnet32.
+    /// Lays out rings of 16 and 32 descriptors in software style 2, as pcnet32 does.
     fn lay_out(&mut self, mode: u16) {
         let mut block = Vec::from(mode.to_le_bytes());
         block.extend([0x50, 0x40]);
@@ -146,7 +146,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.set_csr(0, 0x42);
     card.see_csr("started", 0);
     card.see_bcr("watchdog", 4);
-    // An interrupt, as in NAPI: IDON is still set.
+    // Handles an interrupt as NAPI does. IDON is still set.
     let status = card.csr(0);
     card.set_csr(0, status & !0x4f);
     let masks = card.csr(3);
@@ -157,7 +157,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.set_csr(3, 0);
     card.set_csr(0, 0x40);
     card.see_csr("unmasked", 0);
-    // A multicast change: suspended.
+    // A change of the multicast list suspends the card.
     card.set_csr(5, 1);
     card.see_csr("suspended", 5);
     card.set_csr(8, 0x1234);
@@ -193,7 +193,7 @@ pub fn frames(target: &mut dyn Target) -> Seen {
     card.see_csr("one frame later", 0);
     card.set_csr(0, 0x7f40);
     card.see_csr("acknowledged", 0);
-    // In two pieces.
+    // This frame has two pieces.
     card.describe(TX + 32, 0x2_8000 + 60, 0x8100, 40);
     card.describe(TX + 16, 0x2_8000, 0x8200, 60);
     card.set_csr(0, 0x48);
@@ -237,7 +237,8 @@ pub fn registers(target: &mut dyn Target) -> Seen {
         card.set_bcr(bcr, value);
         card.see_bcr("written", bcr);
     }
-    // The lowest bits come last: it runs, and these must not be written.
+    // The lowest bits of CSR0 come last. They start the card, and then these registers must not be
+    // written.
     card.set_csr(0, 2);
     card.see_csr("started", 0);
     card.set_csr(15, 0);

@@ -17,7 +17,7 @@ const SLOT: u32 = 4;
 /// How long QEMU may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many machines were started; each socket has its own name.
+/// How many machines were started, so that each socket has a name of its own.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 pub struct Qemu {
@@ -94,7 +94,7 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// One command; what follows "OK".
+    /// Sends one command. Returns what follows "OK" in the reply.
     fn ask(&mut self, command: &str) -> String {
         self.stream.get_mut().write_all(format!("{command}\n").as_bytes()).expect("qtest hears");
         loop {

@@ -58,7 +58,7 @@ impl Ours {
         Self { model, memory, now: Nanos(1), scratch: Scratch::new(64) }
     }
 
-    /// What the home worker does after a register write.
+    /// Does the home worker's work after a register write.
     fn turn(&mut self) {
         for transmit in &mut self.model.transmit {
             for _ in 0..4 {

@@ -55,7 +55,7 @@ fn value() -> impl Strategy<Value = u32> {
     prop_oneof![3 => small, 2 => rings, 2 => bits, 1 => any::<u32>()]
 }
 
-/// Mostly second words of transmit descriptors.
+/// Random words, most of which are second words of transmit descriptors.
 fn word() -> impl Strategy<Value = u64> {
     let bits = prop::collection::vec(20..64u32, 0..6);
     let word = (bits, 0..3000u64).prop_map(|(bits, len)| bits.iter().fold(len, |w, b| w | 1 << b));

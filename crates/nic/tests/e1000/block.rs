@@ -29,7 +29,7 @@ fn rig(version: Version) -> Rig {
         Version::One => Block::one(bed.memory.shared_slice(PAGE, 1).unwrap(), 1, false),
         Version::Two => Block::two(bed.memory.shared_slice(PAGE, 1).unwrap(), 1, 1, 0),
     };
-    // Before the reset, as in lem.
+    // The block is announced before the reset, as the lem driver does.
     announce(&bed, PAGE);
     bed.write(reg::CTRL, 1 << 26);
     let mut bed = bed;

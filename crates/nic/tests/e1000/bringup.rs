@@ -1,4 +1,4 @@
-//! First traffic, after a bring-up as in Linux.
+//! The first traffic of a NIC, after a bring-up as in Linux.
 
 use nic::device::{Bar, InterruptMode};
 use nic::e1000::Chip;
@@ -25,7 +25,7 @@ fn the_82540em_is_probed_as_linux_probes_it() {
     bed.write(reg::IMC, u32::MAX);
     bed.write(reg::RCTL, 0);
     bed.write(reg::TCTL, 8);
-    // The reset goes through the I/O window.
+    // The driver resets the chip through the I/O window.
     bed.write(0x5400, 0x1234);
     bed.model.device.write(1, 0, &0u32.to_le_bytes(), bed.now);
     let control = bed.read(reg::CTRL) | 1 << 26;
@@ -173,7 +173,7 @@ fn a_new_process_goes_on_where_the_old_one_was() {
         bed.put(&frame(64, i));
     }
     bed.doorbell();
-    // Taken, and never completed.
+    // This frame is taken, and never completed.
     bed.scratch.clear();
     assert_eq!(bed.model.transmit[0].gather(&mut bed.scratch, 64, bed.now), 3);
     let _ = bed.deliver(&[frame(70, 9)]);

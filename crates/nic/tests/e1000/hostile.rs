@@ -155,7 +155,7 @@ fn more_pieces_than_a_frame_may_have() {
         bed.doorbell();
         assert_eq!(bed.gather()[0].0.len(), len);
     }
-    // Longer than any packet.
+    // The frame is longer than any packet may be.
     for i in 0..5 {
         bed.describe(TX_BUFFERS, DATA | 0x3fff | if i == 4 { EOP } else { 0 });
     }

@@ -94,7 +94,7 @@ fn transmit_delays_are_for_descriptors_that_allow_them() {
     assert!(send(&mut bed, 0), "at once");
     assert_eq!(bed.interrupt().vectors, 1);
     let _ = bed.read(reg::ICR);
-    // Without RS, no interrupt comes.
+    // A descriptor without RS causes no interrupt.
     let buffer = bed.tx_buffer();
     bed.describe(buffer, 1 << 24 | 64);
     bed.doorbell();

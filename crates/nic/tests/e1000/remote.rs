@@ -79,7 +79,7 @@ fn split_packets_are_pushed_to_their_buffers() {
     const SPLIT: u32 = 1 << 10;
     let (mut bed, mut held) = (bed(Chip::L82574), Held::default());
     bed.write(reg::RFCTL, 1 << 15);
-    // 256 bytes and then 1,024 each.
+    // Sizes of the buffers: 256 bytes, and 1,024 for each of the others.
     bed.write(0x2170, 2 | 1 << 8 | 1 << 16 | 1 << 24);
     bed.start_receive(16, RCTL_ON | SPLIT);
     for n in 0..32 {
@@ -171,7 +171,7 @@ fn regression_what_had_left_before_a_death_is_not_written_again() {
 
 #[test]
 fn what_is_wrong_is_found_as_ever() {
-    // Tail, ring's address, buffer's address.
+    // Each case has one bad value: the tail, the ring's address, or a buffer's address.
     for (tail, ring, buffer) in
         [(16, TX_AT, 0x1000), (1, MEMORY, 0x1000), (1, TX_AT, MEMORY), (1, TX_AT, u64::MAX - 3)]
     {

@@ -149,7 +149,7 @@ fn rows_are_in_order_and_apart() {
 
 #[test]
 fn patterns_come_back_as_the_drivers_own_tests_want_them() {
-    // Of Linux's ethtool -t: offset, mask.
+    // Rows of Linux's `ethtool -t`: a register's offset, and the mask of its bits.
     let rows = [
         (0x28, u32::MAX),
         (0x2c, 0xffff),

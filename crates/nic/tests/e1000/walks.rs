@@ -8,7 +8,7 @@ use super::bed::*;
 const DEXT: u64 = 1 << 29;
 const DATA: u64 = DEXT | 1 << 20;
 const EOP: u64 = 1 << 24;
-/// The largest ring, whose descriptors begin there.
+/// The number of descriptors of the largest ring, and where they begin.
 const SIZE: u32 = 65_528;
 const RING_AT: u64 = 0x80_0000;
 
@@ -25,7 +25,7 @@ fn large(second: u64) -> Bed {
     bed
 }
 
-/// Descriptors that `work` reads.
+/// Returns how many descriptors `work` reads.
 fn read(work: impl FnOnce()) -> u64 {
     let before = nic::descriptors_read();
     work();
@@ -81,7 +81,7 @@ fn regression_frames_of_many_descriptors_and_contexts_are_taken_a_few_at_a_time(
 #[test]
 fn drivers_segments_of_64_kib_are_gathered_as_many_as_there_is_room_for() {
     let mut bed = large(DATA | 3600);
-    // A header and 17 fragments, as in Linux, 250 times.
+    // Writes a header and 17 fragments 250 times, as Linux does.
     for n in 1..=250 {
         bed.set_word(RING_AT + 16 * (18 * n - 1) + 8, DATA | EOP | 4000);
     }

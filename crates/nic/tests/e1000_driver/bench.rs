@@ -40,9 +40,9 @@ pub struct Bench {
     scratch: Scratch,
     /// True while the worker waits for a doorbell.
     pub asleep: bool,
-    /// The number of doorbells when it was last woken.
+    /// The number of doorbells when the worker was last woken.
     heard: u64,
-    /// Times it was woken.
+    /// How often the worker was woken.
     pub woken: u64,
     pub interrupts: u64,
 }

@@ -31,7 +31,7 @@ fn traffic_goes_on_after_a_reset() {
             let mut got = bench.interrupt();
             got.extend(bench.poll());
             assert_eq!(got, frames, "{config:?} {round}");
-            // Further frames that no worker takes.
+            // These frames are sent, but no worker takes them.
             for frame in &frames {
                 bench.send(frame);
             }
@@ -64,7 +64,7 @@ fn a_new_model_goes_on_where_the_old_one_was() {
             match point {
                 0 => bench.die(),
                 1 => {
-                    // During a batch: lent, not given back.
+                    // The process dies during a batch, whose frames are lent.
                     arrived.extend(bench.gather_batch(false));
                     bench.die();
                 }
@@ -184,7 +184,7 @@ fn block_page(bench: &mut Bench) -> usize {
     (at - BASE) as usize
 }
 
-/// What a schedule does.
+/// A step of a schedule.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send(u8),

@@ -93,7 +93,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Until the driver is gone.
+    /// Runs until the driver is gone.
     fn run(mut self) {
         let mut scratch = Scratch::new(64);
         loop {
@@ -114,7 +114,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A batch there and back.
+    /// Sends a batch back to the driver.
     #[allow(unsafe_code, reason = "the memory outlives the scratch")]
     fn turn(&mut self, scratch: &mut Scratch) -> usize {
         let now = self.now();

@@ -14,7 +14,7 @@ pub struct Batch<'a> {
     pub(super) lanes: &'a [Lane],
     pub(super) offloads: &'a [Offload],
     pub(super) segs: &'a [Span],
-    /// True if its frames are, on average, longer than their heads.
+    /// True if the batch's frames are, on average, longer than their heads.
     pub(super) long: bool,
     pub(super) map: &'a MapGuard<'a>,
 }
@@ -118,7 +118,7 @@ impl Picked<'_> {
         self.lane.frame.len()
     }
 
-    /// True for a frame of no bytes.
+    /// True if the frame has no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.lane.frame.is_empty()
@@ -135,7 +135,7 @@ impl Picked<'_> {
         self.copy_any_to(to)
     }
 
-    /// As [`copy_to`](Self::copy_to), whatever its length.
+    /// As [`copy_to`](Self::copy_to), for frames of any length.
     #[inline(never)]
     fn copy_any_to(self, to: Bytes<'_>) -> usize {
         let Frame { len, segs, head, covered, .. } = self.lane.frame;

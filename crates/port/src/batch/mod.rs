@@ -89,15 +89,15 @@ impl Head {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Frame {
-    /// Bytes as delivered.
+    /// Bytes of the frame as it is delivered.
     len: u32,
-    /// How many segments.
+    /// How many segments the frame has.
     segs: u16,
-    /// How many of its bytes are in its head, once that was copied; all of them, if there are no
-    /// more than 64.
+    /// How many of the frame's bytes are in the head, once that was copied. These are all, if the
+    /// frame has no more than 64.
     head: u8,
-    /// Bytes of its segments that the head replaces. Differs from `head` after a tag was added or
-    /// removed.
+    /// Bytes of the frame's segments that the head replaces. Differs from `head` after a tag was
+    /// added or removed.
     covered: u8,
     /// The frame's first segment in the scratch, if it has several.
     first_seg: u32,
@@ -117,7 +117,7 @@ impl Frame {
         self.len == 0
     }
 
-    /// How many of its bytes are in its head.
+    /// How many of the frame's bytes are in its head.
     #[inline(always)]
     #[must_use]
     pub fn head_len(&self) -> usize {
@@ -188,7 +188,7 @@ impl Scratch {
         }
     }
 
-    /// Most frames that it takes, without variants.
+    /// The most frames that the scratch takes, without variants.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.lanes.len() / VARIANTS

@@ -45,7 +45,7 @@ unsafe fn create(device: pcap::Device, message: *mut c_char) -> Pcap {
     if kept {
         return key;
     }
-    // SAFETY: null or a dead handle; the caller's buffer.
+    // SAFETY: the handle is null or a dead one; the caller passes the buffer.
     unsafe {
         if !key.is_null() {
             real::pcap_close(key);
@@ -116,8 +116,8 @@ export! {
         on!(key, handle => set(handle, |s| s.buffer = wanted.unwrap_or(s.buffer)),
             else real::pcap_set_buffer_size(key, size))
     }
-    // Accepted without effect: a port gets what its switch sends to it, and each frame is delivered
-    // at once.
+    // The setting is accepted without effect: a port gets what its switch sends to it, and each
+    // frame is delivered at once.
     fn pcap_set_promisc(key: Pcap, promiscuous: c_int) -> c_int {
         on!(key, handle => set(handle, |_| ()), else real::pcap_set_promisc(key, promiscuous))
     }
@@ -138,7 +138,7 @@ export! {
             let said = "A port has the host's timestamps only";
             Failure::new(Code::NoTimestampType, Errno::INVAL, said)
         };
-        // 0: the host's clock.
+        // Type 0 is the host's clock.
         on!(key, _handle => if kind == 0 { Ok(0) } else { Err(refused()) },
             else real::pcap_set_tstamp_type(key, kind))
     }
@@ -193,7 +193,7 @@ unsafe fn run(
     let most = usize::try_from(most).unwrap_or(0);
     let done = handle.capture.run(most, until, |frame| {
         let header = handle.header(&frame, nanoseconds);
-        // SAFETY: the caller's; the header and the bytes live as long as the call.
+        // SAFETY: the callback is the caller's; the header and the bytes live as long as the call.
         unsafe { callback(user, &raw const header, frame.bytes.as_ptr()) };
     });
     match done {
@@ -290,7 +290,7 @@ export! {
             let said = "A port has the frames that come to it; /t and /r after its name make a monitor";
             Failure::new(Code::Error, Errno::INVAL, said)
         };
-        // 2: only sent frames.
+        // Direction 2 means only sent frames.
         on!(key, _handle => if direction == 2 { Err(refused()) } else { Ok(0) },
             else real::pcap_setdirection(key, direction))
     }

@@ -15,7 +15,7 @@ use super::{Destination, Packet, find, names, route};
 use crate::export::export;
 use crate::{real, returned, set_errno};
 
-/// Returns the address in a call, if it is that of a port.
+/// Returns the address that a call passes, if it names a port.
 unsafe fn port_of(address: *const sockaddr, len: socklen_t) -> Option<sockaddr_ll> {
     if address.is_null() || (len as usize) < size_of::<sockaddr_ll>() - 2 {
         return None;

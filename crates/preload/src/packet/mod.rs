@@ -54,9 +54,9 @@ pub struct Packet {
     far: Lock<Option<OwnedFd>>,
     /// The socket's classic BPF filter.
     filter: Lock<Vec<u64>>,
-    /// The ports it sends to.
+    /// The ports that the socket sends to.
     opened: Lock<Vec<(u32, Arc<Interface>)>>,
-    /// The number of the port it is bound to; 0 for none.
+    /// The number of the port that the socket is bound to; 0 for none.
     bound: AtomicU32,
 }
 
@@ -147,7 +147,7 @@ pub fn device(index: c_int) -> Option<Device> {
 }
 
 impl Packet {
-    /// Returns the number of the port to which it is bound.
+    /// Returns the number of the port that the socket is bound to.
     pub fn port(&self) -> Option<u32> {
         Some(self.bound.load(Ordering::Acquire)).filter(|index| *index != 0)
     }
@@ -236,7 +236,7 @@ impl Packet {
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
     index: u32,
-    /// In network byte order.
+    /// The Ethernet type, in network byte order.
     protocol: u16,
     address: [u8; 6],
 }

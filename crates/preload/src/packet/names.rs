@@ -37,7 +37,7 @@ const ETHERNET: u16 = 1;
 pub struct Named {
     /// The name as the user wrote it.
     pub name: String,
-    /// The port that it names.
+    /// The port that the name means.
     pub device: Device,
     /// The port's address, and the prefix length of its network.
     address: Option<(Ipv4Addr, u32)>,

@@ -90,7 +90,8 @@ pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     if let Some(source) = attribute(question, RTA_SRC).or(own) {
         push(&mut answer, RTA_PREFSRC, source);
     }
-    // nmap 7 ignores the last four bytes, so an attribute that it does not need comes last.
+    // The attribute that nmap does not need comes last, because nmap 7 ignores the last four bytes
+    // of an answer.
     push(&mut answer, RTA_TABLE, 254);
     let len = answer.len() as u32;
     answer[..4].copy_from_slice(&len.to_ne_bytes());

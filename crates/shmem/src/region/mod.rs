@@ -170,7 +170,7 @@ impl AsFd for Memfd {
     }
 }
 
-/// What backs a mapping.
+/// What has to be released when a mapping is dropped.
 pub(crate) struct Backing {
     /// True if the kernel mapped it, so that it must be unmapped.
     is_kernels: bool,
@@ -184,7 +184,7 @@ impl Backing {
         Self { is_kernels: true, guarded: Guarded::not_needed(), charge: None }
     }
 
-    /// The backing of memory that something else has mapped.
+    /// For memory that something else has mapped: nothing to release.
     pub const fn none() -> Self {
         Self { is_kernels: false, guarded: Guarded::not_needed(), charge: None }
     }

@@ -8,7 +8,7 @@ use crate::seq::Seq;
 use crate::shared::Shared;
 use crate::time::Nanos;
 
-/// What one acknowledgment has changed.
+/// The changes that one acknowledgment has caused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     /// Numbers acknowledged in order.
@@ -123,7 +123,7 @@ impl Connection {
         if self.marks.contains(Marks::FIN_SENT) && header.ack == send.nxt {
             self.marks |= Marks::FIN_ACKED;
         }
-        // More may be sent.
+        // The connection may be able to send more.
         self.wake(shared);
         rtt
     }

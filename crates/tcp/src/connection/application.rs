@@ -1,4 +1,4 @@
-//! What the application asks of a connection.
+//! The calls that an application makes on a connection.
 
 use bytes::Bytes;
 
@@ -163,7 +163,7 @@ impl Connection {
         self.state == State::SynSent && seq == self.iss
     }
 
-    /// What is known of the path.
+    /// What the connection knows of the path to its peer.
     pub fn path(&self) -> Path {
         let send = &self.send;
         Path {

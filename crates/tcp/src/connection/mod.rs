@@ -68,7 +68,7 @@ pub enum State {
 pub enum CloseReason {
     /// Both sides have ended their streams.
     Finished,
-    /// The peer has reset it.
+    /// The peer has reset the connection.
     Reset,
     /// The peer refused the SYN: its port has no listener.
     Refused,
@@ -100,9 +100,9 @@ bitflags! {
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Marks: u32 {
-        /// On the work list.
+        /// The connection is on the work list.
         const READY = 1 << 0;
-        /// On the list of events.
+        /// The connection is on the list of those with events.
         const EVENTS_QUEUED = 1 << 1;
         /// The application has its handle.
         const OWNED = 1 << 2;
@@ -135,7 +135,7 @@ bitflags! {
     }
 }
 
-/// Congestion phases (RFC 5681, RFC 6675, RFC 3168).
+/// The phases of congestion (RFC 5681, RFC 6675, RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
@@ -242,7 +242,7 @@ pub(crate) struct Connection {
     pub receive: Receiver,
 }
 
-/// What a handshake has agreed on.
+/// The parameters that a handshake has agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
     pub iss: Seq,

@@ -12,7 +12,7 @@ use crate::time::Nanos;
 /// Maximum payload bytes of one visit, so that connections take turns.
 const QUANTUM: u32 = 128 << 10;
 
-/// A piece of the stream that may be sent.
+/// A piece of the stream that the windows allow to send.
 #[derive(Clone, Copy)]
 struct Piece {
     seq: Seq,

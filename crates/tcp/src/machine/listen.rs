@@ -102,7 +102,8 @@ impl Machine {
         connection.marks |= Marks::OWNED;
         connection.listener = 0;
         self.shared.counters.accepted += 1;
-        // Data may have come, or the connection may have ended, before it was accepted.
+        // Before the application accepted the connection, data may have arrived, or it may have
+        // ended.
         let events = connection.events;
         connection.queue_events(&mut self.shared, events);
         Some(ConnId { index, generation: connection.generation })
@@ -384,8 +385,8 @@ impl Machine {
             self.check_last_ack(&half, header)?;
             self.complete(listener, &half.agreed(now), run, now, app)?;
         } else if self.on_cookie(listener, run, now, app).is_err() {
-            // The SYN may have come twice, and the first may have been answered by a cookie. This
-            // segment answers neither.
+            // The peer may have sent its SYN twice, and got a cookie for the first one. This
+            // segment matches neither the cookie nor the half-open connection.
             if !self.sent_cookie_within(COOKIE_PATIENCE, now) {
                 self.shared.reset_for(header, 0);
             }

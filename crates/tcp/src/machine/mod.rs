@@ -54,7 +54,7 @@ pub enum SendError {
     /// This side's stream was ended, or the connection is closed.
     #[error("The connection is closed for sending")]
     Closed,
-    /// The send buffer is full. [`Events::WRITABLE`] tells when there is room.
+    /// The send buffer is full. [`Events::WRITABLE`] reports when there is room.
     #[error("The send buffer is full")]
     Full,
 }
@@ -158,7 +158,7 @@ impl Machine {
         self.connections.get(id.index).filter(owned)
     }
 
-    /// Runs `work` on a connection, then handles what follows from it.
+    /// Runs `work` on a connection, then frees what it no longer needs if it has ended.
     fn with<T>(
         &mut self,
         id: ConnId,

@@ -116,7 +116,7 @@ pub struct Impairments {
     pub duplicate: u32,
     pub reorder: u32,
     pub corrupt: u32,
-    /// Nanoseconds, one way.
+    /// The delay in one direction, in nanoseconds.
     pub delay: u64,
     /// Maximum delay of a reordered packet, in nanoseconds.
     pub late: u64,
@@ -136,7 +136,7 @@ pub struct Channel {
     rng: Rng,
     flying: BTreeMap<(u64, u64), Vec<u8>>,
     count: u64,
-    /// When the line is free.
+    /// When the line is free for the next packet.
     free: u64,
     pub lost: u64,
     pub passed: u64,
@@ -289,14 +289,14 @@ impl<A: Host, B: Host> Net<A, B> {
     }
 }
 
-/// How an application reads.
+/// How an application reads received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// From the frame.
+    /// The application reads all data in the frame.
     Lent,
-    /// From the frame, but only in part; the rest later.
+    /// The application reads a part of the data in the frame, and the rest later.
     Partly,
-    /// From the buffer.
+    /// The application reads from the receive buffer.
     Buffered,
     /// From the buffer, after a pause of this many nanoseconds.
     Slow(u64),
@@ -321,7 +321,7 @@ pub struct Peer {
     pub room: Option<usize>,
     /// Ends its stream only after the peer has ended its own.
     pub closes_last: bool,
-    /// Compare each byte.
+    /// Whether the application compares each byte.
     pub check: bool,
     next_read: Nanos,
     stream: u8,
@@ -512,7 +512,7 @@ impl Host for Peer {
     }
 }
 
-/// Two peers: `a` connects to `b`, and sends `there` bytes; `b` sends `back` bytes.
+/// Makes two peers: `a` connects to `b`, and sends `there` bytes; `b` sends `back` bytes.
 pub fn pair(
     config: &toklat_tcp::Config,
     there: u64,

@@ -232,7 +232,7 @@ impl Script {
         self.transmit();
     }
 
-    /// Lets time pass until something is sent; returns how much.
+    /// Lets time pass until a segment is sent. Returns how much time passed.
     pub fn wait_for_segment(&mut self) -> u64 {
         let from = self.now;
         while self.out.is_empty() {

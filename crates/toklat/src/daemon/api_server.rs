@@ -48,7 +48,7 @@ pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) {
     serve(listener, router(Arc::clone(&to)), http1::Builder::new(), to).await;
 }
 
-/// Serves TCP clients that send `token`, equally long.
+/// Serves TCP clients that send `token`, until the daemon is to stop and all requests are answered.
 pub async fn serve_tcp(listener: TcpListener, to: Arc<Supervisor>, token: Arc<str>) {
     let guard = move |request: Request, next: Next| {
         let token = Arc::clone(&token);
@@ -203,7 +203,7 @@ fn filter(method: &str) -> MethodFilter {
     }
 }
 
-/// Does what is asked.
+/// Carries out an operation of the API.
 async fn answer(
     operation: Operation,
     to: &Arc<Supervisor>,
@@ -288,7 +288,7 @@ fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
     Ok(understood)
 }
 
-/// How a topology is applied: as its query says, and `If-Match`.
+/// How a topology is applied, according to the request's query and `If-Match`.
 fn how(query: ApplyQuery, params: &Params) -> How {
     How {
         file: query.file.unwrap_or_else(|| "api".into()),

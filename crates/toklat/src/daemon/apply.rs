@@ -76,7 +76,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether the file says the same as when it was applied last.
+    /// True if the file has the same content as when it was last applied.
     pub async fn has_applied(&self, file: &str, wanted: &Topology) -> bool {
         self.topology.lock().await.applied.get(file) == Some(wanted)
     }
@@ -307,7 +307,7 @@ const LOST: &str = "it is open: its client or guest loses it";
 /// The interruption that removing or replacing a guest causes.
 const RUNS: &str = "it runs: its peers lose their connections";
 
-/// What there will be.
+/// The topology that applying will lead to.
 fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
     all.evpn = wanted.evpn.clone().or(all.evpn);

@@ -101,12 +101,12 @@ impl BoundFile {
     }
 }
 
-/// Asks the socket for its file; `None` where that is not permitted.
+/// Asks the socket for its file. Returns `None` if the kernel does not permit it.
 #[allow(unsafe_code, reason = "an ioctl that no library has")]
 fn by_socket(socket: impl AsFd) -> Option<OwnedFd> {
     // SAFETY: the request takes no argument, and returns a new descriptor or -1.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
-    // SAFETY: it is open, and nothing else owns it.
+    // SAFETY: the descriptor is open, and nothing else owns it.
     (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file) })
 }
 

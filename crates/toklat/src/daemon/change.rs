@@ -29,7 +29,7 @@ pub fn check_cpus(
     Ok(())
 }
 
-/// Tries to pin, in a thread of its own.
+/// True if a thread can be pinned to this CPU. Tries it in a thread of its own.
 fn can_run_on(cpu: u16) -> bool {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let there = move || {

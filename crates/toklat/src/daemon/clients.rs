@@ -110,7 +110,7 @@ impl Supervisor {
         let port = self.charge(client, Item::Port { switch: name.into(), of, own: false }).await;
         let switch = self.charge(client, Item::Switch).await;
         tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
-        // If two clients come at once, one of them makes the switch.
+        // If two clients name the same new switch at once, only one of them makes it.
         let _topology = self.topology.lock().await;
         if let Some(handle) = self.handle(name) {
             return Ok(handle);

@@ -16,9 +16,9 @@ const LONGEST_SOCKET: usize = 107;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Holds the lock as long as it is open.
+    /// The lock file. The lock is held as long as the file is open.
     _lock: File,
-    /// Directories that were made for it, the innermost first.
+    /// The directories that were made above this one, the innermost first.
     made: Vec<PathBuf>,
 }
 

@@ -34,14 +34,14 @@ pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Durat
 /// Connected front ends whose ports have not taken them yet.
 pub const MAX_ARRIVALS: usize = 64;
 
-/// A front end that has connected.
+/// A front end that has connected to a port's socket.
 #[derive(Debug)]
 pub struct Arrival {
     /// The switch.
     pub switch: String,
-    /// The port, without the switch's name.
+    /// The port that it wants, without the switch's name.
     pub port: String,
-    /// The [`Waiting`] it came to.
+    /// The number of the [`Waiting`] that accepted it.
     pub waiting: u64,
     /// The connected socket.
     pub socket: Descriptor,
@@ -113,7 +113,8 @@ impl Trouble {
         }
     }
 
-    /// Records what is wrong, in words. The log gets a line only if that is new.
+    /// Records the reason why the port cannot connect. The log gets a line only if the reason is
+    /// new.
     pub(super) fn note(&self, (switch, port): &(String, String), reason: &str) {
         let mut known = locked(&self.0);
         if known.as_ref().is_none_or(|(known, _)| known != reason) {
@@ -155,7 +156,7 @@ impl Waiting {
         Self { number, task, vacant, trouble, made, interface: None }
     }
 
-    /// The same, for a port of an interface.
+    /// Turns this into the record of a port that is attached to an interface.
     pub(super) fn of_interface(self, interface: Arc<Watched>) -> Self {
         // `Waiting` is dropped as a whole, so its fields cannot be moved out.
         let mut this = self;
@@ -174,7 +175,7 @@ impl Waiting {
         locked(&self.trouble.0).as_ref().map(|(why, since)| (why.clone(), since.elapsed()))
     }
 
-    /// Distinguishes it from others.
+    /// The number that distinguishes this wait from all others.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number

@@ -84,7 +84,7 @@ impl Hangups {
     /// duplicate, so the kernel would keep watching.
     pub fn unwatch(&self, id: WatchId, fd: impl AsFd) {
         if locked(&self.watched).1.remove(&id).is_some() {
-            // Fails only if it is not in the set.
+            // Removing fails only if the descriptor is not in the set.
             let _ = epoll::delete(self.epoll.get_ref(), fd);
         }
     }

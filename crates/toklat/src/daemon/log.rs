@@ -82,7 +82,7 @@ impl<S: Subscriber> Filter<S> for Limit {
 struct Fields(HashMap<&'static str, String>);
 
 impl Fields {
-    /// What it is about.
+    /// The subject of the event, as its fields name it.
     fn about(&self) -> String {
         ABOUT.iter().fold(String::new(), |mut about, name| {
             if let Some(value) = self.0.get(name) {

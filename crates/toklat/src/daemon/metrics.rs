@@ -224,7 +224,8 @@ const WORKERS: &[(&str, &str, Read<WorkerStats>)] = &[
     ("panics", "Ports whose code panicked", |w| w.panics),
 ];
 
-/// The text. Names of switches and ports need no escaping: they have letters, digits, `-_./#` only.
+/// Formats the metrics as text. Names of switches and ports need no escaping: they have letters,
+/// digits, `-_./#` only.
 fn render(stats: &Stats) -> String {
     let mut text = String::new();
     for (name, help, read) in PORTS {

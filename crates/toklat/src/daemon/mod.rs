@@ -80,7 +80,8 @@ use crate::api::{self, Quota, Stop, system};
 /// How the daemon runs.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where its sockets are ([`netring::attach::runtime_directory`]).
+    /// The runtime directory, which holds the daemon's sockets
+    /// ([`netring::attach::runtime_directory`]).
     pub dir: PathBuf,
     /// A topology file that is applied at start if nothing was applied before.
     pub topology: Option<PathBuf>,
@@ -234,7 +235,8 @@ async fn supervise(
     let evpn = wanted.evpn.clone();
     supervisor.environment.tunnels.set_evpn(evpn.clone());
     supervisor.begin(wanted).await;
-    // After the tunnels are back: what it does not know of it withdraws.
+    // EVPN starts after the tunnels are back, because it withdraws the routes of tunnels that it
+    // does not find.
     if let Err(error) = supervisor.set_evpn(evpn.as_ref()) {
         tracing::error!(%error, "EVPN was not started");
     }
@@ -303,7 +305,7 @@ async fn apply_changed_file(supervisor: &Arc<Supervisor>, file: &Path) {
     let name = apply::name_of(file);
     let wanted = match file::read_file(file) {
         Ok(wanted) => wanted,
-        // What was saved runs on.
+        // The saved topology stays in force.
         Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
     };
     // An empty file may have been truncated, so it removes nothing.
@@ -376,7 +378,7 @@ fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => {
             let listener = std::os::unix::net::UnixListener::bind(path)?;
-            // Requests come without descriptors.
+            // API requests carry no descriptors, so the kernel is told to refuse them.
             strangers::refuse(&listener);
             Ok(listener.into())
         }

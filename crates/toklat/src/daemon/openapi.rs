@@ -1,8 +1,8 @@
 //! The API's OpenAPI 3.1 description, drawn from the table of routes and from the types that it
 //! names.
 //!
-//! What a request holds is drawn as it is read: what is as by default may be left out. What a reply
-//! holds is drawn as it is written. A type that is used in both is drawn as it is read.
+//! The schemas of requests describe what is accepted, so fields with a default are optional. Those
+//! of replies describe what is sent. A type that is used in both is described as for requests.
 
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};

@@ -26,7 +26,7 @@ pub(super) fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<libc:
     Ok(number.cast_signed())
 }
 
-/// An option as words. Those that the kernel does not write are zero.
+/// Reads an option as words. Words that the kernel does not write are zero.
 pub(super) fn get_words<const N: usize>(
     socket: impl AsFd,
     level: i32,

@@ -23,7 +23,7 @@ pub const BRIEF: Duration = Duration::from_millis(20);
 /// Seconds for which drops are recorded after a request.
 const RECORDED_S: u32 = 5;
 
-/// Copies of switches that wait for their data processes, or did, by name.
+/// Copies of the state of switches whose requests took long, by name.
 pub type Overviews = Mutex<BTreeMap<String, Arc<Overview>>>;
 
 /// A copy of a switch's state.
@@ -40,7 +40,7 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// What is counted.
+    /// The switch's counters, and those of its ports.
     #[must_use]
     pub fn stats(&self) -> SwitchStats {
         let ports = self.ports.iter().map(|port| PortStats {

@@ -13,10 +13,10 @@ pub const PROBLEM: &str = "application/problem+json";
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub struct Problem<'a> {
-    /// `about:blank`: the status says what kind of problem it is.
+    /// The type of problem. It is `about:blank`, which means that the status says it all.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The status in words.
+    /// The name of the status.
     title: &'static str,
     /// The status of HTTP.
     #[schemars(range(min = 400, max = 599))]

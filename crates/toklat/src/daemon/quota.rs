@@ -32,7 +32,7 @@ const MAX_PIPES: u64 = 1024;
 /// Connections to the attach socket.
 pub const MAX_CONNECTIONS: u64 = 256;
 
-/// What is charged.
+/// An item that a user is charged for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A port of a switch.
@@ -41,7 +41,7 @@ pub enum Item {
         switch: String,
         /// How many ports the switch may have.
         of: u64,
-        /// The switch is the user's own, so it needs no room for others.
+        /// The switch belongs to the user, so it needs no room for other users.
         own: bool,
     },
     /// A switch that a client makes by opening a port of it.
@@ -73,7 +73,7 @@ impl File {
     }
 }
 
-/// What there are quotas of.
+/// The resources that have quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Ports,
@@ -84,7 +84,7 @@ enum Resource {
 }
 
 impl Resource {
-    /// As the API names it.
+    /// The resource's name in the API.
     const fn name(self) -> &'static str {
         match self {
             Self::Ports => "ports",
@@ -196,7 +196,7 @@ impl Account {
     }
 }
 
-/// What the machine has.
+/// The limits of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// The daemon's limit of descriptors.
@@ -205,7 +205,7 @@ pub struct Machine {
     pub memory: u64,
 }
 
-/// Everything that is held.
+/// The record of everything that users hold.
 #[derive(Debug)]
 pub struct Ledger {
     book: Mutex<Book>,
@@ -234,7 +234,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Who holds it.
+    /// The user that is charged.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid
@@ -336,7 +336,7 @@ impl Ledger {
         }
     }
 
-    /// What data processes are told.
+    /// The users' limits, as data processes get them.
     #[must_use]
     pub fn process_limits(&self) -> dataplane::config::Limits {
         let book = locked(&self.book);
@@ -521,7 +521,7 @@ mod tests {
         Item::Port { switch: switch.into(), of: 16, own: false }
     }
 
-    /// Takes as many as the user may have.
+    /// Charges as many items as the user may have.
     fn take_all(ledger: &Arc<Ledger>, uid: u32, item: &Item) -> Vec<Charge> {
         std::iter::from_fn(|| ledger.charge(uid, item.clone()).ok()).take(10_000).collect()
     }

@@ -1,4 +1,4 @@
-//! What is read of switches and of the topology, however busy those are.
+//! Reads the state of switches and the topology, without waiting for those that are busy.
 
 use std::sync::Arc;
 

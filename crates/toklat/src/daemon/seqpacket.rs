@@ -176,7 +176,7 @@ mod tests {
         let fds = vec![a.as_fd(); MAX_FDS];
         a.send(b"x", &fds).await.unwrap();
         assert!(!b.receive(4).await.unwrap().truncated);
-        // Twice as many descriptors, from a sender with a larger buffer.
+        // The sender has a larger buffer, and sends twice as many descriptors as allowed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let many = vec![a.as_fd(); 2 * MAX_FDS];

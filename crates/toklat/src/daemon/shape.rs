@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::{ApiError, ErrorCode};
 
-/// Tables that are not written when they hold what they hold by default.
+/// Tables that are not written when all of their values are the default.
 const OMITTED: [&str; 4] = ["evpn", "guest", "interrupts", "quota"];
 
 /// Compares the input with what was parsed from it.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{Action, Change, Topology};
 
-/// EVPN's settings in a plan. No switch has such a name.
+/// The name of EVPN's settings in a plan. No switch can have it.
 pub(super) const EVPN: &str = "[evpn]";
 
 /// A guest's name in a plan. No switch has such a name.
@@ -28,7 +28,7 @@ pub(super) fn guest_of(name: &str) -> Option<&str> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
-    /// All of it.
+    /// The whole topology.
     topology: Topology,
     /// The file that made each object, by name (`vale0`, `vale0:p1`, `[guest.web]`, `quota`).
     /// Objects that commands made have none.
@@ -40,7 +40,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// All of a file's making.
+    /// The topology, with `file` as the maker of all objects.
     #[must_use]
     pub fn made(topology: Topology, file: &str) -> Self {
         let mut made = Self::from(topology);
@@ -56,7 +56,7 @@ impl Configured {
         made
     }
 
-    /// The HTTP entity tag, which differs after every change.
+    /// The HTTP entity tag of the configuration, which differs after every change.
     #[must_use]
     pub fn tag(&self) -> String {
         let text = serde_json::to_string(&self.topology).unwrap_or_default();
@@ -185,7 +185,7 @@ mod tests {
         assert_ne!(without.tag(), made.tag());
         store.save(&without).unwrap();
         assert!(!store.load().unwrap().unwrap().made_by.contains_key("v:p"));
-        // As version 0.1 saved it.
+        // Version 0.1 saved the topology in this form.
         std::fs::write(store.path(), serde_json::to_vec(&topology).unwrap()).unwrap();
         assert_eq!(store.load().unwrap(), Some(Configured::from(topology)));
     }

@@ -319,7 +319,7 @@ impl Supervisor {
         loop {
             let mut any = false;
             for handle in self.handles() {
-                // One that is locked now has its turn at the next look.
+                // A switch that is locked now is served in the next round.
                 any |= handle.try_lock().map_or(true, |mut switch| switch.send_samples());
             }
             match any {
@@ -345,14 +345,14 @@ impl Supervisor {
     /// Ends all data processes in order, also one that is being started; no other is started any
     /// more.
     pub async fn stop_all(&self) {
-        /// A change of the topology that takes longer is not waited for.
+        /// If a change of the topology takes longer than this, it is not waited for.
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
         let topology = tokio::time::timeout(PATIENCE, self.topology.lock()).await;
         self.guests.end_all().await;
         for handle in self.handles() {
             handle.lock().await.remove().await;
         }
-        // Locked to the end of this process, which is near.
+        // The topology stays locked until the process ends, which is soon.
         std::mem::forget(topology);
     }
 

@@ -18,8 +18,8 @@ use super::log::Log;
 use super::process::{Ends, Process, Said};
 use super::programs;
 
-/// Orders to copy that wait for their answers. Their descriptors count towards the kernel's limit
-/// of those under way.
+/// The most orders to copy that may be unanswered. Their descriptors count towards the kernel's
+/// limit of descriptors in flight.
 pub const MAX_COPYING: usize = 16;
 
 /// Bytes that a process may have beside its private memory: tables, stacks, and pages of its rings
@@ -40,7 +40,7 @@ pub struct Kind {
     pub since: Instant,
     /// Guests to be copied.
     pub queue: VecDeque<usize>,
-    /// Guests whose copies are being made, in order.
+    /// The guests whose copies are being made, in the order of the orders.
     pub copying: VecDeque<usize>,
 }
 
@@ -89,7 +89,7 @@ impl Kind {
         self.spec.memory.saturating_add(rings).saturating_add(BESIDE)
     }
 
-    /// True if its guests are copies of one process.
+    /// True if these guests are copies of one process.
     pub fn copies(&self) -> bool {
         self.cell.copies
     }
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// Orders a copy. The process that results is known when its number is reported.
+    /// Orders a copy. The number of the new process is known only when it is reported.
     pub fn order_copy(&mut self, ports: &Ports<'_>) -> anyhow::Result<(OwnedFd, OwnedFd)> {
         let ports = self.open(ports)?;
         let Ends { control, output, theirs } = Ends::new()?;

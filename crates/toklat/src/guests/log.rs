@@ -74,12 +74,12 @@ impl Log {
     }
 }
 
-/// Where a guest's log is.
+/// The path of a guest's log.
 pub fn path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.log"))
 }
 
-/// A guest's words without what would control a terminal.
+/// A guest's output without characters that control a terminal.
 pub fn printable(bytes: &[u8]) -> String {
     let safe = |c: char| if c.is_control() && c != '\t' && c != '\n' { '\u{fffd}' } else { c };
     String::from_utf8_lossy(bytes).chars().map(safe).collect()

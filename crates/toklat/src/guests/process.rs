@@ -39,7 +39,7 @@ pub struct Said {
     sealed: Option<Walls>,
     pub loaded: bool,
     pub up: bool,
-    /// Why it ended, by its own account.
+    /// Why the process ended, if it reported a reason.
     end: Option<String>,
     reports: u32,
 }
@@ -48,7 +48,7 @@ pub struct Said {
 #[derive(Debug)]
 pub struct Process {
     pub pid: Pid,
-    /// `None` until the process is known: copies are reported by the process that made them.
+    /// The process's descriptor. It is `None` for a copy until its number is reported.
     pub pidfd: Option<OwnedFd>,
     pub control: OwnedFd,
     pub output: OwnedFd,
@@ -62,7 +62,7 @@ impl Process {
     pub fn open(pid: Pid) -> Result<OwnedFd, Errno> {
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // Only a child can be waited for.
+        // Fails unless the process is a child, because only children can be waited for.
         rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
         Ok(pidfd)
     }
@@ -89,7 +89,7 @@ pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Report>, Why> {
     }
 }
 
-/// Why there are no more reports.
+/// Why no more reports come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Closed,
@@ -97,7 +97,7 @@ pub enum Why {
 }
 
 impl Said {
-    /// Takes a report in. False if the process is to be killed, because it reports too much.
+    /// Takes in a report. Returns false if the process must be killed, because it reports too much.
     pub fn note(&mut self, report: Report) -> bool {
         self.reports += 1;
         match report {
@@ -131,7 +131,7 @@ impl Said {
         self.sealed.is_some()
     }
 
-    /// The walls that stand around it, and those that are missing.
+    /// The walls that stand around the process, and those that are missing.
     pub fn walls(&self) -> Walls {
         let mut walls = self.sealed.clone().unwrap_or_default();
         // The process cannot judge what was raised before it ran.
@@ -142,7 +142,7 @@ impl Said {
         walls.refused.retain(|refused| judges(&refused.wall));
         for (wall, errno) in ENTERED.into_iter().zip(self.entered.unwrap_or([-1; 8])) {
             match errno {
-                // The old root is left later.
+                // The old root is left only later, so this wall is reported by the process.
                 _ if wall == Wall::Root => {}
                 -1 => {}
                 0 => walls.note(wall, Ok(())),
@@ -161,7 +161,7 @@ pub struct End {
     /// In words.
     pub how: String,
     pub success: bool,
-    /// The daemon refused its port, and will again: the command is wrong.
+    /// The daemon refused the guest's port, and would do so again, because the command is wrong.
     pub refused: bool,
 }
 
@@ -172,7 +172,7 @@ impl End {
 
     /// The guest could not be started.
     pub fn not_started(error: &anyhow::Error) -> Self {
-        // Others pass, as when a data process starts again or a limit is reached.
+        // Other errors are temporary, as when a data process restarts or a limit is reached.
         const FINAL: [Errno; 4] = [Errno::NOENT, Errno::INVAL, Errno::ACCESS, Errno::PERM];
         let refused = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
             Some(netring::OpenError::Refused { errno, .. }) => {

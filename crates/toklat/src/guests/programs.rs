@@ -13,7 +13,7 @@ use guest::rpc::{self, Answer, Calling, Failure, Serving, SessionId};
 use guest::{Guest, Host, Nanos, RingNic, Stack};
 use hdrhistogram::Histogram;
 
-/// Names, and what they do.
+/// The names of programs, and what each does.
 pub const PROGRAMS: [(&str, &str); 8] = [
     ("call", "makes remote procedure calls; SWITCH:PORT [SECONDS]"),
     ("calls", "answers remote procedure calls with their own bytes"),
@@ -25,7 +25,7 @@ pub const PROGRAMS: [(&str, &str); 8] = [
     ("source", "sends bulk data; SERVER:PORT [SECONDS [CONNECTIONS]]"),
 ];
 
-/// The file of a program, and the first words of its command line.
+/// The file to run for a program, and the first words of its command line.
 pub fn find(app: &str) -> (PathBuf, Vec<String>) {
     match PROGRAMS.iter().any(|(name, _)| *name == app) {
         true => {
@@ -82,7 +82,7 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
     Ok(())
 }
 
-/// Pages of some sizes.
+/// A site with pages of several sizes.
 fn pages() -> Site {
     let mut site = Site::default();
     site.add("/", guest::Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
@@ -136,7 +136,7 @@ fn busy() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Sends until the time is over, or no connection is left.
+/// Sends data until the time is over, or no connection is left.
 fn source(
     stack: Stack<RingNic>,
     server: SocketAddrV4,
@@ -160,7 +160,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Bytes of a request.
 const REQUEST: usize = 10;
 
-/// A clock for what has none of its own.
+/// A clock for programs that have none of their own.
 fn clock() -> impl Fn() -> Nanos {
     let started = Instant::now();
     move || Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64
@@ -207,7 +207,7 @@ fn call(stack: Stack<RingNic>, server: frame::Mac, mut done: impl FnMut() -> boo
             })?;
         let client = calling.client();
         if client.is_closed(session) {
-            // The server may start later.
+            // The server may start later than this program.
             calling.close(session);
             session = calling.connect(server, at);
         } else if asked.is_none() && client.is_open(session) {

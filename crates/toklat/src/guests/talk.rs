@@ -17,11 +17,11 @@ use super::unit::GuestInfo;
 
 /// Bytes of the longest request.
 const MAX_REQUEST: u64 = 1 << 20;
-/// How long the other side may take. The directory is the user's own, so it is a command of that
-/// user.
+/// Time limit for the other side. The socket's directory belongs to the user, so the other side is
+/// one of the user's own commands.
 const TIME: Duration = Duration::from_secs(5);
 
-/// What a manager can be asked.
+/// A request to a manager.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -31,7 +31,7 @@ pub enum Request {
     Kept,
     /// Stop guests, or all of them.
     Stop {
-        /// Names; none for all.
+        /// The names of the guests; empty for all.
         names: Vec<String>,
     },
 }
@@ -61,13 +61,14 @@ pub struct Listener {
 impl Listener {
     pub fn new(home: &Path) -> anyhow::Result<Self> {
         let path = socket(home, std::process::id());
-        // Of a process that had this number before.
+        // Removes the socket of an earlier process with the same number.
         let _ = std::fs::remove_file(&path);
         let bound = UnixListener::bind(&path).or_else(|error| {
             if error.kind() != std::io::ErrorKind::NotFound {
                 return Err(error);
             }
-            // A manager that ended just now removed the empty directory; another one may be faster.
+            // A manager that ended just now may have removed the empty directory, and another one
+            // may have made it again.
             let _ = std::fs::DirBuilder::new().mode(0o700).create(home);
             UnixListener::bind(&path)
         });
@@ -76,10 +77,10 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// The next request, if there is one, and where its answer goes.
+    /// The next request, if there is one, and the connection for its answer.
     pub fn accept(&self) -> Option<(Request, Reply)> {
         let (mut stream, _) = self.socket.accept().ok()?;
-        // The request was written before the connection is looked at, or soon after.
+        // The client writes its request as soon as it is connected, so a short time limit suffices.
         stream.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
         let mut line = String::new();
         BufReader::new((&mut stream).take(MAX_REQUEST)).read_line(&mut line).ok()?;
@@ -101,7 +102,7 @@ impl Drop for Listener {
     }
 }
 
-/// Where an answer goes.
+/// The connection on which an answer goes.
 #[derive(Debug)]
 pub struct Reply(UnixStream);
 
@@ -110,7 +111,7 @@ impl Reply {
     pub fn send(mut self, answer: &impl Serialize) {
         let text = serde_json::to_vec(answer).unwrap_or_default();
         let send = move || {
-            // A command that is gone needs no answer.
+            // If the command is gone, it needs no answer.
             let _ = self.0.set_write_timeout(Some(TIME)).and_then(|()| self.0.write_all(&text));
         };
         let _ = std::thread::Builder::new().name("reply".into()).spawn(send);

@@ -94,7 +94,7 @@ async fn converse(
     }
 }
 
-/// The bytes of the reply to a message, with its descriptors.
+/// Carries out a message. Returns the bytes of the reply, and its descriptors.
 async fn reply_to(
     message: Message,
     client: Client,

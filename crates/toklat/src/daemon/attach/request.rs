@@ -60,7 +60,7 @@ pub enum Ask {
     },
     /// Name the port that comes after this one.
     Next {
-        /// The one before, or nothing.
+        /// The name of the port before it; empty for the first port.
         after: String,
     },
     /// Open an end of a pipe.

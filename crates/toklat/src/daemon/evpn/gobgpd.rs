@@ -24,9 +24,9 @@ use crate::api::{ApiError, ErrorCode};
 
 /// The oldest version that can be used.
 const OLDEST: u32 = 4;
-/// How often the daemon is looked at.
+/// How often the daemon's state is checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// The pause before it is started again: the first, and the longest.
+/// The pause before the daemon is started again: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Most descriptors that it may have.
 const MAX_DESCRIPTORS: u64 = 4096;
@@ -37,7 +37,7 @@ pub struct Keeper {
     program: String,
     netns: Option<String>,
     socket: PathBuf,
-    /// The daemon is somebody else's.
+    /// Another program runs the daemon, so this one does not start it.
     found: bool,
     /// The user that the routing daemon runs as, if this daemon may choose one.
     user: Option<u32>,
@@ -48,7 +48,7 @@ pub struct Keeper {
 struct State {
     pid: Option<Pid>,
     trouble: Option<String>,
-    /// None is started any more.
+    /// No daemon is to be started any more.
     ended: bool,
 }
 
@@ -84,7 +84,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps the daemon running, for ever.
+    /// Keeps the daemon running forever.
     pub async fn keep(&self) {
         if self.found {
             return;
@@ -154,7 +154,7 @@ impl Keeper {
                 return Err(ApiError::new(ErrorCode::Busy, reason, "see the daemon's log"));
             }
         }
-        // Fails only if it has ended.
+        // Killing fails only if the daemon has ended.
         let _ = child.kill();
         let _ = child.wait();
         let reason = format!("{} made no socket", self.program);
@@ -196,7 +196,7 @@ impl Keeper {
     }
 }
 
-/// What to do without one.
+/// What to do if there is no usable gobgpd.
 pub const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
 
 fn cannot(what: &str, error: &io::Error) -> ApiError {

@@ -32,7 +32,7 @@ pub struct Speaking {
 }
 
 impl Speaking {
-    /// The way to the speaker.
+    /// The channel for orders to the speaker, if one runs.
     pub(super) fn orders(&self) -> Option<mpsc::Sender<Order>> {
         locked(&self.running).as_ref().map(|running| running.orders.clone())
     }

@@ -17,7 +17,7 @@ const ATTACHED: u32 = 37;
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 pub(super) const GENERIC: u32 = 1 << 1;
 pub(super) const NATIVE: u32 = 1 << 2;
-/// `XDP_DROP`: what has no socket is not for the host either.
+/// `XDP_DROP`: frames for which there is no socket are not passed to the host either.
 const DROP: i32 = 1;
 
 /// An instruction (`struct bpf_insn`).
@@ -25,7 +25,7 @@ const DROP: i32 = 1;
 #[repr(C)]
 struct Step {
     code: u8,
-    /// Destination, and source in the upper half.
+    /// The destination register, and the source register in the upper half.
     registers: u8,
     offset: i16,
     value: i32,
@@ -54,7 +54,7 @@ fn bpf_fd<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
 
 /// Makes a map for the sockets of this many queues.
 pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
-    // Type, bytes of a key, bytes of a value, entries, flags.
+    // The attributes are the map's type, bytes of a key, bytes of a value, entries, and flags.
     bpf_fd(MAP_CREATE, &[XSKMAP, 4, 4, queues, 0])
 }
 
@@ -98,7 +98,7 @@ pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         // r1 = the map, in two steps
         step(0x18, (1, 1), 0, map.as_raw_fd()),
         step(0, (0, 0), 0, 0),
-        // r3 = what happens without a socket
+        // r3 = the action if there is no socket
         step(0xb7, (3, 0), 0, DROP),
         // bpf_redirect_map
         step(0x85, (0, 0), 0, 51),
@@ -124,6 +124,6 @@ pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
 /// Attaches a program to interface number `index` of this thread's namespace, until the link is
 /// closed by all that hold it.
 pub(super) fn link(program: &OwnedFd, index: u32, how: u32) -> io::Result<OwnedFd> {
-    // Program, interface, where, how.
+    // The attributes are the program, the interface, the place to attach, and the mode.
     bpf_fd(LINK_CREATE, &[program.as_raw_fd().cast_unsigned(), index, ATTACHED, how])
 }

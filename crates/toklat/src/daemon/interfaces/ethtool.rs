@@ -1,4 +1,4 @@
-//! What ethtool asks of an interface.
+//! Requests that ethtool makes to an interface.
 #![allow(unsafe_code, reason = "these questions are ioctls that take pointers")]
 
 use std::os::fd::AsRawFd;

@@ -41,7 +41,7 @@ pub struct Link {
     pub carrier: bool,
     /// The interface's largest payload, in bytes.
     pub mtu: u32,
-    /// How many users ask for all frames.
+    /// How many users have asked to receive all frames.
     pub promiscuity: u32,
     /// Its address.
     pub mac: Option<[u8; 6]>,
@@ -73,14 +73,14 @@ pub fn changes() -> io::Result<OwnedFd> {
     open(LINKS)
 }
 
-/// Reads what came, which is not looked at: the interface is asked for again.
+/// Reads and discards the messages about changes. The interface's state is then requested anew.
 pub fn forget(changes: &OwnedFd) {
     let mut bytes = [0; 8192];
     while rustix::net::recv(changes, &mut bytes, RecvFlags::DONTWAIT).is_ok_and(|got| got.0 > 0) {}
 }
 
 impl Asker {
-    /// For the namespace of this thread.
+    /// Opens a socket that asks about the interfaces of this thread's namespace.
     ///
     /// # Errors
     /// What the kernel said.

@@ -39,7 +39,8 @@ pub fn open(settings: &Interface) -> Result<(InterfaceConfig, Vec<OwnedFd>), Api
     Ok((InterfaceConfig { ifname, netns, index: link.index, queues, engine, why }, fds))
 }
 
-/// How frames come and go, the descriptors, how many queues there are, and why it is so.
+/// The way to receive and send frames, its descriptors, the number of queues, and the reason for
+/// the choice.
 type Chosen = (Engine, Vec<OwnedFd>, u16, String);
 
 /// AF_XDP where the card reads and writes our memory itself; else packet sockets, because they

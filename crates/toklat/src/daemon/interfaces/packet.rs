@@ -8,7 +8,7 @@ use dataplane::config::{Engine, PacketRings};
 
 use super::super::options::{get, get_words, set, set_bytes};
 
-/// Bytes that may be on their way out.
+/// Bytes of frames that may wait in the kernel to be sent.
 const SEND_BUFFER: libc::c_int = 16 << 20;
 /// How long a block waits for more frames, in milliseconds. The kernel knows no shorter time.
 const RETIRE_MS: u32 = 1;
@@ -121,7 +121,7 @@ fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
     }
 }
 
-/// Whether the kernel takes requests to segment UDP: since Linux 6.2.
+/// True if the kernel accepts UDP segmentation requests (since Linux 6.2).
 fn knows_udp_segmentation() -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();

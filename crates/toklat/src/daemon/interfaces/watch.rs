@@ -69,8 +69,8 @@ pub fn watch(
     Ok(waiting.of_interface(watched))
 }
 
-/// Looks at an interface and records what is wrong with it. Returns true if the port is to be
-/// opened again, because the interface is not the one that it has.
+/// Checks an interface, and records what is wrong with it. Returns true if the port has to be
+/// opened again, because the interface is not the one that it was opened for.
 fn look(
     interface: &Watched,
     opened: Option<u32>,

@@ -1,4 +1,4 @@
-//! The interface of a port, as it is.
+//! The state of the interface that a port is attached to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ pub struct Returned {
     pub switch: String,
     /// The port, without the switch's name.
     pub port: String,
-    /// The wait that saw it.
+    /// The number of the wait that noticed this.
     pub waiting: u64,
 }
 

@@ -70,7 +70,7 @@ pub(super) struct Opened {
 
 /// The bytes of chunks for an interface of this MTU; `None` if no chunk is long enough.
 pub(super) fn chunk_len(mtu: u32) -> Option<u32> {
-    // Two tags, beside the header.
+    // An Ethernet header and two tags.
     let frame = mtu.saturating_add(14 + 8);
     [2048, 4096].into_iter().find(|chunk| frame <= chunk - RX_HEADROOM)
 }
@@ -103,7 +103,8 @@ pub(super) fn open_again(card: Card, map: OwnedFd, link: OwnedFd) -> io::Result<
     Ok(Opened { umem, fds })
 }
 
-/// The sockets of all queues, then their memories.
+/// Opens the sockets of all queues. Returns the description of their memory, then the sockets and
+/// memory files.
 fn sockets(card: Card, map: BorrowedFd<'_>) -> io::Result<(Umem, Vec<OwnedFd>)> {
     let Card { index, queues, chunk_len } = card;
     let (mut sockets, mut memories, mut all) = (Vec::new(), Vec::new(), None::<Umem>);
@@ -146,7 +147,7 @@ fn socket(index: u32, queue: u32, chunk_len: u32) -> io::Result<(Umem, OwnedFd, 
     }
 }
 
-/// A socket with its memory and its rings.
+/// Makes a socket that is not bound yet, with its memory and its rings.
 fn unbound(memory: &Memfd, chunk_len: u32) -> io::Result<(OwnedFd, Umem)> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: this call takes numbers.
@@ -166,7 +167,7 @@ fn unbound(memory: &Memfd, chunk_len: u32) -> io::Result<(OwnedFd, Umem)> {
     Ok((socket, Umem { chunks: CHUNKS, chunk_len, rings, zero_copy: false, checksum }))
 }
 
-/// Registers the memory. The kernel pins its pages, so it need not stay mapped here. Returns
+/// Registers a socket's memory. The kernel pins its pages, so it need not stay mapped here. Returns
 /// whether frames that leave may ask for their checksum (since Linux 6.8).
 fn register(socket: &OwnedFd, memory: &Memfd, chunk_len: u32) -> io::Result<bool> {
     let mapping = memory.map().map_err(io::Error::other)?;
@@ -199,7 +200,7 @@ fn bind(socket: &OwnedFd, (ifindex, queue): (u32, u32), how: u16) -> io::Result<
     }
 }
 
-/// Where the words of the rings are: receive, transmit, fill, completion.
+/// Where the kernel has put the words of the rings: receive, transmit, fill, completion.
 fn offsets(socket: &OwnedFd) -> io::Result<[XdpRing; 4]> {
     let words = get_words::<32>(socket, SOL_XDP, XDP_MMAP_OFFSETS)?;
     let word = |at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;

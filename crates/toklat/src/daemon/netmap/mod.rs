@@ -79,13 +79,13 @@ pub async fn answer(
     done.unwrap_or_else(refused)
 }
 
-/// Closes our copy of a program's descriptor before the program has its answer: else a program that
-/// closes its own at once has not closed the last one, and finds its port still there.
+/// Closes our copy of a program's descriptor before the program gets its answer. Otherwise, a
+/// program that closed its own copy at once would find its port still there.
 async fn closed(token: Descriptor) {
     let (sender, done) = tokio::sync::oneshot::channel();
-    // If the program went meanwhile, it is told nothing.
+    // If the program is gone by now, the receiver is gone, too.
     token.close_then(move || _ = sender.send(()));
-    // A close that takes longer holds up its own program alone, and no longer than this.
+    // A slower close delays only the program that asked, and for at most this time.
     let _ = tokio::time::timeout(CLOSING, done).await;
 }
 
@@ -189,7 +189,7 @@ impl Switches for Ports {
     }
 
     fn has_interface(&self, uid: u32, ifname: &str) -> bool {
-        // The kernel is asked for those only who may open interfaces.
+        // The kernel is asked only on behalf of users that may open interfaces.
         let of = Client { uid, pid: 0 };
         self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of))
             && interfaces::exists(ifname)

@@ -9,7 +9,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::daemon::hangups::WatchId;
 
-/// The daemon's end of a program's descriptor.
+/// The daemon's end of the socket behind a program's descriptor.
 #[derive(Debug)]
 pub struct Token {
     pub(in crate::daemon) end: Descriptor,

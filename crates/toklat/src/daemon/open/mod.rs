@@ -44,7 +44,7 @@ pub type Future<'a, T> =
 /// The port that is opened, and its users.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The names of its switch and of the port.
+    /// The name of the switch, and that of the port.
     pub name: (&'a str, &'a str),
     /// The port's largest payload, in bytes.
     pub mtu: u16,
@@ -119,7 +119,7 @@ pub trait Open {
     }
 
     /// Keeps the descriptors of port `name` connected to its peer, or watches what the port is
-    /// attached to. Sends to `returned` when that is back.
+    /// attached to. Reports on `returned` when a missing interface is back.
     ///
     /// # Errors
     /// What the kernel said.

@@ -4,7 +4,7 @@ use dataplane::config::Attachment;
 
 use super::Open;
 
-/// Waits for its client, which comes to the attach socket.
+/// A port that waits for its client to come to the attach socket.
 pub struct Ring;
 
 impl Open for Ring {

@@ -24,7 +24,7 @@ impl Open for VfioUser {
         Some(Socket { named: self.path.as_deref(), client: false, rights: Rights::Accepted })
     }
 
-    /// With shared doorbells, memory for them comes beside.
+    /// With shared doorbells, the attachment includes a memory file for them.
     fn connected(&self) -> Result<(Attachment, Option<OwnedFd>), ApiError> {
         let attachment = Attachment::VfioUser(self.nic);
         if self.nic.doorbell == Doorbell::Trap {

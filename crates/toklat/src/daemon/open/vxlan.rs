@@ -28,7 +28,7 @@ impl Open for Vxlan {
         {
             return false;
         }
-        // What is left out is as `[evpn]` says, and that is as it was.
+        // A setting that is left out is taken from `[evpn]`, which has not changed.
         match evpn {
             true => local.is_none_or(|local| local == tunnel.local),
             false => {

@@ -13,7 +13,7 @@ pub enum End {
 }
 
 impl End {
-    /// The opposite end.
+    /// The other end of the pipe.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -46,7 +46,7 @@ pub struct PipeLayout {
 }
 
 impl PipeLayout {
-    /// The rings of `end`.
+    /// The rings of `end` of the pipe.
     #[must_use]
     pub fn of(&self, end: End) -> EndRings {
         self.rings[end as usize]

@@ -33,12 +33,13 @@ use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
 /// The suffix of the lock files' names.
 const SUFFIX: &str = ".pipe";
 
-/// What an opener gets.
+/// What a client gets that opens an end.
 #[derive(Debug)]
 pub struct Opened {
     /// The region.
     pub layout: PipeLayout,
-    /// Token, own eventfd, peer's eventfd; for the second opener the memory file.
+    /// The token, the end's own eventfd, and the other end's eventfd; for the second opener also
+    /// the memory file.
     pub fds: Vec<Descriptor>,
 }
 
@@ -55,7 +56,7 @@ struct Pipe {
     layout: PipeLayout,
     memory: Descriptor,
     kicks: [OwnedFd; 2],
-    /// The charges of its maker: for the pipe and its memory.
+    /// What the pipe's maker is charged with: the pipe, and its memory.
     _charges: [Charge; 2],
     holders: [Option<Holder>; 2],
     lock: Lock,

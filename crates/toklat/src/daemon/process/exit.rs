@@ -20,7 +20,7 @@ use super::super::descriptors;
 /// How often the threads of a living process are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A process that may end.
+/// A process whose end is awaited.
 #[derive(Debug)]
 pub struct Exit {
     pid: Pid,
@@ -36,9 +36,9 @@ impl Exit {
         Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
     }
 
-    /// Ends it at once.
+    /// Kills the process at once.
     pub fn kill(&self) {
-        // Fails only if it is dead already.
+        // The signal fails only if the process is already dead.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 

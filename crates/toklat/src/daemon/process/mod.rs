@@ -63,7 +63,7 @@ pub struct FoundPort {
     pub id: PortId,
     /// What it is.
     pub config: PortConfig,
-    /// The port's descriptors, as its attachment says.
+    /// The port's descriptors, in the order that its attachment defines.
     pub fds: Vec<Descriptor>,
 }
 
@@ -117,8 +117,8 @@ impl DataProcess {
         match &greeted {
             Ok(process) => spare(process.pid),
             Err(_) => {
-                // Fails only if it is dead already. A data process with namespaces of its own is a
-                // grandchild.
+                // Killing fails only if the process is already dead. A data process with namespaces
+                // of its own is a grandchild, so it is killed separately.
                 let _ = child.start_kill();
                 let found = Seqpacket::connect(&path).ok();
                 let started = found.and_then(|channel| listening(&channel, switch));
@@ -182,8 +182,8 @@ impl DataProcess {
         ))
     }
 
-    /// Disconnects from it. The returned task finishes once the process has ended and its last
-    /// messages are kept.
+    /// Disconnects from the data process. The returned task finishes once the process has ended and
+    /// its last messages are kept.
     pub fn into_reader(self) -> JoinHandle<()> {
         self.reader
     }
@@ -220,8 +220,8 @@ impl DataProcess {
         self.interpret(self.exchange(command, fds, ANSWER_TIMEOUT).await)
     }
 
-    /// Tells it to stop, and waits until it has delivered the frames it holds: they may wait
-    /// `stall_timeout` for a lossless port.
+    /// Tells the data process to stop, and waits until it has delivered the frames it holds. These
+    /// may wait for `stall_timeout` if the port is lossless.
     ///
     /// # Errors
     /// [`AskError`].
@@ -266,7 +266,7 @@ impl DataProcess {
         }
     }
 
-    /// Lists all its ports.
+    /// Lists all ports of the data process.
     ///
     /// # Errors
     /// What went wrong on the channel.
@@ -285,12 +285,12 @@ impl DataProcess {
         }
     }
 
-    /// Kills it. Its end is noticed as any other.
+    /// Kills the data process. Its end is noticed like any other.
     pub fn kill(&self) {
         self.exit.kill();
     }
 
-    /// Waits until it has ended, and kills it after a time limit.
+    /// Waits until the data process has ended, and kills it after a time limit.
     ///
     /// # Errors
     /// What the kernel said.
@@ -427,7 +427,8 @@ async fn read(
                 locked(&keeper).get_mut(&id).and_then(|things| things.remove(&key));
             }
             Ok(answer) => {
-                // The answer's receiver is gone if the process was let go of.
+                // The receiver of answers is gone if the supervisor has disconnected from the
+                // process.
                 let _ = answers.send(answer).await;
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return,

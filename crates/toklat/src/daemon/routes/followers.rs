@@ -21,14 +21,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How often the tunnels are listed, at least.
 const LIST: Duration = Duration::from_millis(500);
 
-/// A segment whose stations the speaker is told.
+/// The record of a segment whose stations the speaker is told about.
 struct Follower {
     segment: Segment,
-    /// The number of the next change; `None` if the whole table is to be read.
+    /// The number of the next change to read; `None` if the whole table has to be read.
     next: Option<u64>,
-    /// Data processes that were started for the switch; one may have emptied parts of the table.
+    /// How often the switch's data process was started. A new one may have emptied parts of the
+    /// table.
     restarts: u64,
-    /// IP addresses are told from the beginning: the speaker has none yet.
+    /// The speaker has no IP addresses yet, so all of them must be reported.
     heard: bool,
 }
 
@@ -57,7 +58,8 @@ pub(super) async fn follow(supervisor: Arc<Supervisor>, settings: Evpn, orders: 
     }
 }
 
-/// Compares the segments with the tunnels that there are. False if the speaker is gone.
+/// Compares the followed segments with the tunnels that exist. Returns false if the speaker is
+/// gone.
 async fn list(
     supervisor: &Supervisor,
     settings: &Evpn,
@@ -86,7 +88,7 @@ async fn list(
         if known.is_some_and(|known| known.is_of(&segment)) {
             continue;
         }
-        // Another state memory has another table: all is said again.
+        // Another state memory has another table, so all stations are reported again.
         let orders_for = known.is_some().then_some(Order::NoSegment(vni));
         let config = config_of(&segment, settings);
         for order in orders_for.into_iter().chain([Order::Segment(config)]) {
@@ -132,7 +134,7 @@ fn filter_of(vlan: Option<frame::VlanId>) -> u16 {
 }
 
 impl Follower {
-    /// True if it follows this segment, as it is configured and in this memory.
+    /// True if this follower is for the segment with these settings and this state memory.
     fn is_of(&self, other: &Segment) -> bool {
         let own = &self.segment;
         let targets = (&own.kind.import_rt, &own.kind.export_rt);
@@ -141,7 +143,8 @@ impl Follower {
             && (own.port, own.filter) == (other.port, other.filter)
     }
 
-    /// Tells the speaker what has changed. False if its queue has no room: it is told later.
+    /// Tells the speaker what has changed. Returns false if its queue has no room; the next look
+    /// then tries again.
     fn look(&mut self, vni: u32, orders: &Sender<Order>) -> bool {
         let state = &self.segment.state;
         let restarts = state.switch().restarts.get();
@@ -153,7 +156,7 @@ impl Follower {
         let (order, next) = match read {
             Some(next) => (self.news(vni, &changes), next),
             None => {
-                // In this order, so that no change is missed.
+                // The journal's end is read before the table, so that no change is missed.
                 let end = state.journal().end();
                 (Some(Order::AllLocal(vni, self.all())), end)
             }

@@ -45,7 +45,7 @@ impl Supervisor {
         self.environment.tunnels.set_evpn(settings.cloned());
         let earlier = locked(&self.evpn.running).take();
         if let Some(earlier) = earlier {
-            // The next one may be another AS.
+            // The new settings may have another AS, so the routing daemon ends, too.
             earlier.tasks.iter().for_each(JoinHandle::abort);
             earlier.keeper.end();
         }
@@ -80,7 +80,7 @@ impl Supervisor {
         Ok(Running { orders, keeper, tasks })
     }
 
-    /// Ends a routing daemon that this one started.
+    /// Stops EVPN, and the routing daemon if this daemon started it.
     pub fn stop_evpn(&self) {
         if let Some(running) = locked(&self.evpn.running).take() {
             running.tasks.iter().for_each(JoinHandle::abort);
@@ -96,7 +96,8 @@ impl Supervisor {
         let orders = self.evpn.orders().ok_or_else(no_evpn)?;
         let mut summary = ask(&orders, Order::Summary).await?;
         let trouble = locked(&self.evpn.running).as_ref().and_then(|its| its.keeper.trouble());
-        // What keeps the daemon from running says more than that it does not answer.
+        // If the keeper knows why the routing daemon does not run, that reason says more than its
+        // missing answer.
         summary.trouble = trouble.filter(|_| !summary.connected).or(summary.trouble);
         Ok(summary)
     }
@@ -120,7 +121,7 @@ impl Supervisor {
     /// Lets a station that moved too often move again.
     ///
     /// # Errors
-    /// It is none of those, this host has no EVPN, or the speaker does not answer.
+    /// The station did not move too often, this host has no EVPN, or the speaker does not answer.
     pub async fn release_duplicate(&self, vni: u32, mac: Mac) -> Result<(), ApiError> {
         let orders = self.evpn.orders().ok_or_else(no_evpn)?;
         let released = ask(&orders, |to| Order::Release(vni, mac, to)).await?;

@@ -158,7 +158,7 @@ impl Datagram {
                 to.long(bytes);
                 to.words(&[frames as u32, UNKNOWN, UNKNOWN, dropped as u32, faults as u32]);
                 let [bytes, frames, dropped] = sent;
-                // No frames of unknown protocols.
+                // The counter of frames of unknown protocols, which is always 0.
                 to.word(0);
                 to.long(bytes);
                 to.words(&[frames as u32, UNKNOWN, UNKNOWN, dropped as u32, 0]);

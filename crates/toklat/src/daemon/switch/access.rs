@@ -17,7 +17,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// As a switch's settings say.
+    /// The access that a switch's settings define.
     #[must_use]
     pub const fn of(spec: &SwitchSpec) -> Self {
         Self { owner: spec.owner, user: spec.user }

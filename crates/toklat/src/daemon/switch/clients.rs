@@ -12,15 +12,15 @@ use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 /// A client's side of a port: its region, and the token that reports its hang-up.
 #[derive(Debug)]
 pub struct Attach {
-    /// Ring or monitor.
+    /// The attachment: rings, or a monitor.
     pub attachment: Attachment,
     /// The region.
     pub memory: Descriptor,
     /// The switch's end of the token.
     pub token: Descriptor,
-    /// Who it is.
+    /// The user and process of the client.
     pub client: Client,
-    /// What the client is charged with for the region.
+    /// The charge for the region that the client lends.
     pub lent: Charge,
     /// The settings of the port, if it has to be made.
     pub spec: PortSpec,

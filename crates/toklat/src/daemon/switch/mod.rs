@@ -54,14 +54,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A data process that ran this long ends a row of deaths.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
-/// What switches share of the supervisor.
+/// The parts of the supervisor that all switches share.
 #[derive(Debug)]
 pub struct Environment {
     /// The runtime directory.
     pub dir: PathBuf,
     /// The installed program: after an upgrade, the new one.
     pub exe: PathBuf,
-    /// Who is gone.
+    /// Reports which peers have disconnected.
     pub hangups: Hangups,
     /// The channel on which connected front ends are announced.
     pub arrivals: mpsc::Sender<Arrival>,
@@ -69,11 +69,11 @@ pub struct Environment {
     pub returned: mpsc::Sender<Returned>,
     /// The group that may open ports.
     pub group: Option<String>,
-    /// What users hold.
+    /// The ledger: what each user holds.
     pub ledger: Arc<Ledger>,
     /// A data process that cannot be confined in every way does not start.
     pub require_walls: bool,
-    /// Where tunnels receive.
+    /// The receiving sockets of tunnels.
     pub tunnels: Arc<Tunnels>,
     /// The switches that are sampled.
     pub agents: Arc<Agents>,
@@ -88,7 +88,7 @@ pub struct Switch {
     pub name: String,
     /// Its settings.
     pub config: SwitchConfig,
-    /// Who may open its ports.
+    /// The users that may open the switch's ports.
     pub access: Access,
     /// The switch is not in the topology, and goes with its last port.
     pub ephemeral: bool,
@@ -191,7 +191,7 @@ impl Switch {
             }
         };
         (self.memory, self.view) = (memory, view);
-        // Until the topology says otherwise.
+        // Nothing is sampled until the topology says otherwise.
         self.view.recorder().set_rate(0);
         self.runs(process)?;
         for port in ports {
@@ -264,7 +264,8 @@ impl Switch {
         }
     }
 
-    /// Handles the end of the data process; returns false if it is another process by now.
+    /// Handles the end of the data process. Returns false if another process has taken its place by
+    /// now.
     pub fn ended(&mut self, watch: WatchId) -> bool {
         if self.watch != Some(watch) {
             return false;
@@ -311,7 +312,7 @@ impl Switch {
         let (name, configured) = (port.name.clone(), port.configured);
         let term = self.quarantine.begin(offender(&name, port.uid(self.access)), Instant::now());
         tracing::error!(switch = self.name, port = name, ?term, "port is quarantined");
-        // No data process runs, so none is told.
+        // No data process runs, so none has to be told.
         let _ = self.vacated(id, Ok(None));
         if !configured {
             return self.forget(id);
@@ -427,7 +428,7 @@ impl Switch {
             self.detach(id);
             self.forget(id);
         }
-        // The socket may never have been made.
+        // Removing fails if the socket was never made.
         let _ = std::fs::remove_file(socket_path(&self.environment.dir, &self.name));
     }
 

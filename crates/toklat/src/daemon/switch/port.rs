@@ -30,7 +30,7 @@ pub struct Port {
     pub spec: PortSpec,
     /// The port is in the topology, so it stays when its client disconnects.
     pub configured: bool,
-    /// Who opened it.
+    /// The client that opened the port.
     pub client: Option<Client>,
     /// The port's user, if an earlier supervisor opened it and knew its client.
     pub(super) user: Option<u32>,
@@ -43,9 +43,9 @@ pub struct Port {
     pub(super) quarantined: bool,
     /// A data process has had the port, so its state memory is in use.
     pub(super) known: bool,
-    /// What its user is charged with.
+    /// The charges on the account of the port's user.
     pub(super) charges: Charges,
-    /// The wait for its front end, if it has one.
+    /// The wait for the port's front end, if it has one.
     pub(super) waiting: Option<Waiting>,
     /// The port's share of tunnels' state. The field order matters: the descriptors above are
     /// closed before the share is released.
@@ -110,7 +110,7 @@ impl Port {
     }
 }
 
-/// The refusal of a port that is not there.
+/// The error for a port that does not exist.
 pub fn no_port(switch: &str, port: &str) -> ApiError {
     let reason = format!("There is no port {switch}:{port}");
     ApiError::new(ErrorCode::NotFound, reason, "see `toklat port show`")
@@ -471,7 +471,8 @@ impl Switch {
             self.environment.hangups.unwatch(watch, token);
         }
         if let (Attachment::VfioUser(_), Some(socket)) = (&port.attachment, port.fds.first()) {
-            // To its front end a reset connection would mean more than a disconnect.
+            // A front end would take a reset connection for more than a disconnect, so the socket
+            // is drained first.
             socket.drain_and_hang_up();
         }
         port.fds.clear();
@@ -499,7 +500,7 @@ impl Switch {
         self.remove_all(&[id]).await
     }
 
-    /// As `remove_port`, for many.
+    /// As `remove_port`, for many ports.
     pub(super) async fn remove_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
         let watches =
             |p: &&Port| matches!(p.attachment, Attachment::Monitor { of, .. } if ids.contains(&of));

@@ -25,7 +25,7 @@ struct Term {
     length: Duration,
 }
 
-/// The memory of it.
+/// Which users and ports are quarantined, and for how long.
 #[derive(Debug, Default)]
 pub struct Quarantine {
     /// The port that was being served when the last data process died.

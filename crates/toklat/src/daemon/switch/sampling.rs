@@ -15,7 +15,7 @@ impl Switch {
         if self.sampling.as_ref().map(Export::settings) == settings {
             return Ok(());
         }
-        // Frees its number for the next switch.
+        // Dropping the export frees its number for the next switch.
         self.sampling = None;
         let Some(settings) = settings else { return Ok(()) };
         let begun = Export::begin(settings, &self.name, &self.view, &self.environment.agents);

@@ -17,7 +17,7 @@ use super::super::tunnels::{self, Tunnel};
 use super::{Port, Switch};
 use crate::api::{ApiError, PortKind, TunnelInfo};
 
-/// A tunnel whose hosts EVPN says.
+/// A tunnel whose hosts come from EVPN.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Its port.
@@ -26,7 +26,7 @@ pub struct Segment {
     pub config: VxlanConfig,
     /// As configured.
     pub kind: Vxlan,
-    /// The filter in which its stations are looked up.
+    /// The filter in which the tunnel's stations are looked up.
     pub filter: u16,
     /// The switch's state memory.
     pub state: State,
@@ -62,7 +62,7 @@ impl Switch {
     /// Changes the hosts of a segment's tunnel.
     ///
     /// # Errors
-    /// The data process refused, or is being started: then say it again.
+    /// The data process refused; or it is being started, and the call must be repeated.
     pub async fn set_hosts(
         &mut self,
         vni: u32,
@@ -81,14 +81,14 @@ impl Switch {
         if let Some(tunnel) = &mut port.tunnel {
             port.attachment = Attachment::Vxlan(tunnel.set_hosts(&hosts).clone());
         }
-        // Recorded: a data process that is started gets it.
+        // The change is recorded, so a data process that starts later gets it.
         self.command(&Command::SetHosts { id, hosts }, &[]).await.map(drop)
     }
 
     /// Enters and removes stations behind a segment's tunnel. Returns how many had no room.
     ///
     /// # Errors
-    /// The data process refused, or is being started: then say it again.
+    /// The data process refused; or it is being started, and the call must be repeated.
     pub async fn set_stations(&self, vni: u32, stations: Vec<Remote>) -> Result<u32, ApiError> {
         let Some(id) = self.segment_port(vni) else { return Ok(0) };
         match self.command(&Command::SetStations { id, stations }, &[]).await? {
@@ -101,7 +101,7 @@ impl Switch {
     /// Sets which stations behind a segment's tunnel have which IP addresses.
     ///
     /// # Errors
-    /// The data process refused, or is being started: then say it again.
+    /// The data process refused; or it is being started, and the call must be repeated.
     pub async fn set_owners(
         &self,
         vni: u32,
@@ -136,7 +136,8 @@ impl Switch {
         self.ports.values().find(is_its).map(|port| port.id)
     }
 
-    /// Takes over a tunnel's share of that state, if the port is a tunnel.
+    /// Takes over a tunnel's share of the state that tunnels have in common, if the port is a
+    /// tunnel.
     pub(super) fn take_over_tunnel(&self, port: &mut Port) {
         let Attachment::Vxlan(config) = &port.attachment else { return };
         // The descriptors are our own, so closing them does not block.

@@ -38,12 +38,12 @@ struct Place {
     at: SocketAddr,
 }
 
-/// A socket of a group.
+/// A socket of a group, for one segment.
 #[derive(Debug)]
 struct Member {
     index: usize,
     vni: u32,
-    /// The port it is of.
+    /// The full name of the port that uses the socket.
     owner: String,
     /// How many tunnels use the socket: two while a port is replaced.
     users: usize,
@@ -56,7 +56,7 @@ pub struct Tunnels {
     groups: Mutex<BTreeMap<Place, Vec<Member>>>,
     /// All tunnels of earlier data processes are known.
     settled: AtomicBool,
-    /// What tunnels by EVPN have in common.
+    /// The EVPN settings that tunnels share.
     evpn: Mutex<Option<Evpn>>,
 }
 
@@ -73,7 +73,7 @@ struct Share {
 pub struct Tunnel {
     config: VxlanConfig,
     counters: SharedSlice<PeerCounters>,
-    /// Dropped after the port's descriptors.
+    /// The share in the group, released after the port's descriptors are closed.
     _share: Share,
 }
 
@@ -91,12 +91,12 @@ impl Tunnels {
         namespace::in_namespace(netns, move || tunnels.open_here(config, owner)).await
     }
 
-    /// The settings of EVPN from here on; `None` if this host has none.
+    /// Sets the EVPN settings for tunnels that are opened later; `None` if this host has no EVPN.
     pub fn set_evpn(&self, evpn: Option<Evpn>) {
         *locked(&self.evpn) = evpn;
     }
 
-    /// The settings of a tunnel. What EVPN says is not said again at the port.
+    /// The settings of a tunnel. Those that `[evpn]` contains are not repeated at the port.
     fn config_of(&self, kind: &Vxlan) -> Result<VxlanConfig, ApiError> {
         let bad =
             |reason: String, remedy: &str| ApiError::new(ErrorCode::BadRequest, reason, remedy);
@@ -175,7 +175,7 @@ impl Tunnels {
             return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
         }
         let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
-        // Sockets that are not taken over yet precede it in the group, too.
+        // Sockets that were not taken over yet also precede it in the group.
         let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
         if index != group.len() && self.settled.load(Ordering::Relaxed) {
             let reason = format!("Another program receives at UDP port {}", place.at);
@@ -248,13 +248,13 @@ impl Tunnels {
                 break inodes.len();
             }
             if Instant::now() >= deadline {
-                // Another process still has it open, so its index stays taken.
+                // Another process still has the socket open, so its index stays taken.
                 tracing::warn!(at = %place.at, vni, "a tunnel's socket was not closed");
                 return choose(group);
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        // The kernel has moved the last socket to its index.
+        // The kernel has moved the last socket of the group to the free index.
         if let Some(last) = group.iter_mut().find(|member| member.index == left) {
             last.index = index;
             sockets::set_index(&last.socket, index)?;
@@ -290,7 +290,7 @@ impl Tunnel {
         &self.config
     }
 
-    /// Changes its hosts. Returns the settings.
+    /// Changes the tunnel's hosts. Returns the new settings.
     pub fn set_hosts(&mut self, hosts: &Hosts) -> &VxlanConfig {
         self.config.peers = hosts.peers.clone();
         self.config.flooded = Some(hosts.flooded.clone());
@@ -415,7 +415,7 @@ mod tests {
         let [_, a, b, c] = vni.to_be_bytes();
         let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         from.send_to(&[8, 0, 0, 0, a, b, c, 0], place.at).unwrap();
-        // A busy kernel may deliver it later.
+        // If the kernel is busy, the datagram may arrive later.
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
         let seconds = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut fds, Some(&seconds)), Ok(1), "VNI {vni}");
@@ -437,7 +437,7 @@ mod tests {
         let (tunnels, place) = (Arc::<Tunnels>::default(), place());
         let mut all: Vec<_> = (1..=10).map(|vni| (vni, join(&tunnels, &place, vni))).collect();
         all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
-        // From the front, the middle, the end.
+        // Removes sockets at the front, in the middle and at the end.
         for gone in [0, 4, 7, 0] {
             let left = all.len() - 1;
             let (_, (socket, share)) = all.remove(gone);

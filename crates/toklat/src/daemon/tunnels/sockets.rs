@@ -104,7 +104,7 @@ pub(super) fn set_index(socket: &OwnedFd, index: usize) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, number)
 }
 
-/// The place that was kept.
+/// Reads the index that was stored in a socket.
 pub(super) fn index(socket: &OwnedFd) -> io::Result<usize> {
     let number = get(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT)?;
     usize::try_from(number - 1).map_err(io::Error::other)

@@ -36,7 +36,8 @@ impl Manager {
             let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
             match kind.order_copy(&ports) {
                 Ok((control, output)) => {
-                    // Known when it is reported.
+                    // The copy's process is not known before it is reported; until then this one
+                    // stands in.
                     let (pid, pidfd) = (rustix::process::getpid(), None);
                     let (said, member) = (Said::default(), Member::new());
                     let process = Process { pid, pidfd, control, output, said, member };
@@ -69,7 +70,7 @@ impl Manager {
         }
     }
 
-    /// The process that was to be copied is gone: its queue fails.
+    /// Handles the end of the process that was to be copied: the guests that wait for copies fail.
     pub(super) fn lose_template(&mut self, index: usize, why: &str) {
         let kind = &mut self.kinds[index];
         kind.template = None;
@@ -114,7 +115,7 @@ impl Manager {
         self.copy(index);
     }
 
-    /// A copy has its number.
+    /// Notes the process number of a new copy.
     pub(super) fn copied(&mut self, kind: usize, pid: u32) {
         let Some(index) = self.kinds[kind].copying.pop_front() else {
             return self.kinds[kind].template.as_ref().into_iter().for_each(Process::kill);

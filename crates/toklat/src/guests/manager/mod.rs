@@ -34,7 +34,7 @@ const REPORTS: usize = 8;
 /// Events of a turn.
 const EVENTS: usize = 64;
 
-/// What an event belongs to.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum What {
@@ -67,7 +67,7 @@ impl What {
     }
 }
 
-/// What is due at a time.
+/// An action that is due at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// The guest is started again, if it still waits.
@@ -76,11 +76,11 @@ enum Due {
     Boot { unit: usize, turn: u32 },
     /// The template is killed, if it has not loaded.
     Load { kind: usize },
-    /// The guest's output is read again.
+    /// The guest's output is to be read again.
     Unmute { unit: usize },
 }
 
-/// How a manager works.
+/// The options of a manager.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The daemon's directory.
@@ -238,7 +238,7 @@ impl Manager {
         if self.options.announce && !self.announced && self.units.iter().all(settled) {
             self.announced = true;
             let mut out = std::io::stdout().lock();
-            // The command that waits for it may be gone.
+            // The command that waits for the announcement may be gone.
             let _ = out.write_all(b"up\n").and_then(|()| out.flush());
         }
     }
@@ -312,7 +312,7 @@ impl Manager {
         }
     }
 
-    /// Listens to a new process.
+    /// Adds a new process's descriptors to those that the manager waits for.
     fn watch(&mut self, index: usize) {
         let unit = &self.units[index];
         let turn = unit.turn;
@@ -386,7 +386,7 @@ impl Manager {
         }
     }
 
-    /// A guest has raised its walls: lets it serve, or not.
+    /// Decides whether a guest that has raised its walls may serve.
     fn judge(&mut self, index: usize) {
         let unit = &mut self.units[index];
         let Some(process) = &mut unit.process else { return };
@@ -533,11 +533,11 @@ fn listen(
     Ok(())
 }
 
-/// Each guest costs three descriptors, and the soft limit is often 1,024.
+/// Raises the limit of descriptors: each guest takes three, and the soft limit is often 1,024.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised, starts fail with the kernel's reason.
+    // If the limit cannot be raised, starting guests fails with the kernel's error.
     let _ =
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
