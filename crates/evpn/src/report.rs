@@ -1,5 +1,6 @@
 //! What operators see: hosts, stations, routes, neighbours.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use frame::Mac;
@@ -11,17 +12,17 @@ use crate::route::{Key, Mobility, RouteTarget};
 /// A host of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VtepInfo {
-    /// The segment.
+    /// The segment; of a host without routes, that of its last one.
     pub vni: u32,
     /// Its address.
     pub address: IpAddr,
-    /// The host's number in the tunnel.
+    /// The host's number in the tunnel, from 1; 0 for a host that has none of its routes in it.
     pub number: u16,
     /// Routes of stations behind it.
     pub stations: u32,
     /// The host gets floods.
     pub floods: bool,
-    /// Routes that were ignored because the host exceeded its limit.
+    /// Routes that were ignored because the host exceeded its limit, since the host is known.
     pub ignored: u64,
     /// The host has withdrawn too many routes, so new ones are refused for a while.
     #[serde(default)]
@@ -94,6 +95,14 @@ pub struct NeighborInfo {
     pub reason: String,
 }
 
+impl NeighborInfo {
+    /// It has a session.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state == "established"
+    }
+}
+
 /// The state of EVPN on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
@@ -121,23 +130,39 @@ impl Summary {
     /// The number of neighbours with an established session.
     #[must_use]
     pub fn neighbors_up(&self) -> usize {
-        self.neighbors.iter().filter(|neighbor| neighbor.state == "established").count()
+        self.neighbors.iter().filter(|neighbor| neighbor.is_up()).count()
+    }
+
+    /// How many hosts are in tunnels, each as often as it is.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.vteps.iter().filter(|vtep| vtep.number != 0).count()
     }
 }
 
 impl Rib {
-    /// All hosts, by segment and number.
+    /// All hosts, by segment and number; then those whose routes are ignored and that are in no
+    /// segment.
     #[must_use]
     pub fn vteps(&self) -> Vec<VtepInfo> {
-        let of = |(vni, segment): (&u32, &crate::segment::Segment)| {
-            let vni = *vni;
-            let host = |(number, address, stations, floods)| {
-                let (ignored, damped) = (self.ignored(address), self.is_damped(address));
-                VtepInfo { vni, address, number, stations, floods, ignored, damped }
-            };
-            segment.hosts.each().map(host).collect::<Vec<_>>()
+        let info = |vni, (number, address, stations, floods)| {
+            let share = self.shares.get(&address).copied().unwrap_or_default();
+            let (ignored, damped) = (share.ignored, share.damped.is_some());
+            VtepInfo { vni, address, number, stations, floods, ignored, damped }
         };
-        self.segments.iter().flat_map(of).collect()
+        let of = |(vni, segment): (&u32, &crate::segment::Segment)| {
+            segment.hosts.each().map(|host| info(*vni, host)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<VtepInfo> = self.segments.iter().flat_map(of).collect();
+        let shown: HashSet<IpAddr> = all.iter().map(|info| info.address).collect();
+        let others = self.shares.iter().filter(|(address, share)| {
+            !shown.contains(address) && (share.damped.is_some() || share.ignored > 0)
+        });
+        let mut others: Vec<_> =
+            others.map(|(address, share)| info(share.vni, (0, *address, 0, false))).collect();
+        others.sort_by_key(|info| (info.vni, info.address));
+        all.append(&mut others);
+        all
     }
 
     /// All stations, by segment and address.

@@ -34,22 +34,26 @@ impl Default for Limits {
 
 /// The routes of a host, whatever they are for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Share {
+pub(crate) struct Share {
     stations: u32,
-    /// Routes beyond its limit that were ignored.
-    ignored: u64,
+    /// Routes beyond its limit that were ignored, since the host is known.
+    pub ignored: u64,
+    /// Some routes were ignored that the daemon was not asked for again.
+    has_more: bool,
+    /// The segment of the route that changed last.
+    pub vni: u32,
     /// Routes that the host has withdrawn or changed since `since`.
     withdrawn: u32,
     since: u64,
     /// The host has withdrawn too many routes: until then no new ones are taken from it.
-    damped: Option<u64>,
+    pub damped: Option<u64>,
 }
 
 impl Share {
     /// True if nothing about the host has to be remembered.
     fn is_idle(&self, now: u64) -> bool {
         let is_quiet = now.saturating_sub(self.since) >= WINDOW_MS;
-        (self.stations, self.ignored, self.damped) == (0, 0, None) && is_quiet
+        (self.stations, self.has_more, self.damped) == (0, false, None) && is_quiet
     }
 }
 
@@ -59,7 +63,7 @@ pub struct Rib {
     router: Ipv4Addr,
     limits: Limits,
     pub(crate) routes: Routes,
-    shares: HashMap<IpAddr, Share>,
+    pub(crate) shares: HashMap<IpAddr, Share>,
     pub(crate) segments: BTreeMap<u32, Segment>,
     told: Told,
     /// There is room again for routes that were ignored.
@@ -235,8 +239,9 @@ impl Rib {
         if !is_damped && !too_many && self.routes.len() < self.limits.routes {
             return true;
         }
+        let first = !std::mem::replace(&mut share.has_more, true) && !is_damped;
         share.ignored += 1;
-        let first = share.ignored == 1 && !is_damped;
+        share.vni = update.vni;
         let counters = &mut self.told.counters;
         *(if is_damped { &mut counters.damped } else { &mut counters.over_limit }) += 1;
         if first {
@@ -278,8 +283,9 @@ impl Rib {
     /// Removes a route, and returns its host; `None` if it was not there.
     fn forget(&mut self, key: &Key) -> Option<IpAddr> {
         let Stored { update, .. } = self.routes.remove(key)?;
-        if let (Key::Mac { .. }, Some(share)) = (key, self.shares.get_mut(&update.vtep)) {
-            share.stations = share.stations.saturating_sub(1);
+        if let Some(share) = self.shares.get_mut(&update.vtep) {
+            share.vni = update.vni;
+            share.stations -= u32::from(mac_of(key).is_some()).min(share.stations);
         }
         for segment in self.segments.values_mut().filter(|segment| segment.takes(&update)) {
             segment.forget(&update);
@@ -405,8 +411,8 @@ impl Rib {
                 (share.damped, share.withdrawn, share.since) = (None, 0, now);
             }
             let has_room = share.damped.is_none() && share.stations <= enough;
-            if may_ask && share.ignored > 0 && has_room {
-                share.ignored = 0;
+            if may_ask && share.has_more && has_room {
+                share.has_more = false;
                 (self.refresh, self.refreshed) = (true, now);
             }
         }
@@ -419,16 +425,6 @@ impl Rib {
         let is_frozen = segment.frozen.contains_key(&mac);
         segment.release(mac, &self.routes);
         is_frozen
-    }
-
-    /// How many routes a host has advertised beyond its limit.
-    pub(crate) fn ignored(&self, host: IpAddr) -> u64 {
-        self.shares.get(&host).map_or(0, |share| share.ignored)
-    }
-
-    /// True if no new routes of a host are taken, since it has withdrawn too many.
-    pub(crate) fn is_damped(&self, host: IpAddr) -> bool {
-        self.shares.get(&host).is_some_and(|share| share.damped.is_some())
     }
 }
 

@@ -336,8 +336,10 @@ impl Speaker {
 
     /// Once a second: is the daemon alive, which neighbours are up?
     async fn look(&mut self, client: &mut Client) -> Result<(), ClientError> {
-        self.neighbors = client.neighbors().await?;
-        let is_up = self.neighbors.iter().any(|neighbor| neighbor.state == "established");
+        let neighbors = client.neighbors().await?;
+        say_sessions(&self.neighbors, &neighbors);
+        self.neighbors = neighbors;
+        let is_up = self.neighbors.iter().any(NeighborInfo::is_up);
         self.up_since = is_up.then(|| self.up_since.unwrap_or_else(Instant::now));
         if is_up {
             self.give_up_at = None;
@@ -382,6 +384,31 @@ impl Speaker {
         while let Ok(slot) = self.changes.try_reserve() {
             let Some((vni, change)) = self.rib.next_change() else { return };
             slot.send((vni, change));
+        }
+    }
+}
+
+/// Says which sessions came up or went down between two looks at the neighbours.
+fn say_sessions(before: &[NeighborInfo], now: &[NeighborInfo]) {
+    for NeighborInfo { address, reason, flaps, .. } in now.iter().filter(|info| info.is_up()) {
+        let earlier = before.iter().find(|known| known.address == *address && known.is_up());
+        match earlier {
+            None => tracing::info!(neighbor = address, "a neighbour's session is up"),
+            Some(known) if known.flaps != *flaps => {
+                tracing::warn!(
+                    neighbor = address,
+                    reason,
+                    "a neighbour's session went down, and is up again"
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    for NeighborInfo { address, .. } in before.iter().filter(|info| info.is_up()) {
+        let later = now.iter().find(|info| info.address == *address);
+        if later.is_none_or(|info| !info.is_up()) {
+            let reason = later.map_or("it is removed", |info| info.reason.as_str());
+            tracing::warn!(neighbor = address, reason, "a neighbour's session is down");
         }
     }
 }

@@ -274,6 +274,30 @@ fn a_host_that_flaps_is_damped_for_a_while_and_its_routes_are_asked_for_again() 
 }
 
 #[test]
+fn a_damped_host_is_shown_without_routes_and_its_count_of_ignored_ones_only_rises() {
+    let mut rib = rib_with(Limits { per_host: 10, routes: 100 });
+    for _ in 0..3 {
+        (0..10).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+        (0..10).for_each(|n| rib.take(Ok(Event::Withdraw(key(1, n))), 0));
+    }
+    take(&mut rib, route(1, 1, 0, false));
+    // Its number is free again.
+    let table = &mut Table::default();
+    table.follow(&mut rib);
+    let shown = |rib: &Rib| {
+        let all = rib.vteps();
+        let infos = all.iter().filter(|info| info.address == host(1));
+        infos.map(|info| (info.vni, info.stations, info.ignored, info.damped)).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&rib), [(VNI, 0, 1, true)]);
+    rib.tick(WINDOW_MS);
+    assert!(rib.take_refresh());
+    assert_eq!(shown(&rib), [(VNI, 0, 1, false)], "asked for, and still counted");
+    (0..11).for_each(|n| take(&mut rib, route(1, n, 0, false)));
+    assert_eq!(shown(&rib), [(VNI, 10, 2, false)]);
+}
+
+#[test]
 fn routes_beyond_a_limit_are_asked_for_when_there_is_room_but_not_often() {
     let mut rib = rib_with(Limits { per_host: 8, routes: 100 });
     let mut now = WINDOW_MS;

@@ -106,7 +106,7 @@ fn overview(summary: &Summary) -> Table {
         ("routing daemon", daemon),
         ("lost", summary.restarts.to_string()),
         ("neighbours up", format!("{up} of {}", summary.neighbors.len())),
-        ("hosts", summary.vteps.len().to_string()),
+        ("hosts", summary.hosts().to_string()),
         ("own routes", summary.own.to_string()),
         ("routes of others", summary.routes.to_string()),
         ("stale routes", summary.stale.to_string()),
@@ -126,7 +126,7 @@ fn vteps(list: &[VtepInfo]) -> Table {
         table.row([
             info.vni.to_string(),
             info.address.to_string(),
-            info.number.to_string(),
+            if info.number == 0 { "-".to_owned() } else { info.number.to_string() },
             info.stations.to_string(),
             yes(info.floods),
             info.ignored.to_string(),

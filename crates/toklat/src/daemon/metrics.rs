@@ -118,7 +118,7 @@ fn evpn(text: &mut String, summary: &Summary) {
         ("connected", "1 while the routing daemon answers", u64::from(summary.connected)),
         ("neighbors", "BGP neighbours", summary.neighbors.len() as u64),
         ("neighbors_up", "BGP neighbours with a session", up as u64),
-        ("hosts", "Other hosts of all segments", summary.vteps.len() as u64),
+        ("hosts", "Other hosts of all segments", summary.hosts() as u64),
         ("routes", "Routes of other hosts", summary.routes as u64),
         ("stale_routes", "Routes not confirmed since the daemon was lost", summary.stale as u64),
         ("own_routes", "Routes of this host", summary.own as u64),
