@@ -1,6 +1,7 @@
 //! Hosts for measurements of tunnels: network namespaces on one link, with addresses of an
 //! underlay.
 
+pub mod crowd;
 pub mod lines;
 pub mod migration;
 pub mod namespaces;

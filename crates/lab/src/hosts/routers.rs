@@ -35,9 +35,26 @@ pub fn is_gobgpd(program: &Path) -> bool {
 
 /// The configuration of GoBGP at `own` as the route reflector of these clients.
 #[must_use]
-pub fn reflector_config(own: &str, clients: &[&str]) -> String {
+pub fn reflector_config(own: &str, clients: &[(&str, Session<'_>)]) -> String {
     let head = format!("[global.config]\nas = 65000\nrouter-id = \"{own}\"\nport = 179\n");
-    clients.iter().fold(head, |text, client| text + &neighbor(own, client))
+    clients.iter().fold(head, |text, (client, session)| text + &neighbor(own, client, session))
+}
+
+/// What a reflector's session with a client is.
+#[derive(Clone, Copy, Debug)]
+pub struct Session<'a> {
+    /// The hold time that it offers, in seconds.
+    pub hold_time: u32,
+    /// Whether both ends detect the other's death by BFD, after three times this in milliseconds.
+    pub bfd_ms: Option<u32>,
+    /// The session's password (RFC 2385); none if empty.
+    pub password: &'a str,
+}
+
+impl Default for Session<'_> {
+    fn default() -> Self {
+        Self { hold_time: 9, bfd_ms: None, password: "" }
+    }
 }
 
 /// Writes a configuration of GoBGP into a directory; returns the words that start it. The socket of
@@ -67,10 +84,23 @@ impl Reflector {
     /// # Errors
     /// There is no gobgpd of version 4, or it makes no socket.
     pub fn start(net: &Net, n: usize, clients: &[usize], within: &Path) -> Result<Self> {
+        Self::start_with(net, n, (clients, Session::default()), within)
+    }
+
+    /// The same, with these sessions.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        net: &Net,
+        n: usize,
+        (clients, session): (&[usize], Session<'_>),
+        within: &Path,
+    ) -> Result<Self> {
         let (program, own) = (gobgpd()?, format!("10.99.0.{n}"));
         let dir = tempfile::Builder::new().prefix("reflector").tempdir_in(within)?;
         let clients: Vec<String> = clients.iter().map(|n| format!("10.99.0.{n}")).collect();
-        let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
+        let clients: Vec<_> = clients.iter().map(|at| (at.as_str(), session)).collect();
         let words = reflector_words(&program, dir.path(), &reflector_config(&own, &clients))?;
         let running = net.start(&format!("h{n}"), &words.join(" "))?;
         let reflector = Self { running, dir };
@@ -91,19 +121,28 @@ impl Reflector {
     }
 }
 
-fn neighbor(own: &str, client: &str) -> String {
-    format!(
+fn neighbor(own: &str, client: &str, session: &Session<'_>) -> String {
+    let Session { hold_time, bfd_ms, password } = session;
+    let bfd = bfd_ms.map(|ms| {
+        let us = ms * 1000;
+        format!(
+            "  [neighbors.bfd.config]\n    enabled = true\n    desired-minimum-tx-interval = {us}\n    \
+             required-minimum-receive = {us}\n    detection-multiplier = 3\n"
+        )
+    });
+    let text = format!(
         r#"
 [[neighbors]]
   [neighbors.config]
     peer-as = 65000
     neighbor-address = "{client}"
+    auth-password = "{password}"
   [neighbors.route-reflector.config]
     route-reflector-client = true
     route-reflector-cluster-id = "{own}"
   [neighbors.timers.config]
-    hold-time = 9
-    keepalive-interval = 3
+    hold-time = {hold_time}
+    keepalive-interval = {}
   [neighbors.transport.config]
     passive-mode = true
   [neighbors.graceful-restart.config]
@@ -114,8 +153,10 @@ fn neighbor(own: &str, client: &str) -> String {
       afi-safi-name = "l2vpn-evpn"
     [neighbors.afi-safis.mp-graceful-restart.config]
       enabled = true
-"#
-    )
+"#,
+        hold_time / 3
+    );
+    text + &bfd.unwrap_or_default()
 }
 
 /// FRR's zebra and bgpd on a host that has a [kernel tunnel](Net::kernel_tunnel) without a peer.
@@ -136,7 +177,7 @@ impl Frr {
         let (own, neighbor) = (format!("10.99.0.{n}"), format!("10.99.0.{reflector}"));
         let dir = frr_directory(within, &bgpd_config(&own, &neighbor))?;
         net.run(&host, "bridge link set dev vx100 neigh_suppress on learning off")?;
-        let start = |name: &str| net.start(&host, &frr_words(name, dir.path()).join(" "));
+        let start = |name: &str| net.start(&host, &frr_words(name, dir.path(), false).join(" "));
         let zebra = start("zebra")?;
         until("socket of zebra", || zserv(dir.path()).exists())?;
         Ok(Self { _daemons: [start("bgpd")?, zebra], _dir: dir })
@@ -161,14 +202,14 @@ pub fn frr_directory(within: &Path, bgpd: &str) -> Result<tempfile::TempDir> {
     Ok(dir)
 }
 
-/// The words that start a daemon of FRR with this [directory](frr_directory). It listens at no TCP
-/// port.
+/// The words that start a daemon of FRR with this [directory](frr_directory). bgpd listens at TCP
+/// port 179 only if it is told so.
 #[must_use]
-pub fn frr_words(daemon: &str, dir: &Path) -> Vec<String> {
+pub fn frr_words(daemon: &str, dir: &Path, listens: bool) -> Vec<String> {
     let at = |name: &str| dir.join(name).display().to_string();
     let (vty, zserv) = (dir.display(), zserv(dir));
     let (pid, config) = (at(&format!("{daemon}.pid")), at(&format!("{daemon}.conf")));
-    let port = if daemon == "bgpd" { " -p 0" } else { "" };
+    let port = if daemon == "bgpd" && !listens { " -p 0" } else { "" };
     let words = format!(
         "{FRR}/{daemon} --vty_socket {vty} -z {} -i {pid} -f {config}{port}",
         zserv.display()

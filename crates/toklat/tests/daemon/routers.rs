@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use jail::parent_death;
-use lab::hosts::routers::{self, FRR};
+use lab::hosts::routers::{self, FRR, Session};
 use rustix::process::Signal;
 
 use super::namespace::Namespace;
@@ -27,7 +27,14 @@ pub fn gobgpd() -> Result<PathBuf, &'static str> {
 /// A program that is ended with the test.
 pub struct Router {
     pub child: Child,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+}
+
+impl Router {
+    /// The socket of its API.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("api.sock")
+    }
 }
 
 impl Drop for Router {
@@ -39,6 +46,16 @@ impl Drop for Router {
 
 /// GoBGP as the route reflector of these clients, at `own`.
 pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router, &'static str> {
+    let clients: Vec<_> = clients.iter().map(|at| (*at, Session::default())).collect();
+    reflector_with(host, own, &clients)
+}
+
+/// The same, with these sessions.
+pub fn reflector_with(
+    host: &Namespace,
+    own: &str,
+    clients: &[(&str, Session<'_>)],
+) -> Result<Router, &'static str> {
     let program = gobgpd()?;
     let dir = tempfile::tempdir().unwrap();
     let config = routers::reflector_config(own, clients);
@@ -47,7 +64,7 @@ pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router
     let mut command = host.command(&words);
     parent_death::signal(&mut command, Signal::KILL);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    Ok(Router { child: child.unwrap(), _dir: dir })
+    Ok(Router { child: child.unwrap(), dir })
 }
 
 /// A Linux host with FRR: a bridge with the kernel's VXLAN, `own` its address, one neighbour.
@@ -75,6 +92,16 @@ impl Linux {
         reflector: &str,
         inside: &str,
     ) -> Result<Self, &'static str> {
+        Self::start_with(host, own, (&routers::bgpd_config(own, reflector), false), inside)
+    }
+
+    /// The same, with this configuration of bgpd, which may listen for neighbours.
+    pub fn start_with(
+        host: &Namespace,
+        own: &str,
+        (config, listens): (&str, bool),
+        inside: &str,
+    ) -> Result<Self, &'static str> {
         if !Path::new(FRR).join("bgpd").exists() {
             return Err(NO_FRR);
         }
@@ -96,10 +123,9 @@ impl Linux {
         ip(host, "link set s1 master br100 up");
         ip(&station, &format!("address add {inside} dev s0"));
         ip(&station, &format!("link set s0 address {THEIRS} mtu 1400 up"));
-        let config = routers::bgpd_config(own, reflector);
-        let dir = routers::frr_directory(&std::env::temp_dir(), &config).map_err(|_| NO_FRR)?;
+        let dir = routers::frr_directory(&std::env::temp_dir(), config).map_err(|_| NO_FRR)?;
         let start = |name: &str| {
-            let words = routers::frr_words(name, dir.path());
+            let words = routers::frr_words(name, dir.path(), listens);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let mut command = host.command(&words);
             let log = std::fs::File::create(dir.path().join(format!("{name}.log"))).unwrap();

@@ -1,6 +1,6 @@
 //! What moves and deaths cost guests that ping at 10 ms.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,9 +9,10 @@ use vm::Backend;
 use super::super::lab::{Daemon, Lab, wait_until};
 use super::tunnel::{lost_while, wait_for};
 use super::{evpn, tap, with_guest};
+use crate::hosts::crowd::Crowd;
 use crate::hosts::migration::{Moving, Place};
 use crate::hosts::pings::{self, Pings};
-use crate::hosts::routers::{Frr, Reflector, gobgpd};
+use crate::hosts::routers::{Frr, Reflector, Session, gobgpd};
 use crate::hosts::{NEVER, Net};
 
 /// Pings at 10 ms around a death: more than another start takes.
@@ -98,6 +99,25 @@ pub fn without_data_process(lab: &Lab) -> Result<f64> {
             })
         })?;
         Ok(lost * 10.0)
+    })
+}
+
+/// ms from the end of the reflector's link until its routes are gone here, by BFD of 3 x 300 ms.
+pub fn without_reflector(lab: &Lab) -> Result<f64> {
+    lab.once_missing("gobgpd", || {
+        let (program, net) = (gobgpd()?, Net::new(2, 1500)?);
+        let session = Session { hold_time: 90, bfd_ms: Some(300), ..Session::default() };
+        let reflector = Reflector::start_with(&net, 2, (&[1], session), lab.dir())?;
+        let bfd = "hold_time_s = 90\nbfd = { interval_ms = 300, multiplier = 3 }\n";
+        let daemon = lab.daemon(&(evpn(&net, 1, 2, &program) + bfd))?;
+        Crowd { hosts: 1, stations: 1 }.appear(&reflector.socket())?;
+        wait_for(&daemon, "/v1/evpn", |evpn| evpn["routes"] == 1)?;
+        // BFD is up a second after the session.
+        std::thread::sleep(Duration::from_secs(3));
+        let begun = Instant::now();
+        net.ip("h2", "link set u0 down")?;
+        wait_for(&daemon, "/v1/evpn", |evpn| evpn["routes"] == 0)?;
+        Ok(begun.elapsed().as_secs_f64() * 1e3)
     })
 }
 

@@ -133,4 +133,12 @@ pub const ROWS: &[Row] = &[
         life::without_data_process,
         Peer::None,
     ),
+    less(
+        "hosts.bfd",
+        "ms",
+        "<= 1500",
+        "the route reflector's link goes down, BFD every 300 ms, three may be missed; until its routes are gone here",
+        life::without_reflector,
+        Peer::None,
+    ),
 ];

@@ -1,8 +1,7 @@
 //! Stations by EVPN: how soon others know them, and many of them.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
-use std::net::Ipv4Addr;
 use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use evpn::client::Client;
 use evpn::path::{self, Event};
-use evpn::route::{Key, Mobility, OwnRoute, RouteTarget, distinguisher};
 use frame::Mac;
 use netring::Port;
 
@@ -18,11 +16,13 @@ use super::super::lab::{Daemon, Lab};
 use super::super::traffic::{BATCH, header, send_one};
 use super::tunnel::wait_for;
 use super::{evpn, memory, process_time};
+use crate::hosts::crowd::{Crowd, block_on, station};
 use crate::hosts::programs::{Running, need};
 use crate::hosts::routers::{Frr, Reflector, gobgpd};
 use crate::hosts::{NEVER, Net};
 
-const VNI: u32 = 100;
+/// The number of simulated hosts.
+const HOSTS: u32 = 1000;
 /// How long the spread of many routes may take.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -49,27 +49,6 @@ impl Pair {
         let daemon = lab.daemon(&lines)?;
         wait_for(&daemon, "/v1/evpn", |evpn| evpn["neighbors"][0]["state"] == "established")?;
         Ok(Self { daemon, reflector, net })
-    }
-}
-
-fn block_on<T>(task: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(task)
-}
-
-fn station(n: u32) -> Mac {
-    Mac::local(0x1_0000 + n)
-}
-
-/// The route of a station behind host number `host` of many, with a count of moves.
-fn route(n: u32, host: u32, sequence: u32) -> OwnRoute {
-    let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 0)) + 1 + host);
-    let rd = distinguisher(address, VNI as u16);
-    OwnRoute {
-        key: Key::Mac { rd, tag: 0, mac: station(n), ip: None },
-        vni: VNI,
-        vtep: address.into(),
-        targets: vec![RouteTarget::auto(65000, VNI)],
-        mobility: Mobility { sticky: false, sequence },
     }
 }
 
@@ -113,12 +92,8 @@ pub fn many_in(lab: &Lab, count: u32) -> Result<f64> {
 /// Has `count` stations behind 1,000 hosts converge: seconds, the supervisor's processor time, its
 /// memory.
 fn converge(pair: &Pair, count: u32) -> Result<(f64, f64, f64)> {
-    let routes: Vec<_> = (0..count).map(|n| route(n, n % 1000, 0)).collect();
     let (begun, before) = (Instant::now(), process_time(pair.daemon.pid())?);
-    block_on(async {
-        let mut client = Client::connect(&pair.reflector.socket()).await?;
-        Ok(client.advertise(&routes).await?)
-    })?;
+    Crowd { hosts: HOSTS, stations: count }.appear(&pair.reflector.socket())?;
     until_known(&pair.daemon, count as usize)?;
     let seconds = begun.elapsed().as_secs_f64();
     let used = process_time(pair.daemon.pid())? - before;
@@ -138,14 +113,14 @@ pub fn many_out(lab: &Lab, count: u32) -> Result<f64> {
             let known = block_on(async {
                 let mut client = Client::connect(&pair.reflector.socket()).await?;
                 let mut watch = client.watch().await?;
-                let mut known = HashMap::new();
+                let mut known = HashSet::new();
                 while known.len() < count as usize {
                     let next = tokio::time::timeout(PATIENCE, watch.message());
                     let message = next.await.context("no routes come")??.context("no watch")?;
                     for event in message.table.iter().flat_map(|table| &table.paths).map(path::read)
                     {
                         if let Ok(Event::Update(update)) = event {
-                            known.insert(update.key, ());
+                            known.insert(update.key);
                         }
                     }
                 }
@@ -184,36 +159,19 @@ pub fn moves(lab: &Lab) -> Result<f64> {
         let (count, seconds) = if short { (10_000, 3) } else { (100_000, 60) };
         let pair = Pair::start(lab, &[], count)?;
         let (converged, ..) = converge(&pair, count)?;
-        let (before, begun) = (process_time(pair.daemon.pid())?, Instant::now());
-        // Each second another thousand moves to the next host.
-        block_on(async {
-            let mut client = Client::connect(&pair.reflector.socket()).await?;
-            for second in 0..seconds {
-                let from = second * 1000 % count;
-                let moved = (from..from + 1000).map(|n| (n, n % 1000, second * 1000 / count));
-                let new: Vec<_> = moved
-                    .clone()
-                    .map(|(n, at, round)| route(n, (at + round + 1) % 1000, round + 1))
-                    .collect();
-                client.advertise(&new).await?;
-                let old: Vec<_> =
-                    moved.map(|(n, at, round)| route(n, (at + round) % 1000, round)).collect();
-                client.withdraw(&old).await?;
-                let next = Duration::from_secs(u64::from(second) + 1);
-                tokio::time::sleep(next.saturating_sub(begun.elapsed())).await;
-            }
-            Ok(())
-        })?;
-        let took = begun.elapsed().as_secs_f64();
+        let before = process_time(pair.daemon.pid())?;
+        let crowd = Crowd { hosts: HOSTS, stations: count };
+        let took = crowd.move_on(&pair.reflector.socket(), (1000, seconds))?.as_secs_f64();
         let used = 100.0 * (process_time(pair.daemon.pid())? - before) / took;
         let rate = f64::from(seconds) * 1000.0 / took;
         ensure!(rate > 950.0, "the reflector took only {rate:.0} moves a second");
-        until_settled(&pair.daemon, seconds * 1000, count)?;
+        let settling = Instant::now();
+        until_settled(&pair.daemon, &crowd, seconds * 1000)?;
         lab.note(
             "hosts",
             format!(
                 "{count} stations converged in {converged:.1} s; {took:.0} s of moves, settled {:.1} s later",
-                begun.elapsed().as_secs_f64() - took
+                settling.elapsed().as_secs_f64()
             ),
         );
         lab.note("memory", format!("supervisor {:.0} MiB", memory(pair.daemon.pid())?));
@@ -221,26 +179,12 @@ pub fn moves(lab: &Lab) -> Result<f64> {
     })
 }
 
-/// Waits until each station that moved is where it went last.
-fn until_settled(daemon: &Daemon, moves: u32, count: u32) -> Result<()> {
-    let wanted = |n: u32| {
-        let times = moves / count + u32::from(n < moves % count);
-        Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 0)) + 1 + (n % 1000 + times) % 1000)
-    };
+/// Waits until each station is where it went last, and in the table.
+fn until_settled(daemon: &Daemon, crowd: &Crowd, moves: u32) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let macs: serde_json::Value = daemon.client()?.get("/v1/evpn/macs")?;
-        let hosts: HashMap<&str, &str> = macs
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|info| Some((info["mac"].as_str()?, info["host"].as_str()?)))
-            .collect();
-        let is_there = |n: &u32| {
-            hosts.get(station(*n).to_string().as_str()) == Some(&wanted(*n).to_string().as_str())
-        };
-        let lost = (0..count).filter(|n| !is_there(n)).count();
-        if lost == 0 && table(daemon)? == count as usize {
+        let lost = crowd.lost(&daemon.client()?.get("/v1/evpn/macs")?, moves);
+        if lost == 0 && table(daemon)? == crowd.stations as usize {
             return Ok(());
         }
         ensure!(begun.elapsed() < Duration::from_secs(60), "{lost} moves were lost");
