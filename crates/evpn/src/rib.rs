@@ -93,8 +93,10 @@ impl Rib {
 
     /// The counts so far.
     #[must_use]
-    pub const fn counters(&self) -> Counters {
-        self.told.counters
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.told.counters;
+        counters.no_number += self.segments.values().map(|segment| segment.no_number).sum::<u64>();
+        counters
     }
 
     /// Adds a segment, or changes its route targets.
@@ -132,6 +134,7 @@ impl Rib {
     /// Removes a segment with its routes.
     pub fn remove_segment(&mut self, vni: u32) {
         let Some(segment) = self.segments.remove(&vni) else { return };
+        self.told.counters.no_number += segment.no_number;
         let vtep = self.told.vtep;
         for (mac, local) in &segment.local {
             let routes = segment.own(*mac, *local, vtep);
@@ -397,6 +400,11 @@ impl Rib {
     /// Lets duplicates move again whose time is over, and takes routes of damped hosts.
     pub fn tick(&mut self, now: u64) {
         self.undamp(now);
+        for (vni, segment) in &mut self.segments {
+            if segment.no_number > 0 && !std::mem::replace(&mut segment.is_full, true) {
+                self.told.say(Notice::TooManyHosts { vni: *vni });
+            }
+        }
         self.segments.values_mut().for_each(|segment| segment.thaw(now, &self.routes));
     }
 

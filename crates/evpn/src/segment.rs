@@ -9,6 +9,7 @@ use frame::Mac;
 
 use crate::addresses::Addresses;
 use crate::hosts::Hosts;
+pub use crate::hosts::MAX_HOSTS;
 use crate::path::Update;
 use crate::route::{Distinguisher, Key, Mobility, OwnRoute, RouteTarget};
 use crate::told::{Notice, Routes, Told};
@@ -98,7 +99,9 @@ pub(crate) struct Segment {
     pending: HashMap<Mac, Station>,
     pub addresses: Addresses,
     /// Stations that have no room: their hosts are too many.
-    pub without_host: u64,
+    pub no_number: u64,
+    /// Operators were told that it has too many hosts.
+    pub is_full: bool,
 }
 
 impl Segment {
@@ -117,7 +120,8 @@ impl Segment {
             frozen: HashMap::new(),
             pending: HashMap::new(),
             addresses: Addresses::default(),
-            without_host: 0,
+            no_number: 0,
+            is_full: false,
         }
     }
 
@@ -287,7 +291,7 @@ impl Segment {
             return;
         };
         let Some(via) = self.hosts.number(best.vtep) else {
-            self.without_host += 1;
+            self.no_number += 1;
             return;
         };
         let entry = (via, best.mobility.sticky || frozen);

@@ -26,7 +26,7 @@ use crate::path;
 use crate::report::{MacInfo, NeighborInfo, RouteInfo, Summary};
 use crate::rib::{Limits, Notice, Rib};
 use crate::route::OwnRoute;
-use crate::segment::{SegmentConfig, TableChange};
+use crate::segment::{MAX_HOSTS, SegmentConfig, TableChange};
 
 /// The pause before the next attempt to connect: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
@@ -375,6 +375,13 @@ impl Speaker {
                 }
                 Notice::Damped { host } => {
                     tracing::warn!(%host, "a host withdraws too many routes: none of its new ones is taken for a while");
+                }
+                Notice::TooManyHosts { vni } => {
+                    tracing::warn!(
+                        vni,
+                        most = MAX_HOSTS,
+                        "a segment has too many hosts: stations of some are not in the table"
+                    );
                 }
                 Notice::TooMany { host } => {
                     tracing::warn!(%host, "a host advertises more stations than it may");

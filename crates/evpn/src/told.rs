@@ -35,6 +35,11 @@ pub enum Notice {
         /// The host.
         host: IpAddr,
     },
+    /// A segment has more hosts than there are numbers.
+    TooManyHosts {
+        /// The segment.
+        vni: u32,
+    },
     /// A host advertises more stations than it may.
     TooMany {
         /// The host.
@@ -60,6 +65,9 @@ pub struct Counters {
     /// New routes of hosts that had withdrawn too many.
     #[serde(default)]
     pub damped: u64,
+    /// Choices of stations that did not get into the table, as their segment has too many hosts.
+    #[serde(default)]
+    pub no_number: u64,
     /// Moves of stations between this host and others.
     pub moves: u64,
     /// Stations that stayed where they were because they moved too often.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use evpn::path::{Event, Unusable, Update};
 use evpn::rib::{Limits, Notice, Rib};
 use evpn::route::{Key, Mobility, RouteTarget, distinguisher};
-use evpn::segment::{MAX_MOVES, SegmentConfig, Station, TableChange, WINDOW_MS};
+use evpn::segment::{MAX_HOSTS, MAX_MOVES, SegmentConfig, Station, TableChange, WINDOW_MS};
 use frame::Mac;
 use proptest::prelude::*;
 
@@ -271,6 +271,24 @@ fn a_host_that_flaps_is_damped_for_a_while_and_its_routes_are_asked_for_again() 
     assert!(!damped(&rib) && rib.take_refresh() && !rib.take_refresh());
     take(&mut rib, route(1, 1, 0, false));
     assert_eq!(rib.route_count(), 3);
+}
+
+#[test]
+fn hosts_beyond_the_numbers_of_a_segment_are_counted_and_said_once() {
+    let mut rib = rib();
+    for n in 0..=MAX_HOSTS as u32 {
+        let at = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 1)) + n);
+        let key = Key::Mac { rd: distinguisher(at, 100), tag: 0, mac: mac(n), ip: None };
+        take(&mut rib, Update { key, vtep: at.into(), ..route(1, n, 0, false) });
+    }
+    let mut table = Table::default();
+    table.follow(&mut rib);
+    assert_eq!((table.stations.len(), rib.counters().no_number), (MAX_HOSTS, 1));
+    rib.tick(0);
+    rib.tick(1);
+    assert_eq!(rib.take_notices(), [Notice::TooManyHosts { vni: VNI }]);
+    rib.remove_segment(VNI);
+    assert_eq!(rib.counters().no_number, 1);
 }
 
 #[test]

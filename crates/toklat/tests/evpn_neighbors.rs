@@ -163,3 +163,32 @@ fn a_session_needs_the_same_password_at_both_ends() {
     sessions.apply(1, lines[0]);
     sessions.wait_for_both();
 }
+
+/// Objective: the death of a route reflector takes no route, as it is known to come again.
+///
+/// Steps: it is killed; the hosts lose their sessions and keep each other's routes; another one is
+/// started in its place, and they still have them.
+#[test]
+fn a_killed_reflector_takes_no_route_before_another_one_is_there() {
+    let test = "a_killed_reflector_takes_no_route_before_another_one_is_there";
+    let both = [Session::default(); 2];
+    let mut sessions = match Sessions::new(["", ""], both) {
+        Ok(sessions) => sessions,
+        Err(why) => return daemon::skip(test, why),
+    };
+    let floods = |daemon: &Daemon| daemon.get("/v1/evpn")["vteps"][0]["floods"] == true;
+    sessions.wait_for_both();
+    sessions.daemons[0].wait_for("the other host", |daemon| floods(daemon));
+    sessions.reflector.child.kill().unwrap();
+    sessions.reflector.child.wait().unwrap();
+    sessions.daemons[0].wait_for("the end of the session", |daemon| !is_established(daemon));
+    assert!(floods(&sessions.daemons[0]));
+    let clients = [("10.99.0.1", both[0]), ("10.99.0.3", both[1])];
+    let again = reflector_with(&sessions.underlay.hosts[1], "10.99.0.2", &clients);
+    sessions.reflector = again.unwrap();
+    sessions.daemons[0].wait_for("the session again", |daemon| {
+        assert!(floods(daemon), "{}", daemon.log());
+        is_established(daemon)
+    });
+    assert!(floods(&sessions.daemons[0]));
+}

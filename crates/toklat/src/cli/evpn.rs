@@ -113,6 +113,7 @@ fn overview(summary: &Summary) -> Table {
         ("moves", summary.counters.moves.to_string()),
         ("duplicates", summary.counters.duplicates.to_string()),
         ("routes beyond limits", summary.counters.over_limit.to_string()),
+        ("stations of too many hosts", summary.counters.no_number.to_string()),
         ("routes of damped hosts", summary.counters.damped.to_string()),
     ];
     rows.into_iter().for_each(|(what, value)| table.row([what.to_owned(), value]));
