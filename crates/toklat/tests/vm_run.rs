@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use vm::guest;
 
-use self::daemon::guests::{Guest, can_run};
+use self::daemon::guests::{Guest, can_emulate, can_run};
 use self::daemon::{Daemon, is_alive, kill_process};
 
 mod daemon;
@@ -26,6 +26,18 @@ fn meet(number: u8) -> String {
     format!(
         "until ping -c 1 -W 1 10.0.0.{number} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached"
     )
+}
+
+/// A section's commands, with those on several lines in one.
+fn joined(section: &str) -> Vec<String> {
+    let mut whole: Vec<String> = Vec::new();
+    for line in commands_of(section) {
+        match whole.last_mut().and_then(|last| last.strip_suffix('\\').map(str::to_owned)) {
+            Some(start) => *whole.last_mut().unwrap() = start + line.trim_start(),
+            None => whole.push(line.to_owned()),
+        }
+    }
+    whole
 }
 
 /// The lines of a section of docs/virtual-machines.md that are commands.
@@ -64,6 +76,54 @@ fn three_commands_lead_from_the_package_to_two_machines() {
 
 /// A segment of up to 64 KiB goes from one guest to the other in one piece, without segmentation
 /// and without a checksum.
+/// Objective: the document's lines for QEMU start guests that reach another.
+///
+/// Steps: a guest that answers; for each way to plug a guest into the switch, the document's lines,
+/// but for the directory, QEMU's own name of the time to reconnect, and what "..." stands for.
+#[test]
+fn the_documents_lines_for_qemu_run_as_they_stand() {
+    let test = "the_documents_lines_for_qemu_run_as_they_stand";
+    if !can_emulate(test) {
+        return;
+    }
+    let daemon = switch();
+    let server = Guest::boot(&daemon, "server", 1, &[], "pkt echo 7 & while :; do sleep 1; done");
+    let dir = daemon.dir().to_str().unwrap().to_owned();
+    let here = |line: &String| {
+        line.replace("/run/toklat", &dir).replace("reconnect=1", "reconnect-ms=200")
+    };
+    let add = |line: &str| daemon.done(&line.split(' ').skip(1).collect::<Vec<_>>());
+    let ask = format!("{}; sleep 1", guest::reach("10.0.0.1"));
+    let boot = |script: &str| Guest::scripted(script, 2, &ask);
+    let meets = |mut guest: Guest, port: &str| {
+        guest.says("toklat-guest: reached");
+        let said = guest.ends();
+        assert!(said.contains("toklat-guest: exit=0"), "{said}");
+        daemon.done(&["port", "rm", &format!("vale0:{port}")]);
+    };
+    let lines: Vec<_> = joined("QEMU\n").iter().map(here).collect();
+    let [listen, connects, umask, listens, connect, stream, socket] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    add(listen);
+    meets(boot(connects), "vm1");
+    // The other way round, with the rest of the line as before. The unit makes this directory.
+    std::fs::create_dir(daemon.dir().join("peers")).unwrap();
+    let chardev =
+        |line: &str| line.split(' ').find(|word| word.starts_with("socket,")).unwrap().to_owned();
+    let listens = connects.replace(&chardev(connects), &chardev(listens));
+    let guest = boot(&format!("{umask}\n{listens}"));
+    add(connect);
+    meets(guest, "vm1");
+    add(stream);
+    meets(boot(&format!("{socket} -m 512M")), "vm2");
+    let lines: Vec<_> = joined("Emulated NICs\n").iter().map(here).collect();
+    let [_, nic, card] = &lines[..] else { panic!("{lines:#?}") };
+    add(nic);
+    meets(boot(card), "vm1");
+    kill_process(server.qemu());
+}
+
 #[test]
 fn tcp_between_guests_crosses_in_whole_segments() {
     if !can_run("tcp_between_guests_crosses_in_whole_segments") {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use vm::{Qemu, Running, Version, guest};
+use vm::{Accelerator, Boot, Qemu, Running, Version, guest};
 
 use super::{Daemon, skip};
 
@@ -79,6 +79,27 @@ impl Guest {
         command.args(["--test-guest", "--address", &format!("10.0.0.{number}/24")]);
         command.args(["--run", commands]);
         Self(Running::spawn(words[image + 1], command).unwrap())
+    }
+
+    /// Runs `script`, a line of a document that starts QEMU, in a shell: "qemu-system-x86_64 ..."
+    /// boots the test guest with address 10.0.0.NUMBER, which runs `commands`.
+    pub fn scripted(script: &str, number: u8, commands: &str) -> Self {
+        const REST: &str = r#""$QEMU" -nodefaults -no-user-config -display none -serial stdio -monitor none \
+            -accel "$ACCEL" -cpu "$CPU" -kernel "$KERNEL" -initrd "$INITRD" -append "$APPEND" -no-reboot \
+            -device isa-debug-exit,iobase=0xf4,iosize=1 "#;
+        let qemu = Qemu::at_least(None, Version::VFIO_USER).unwrap();
+        let address = format!("10.0.0.{number}/24");
+        let boot = guest::boot(&guest::find().unwrap(), Some(&address), Some(commands)).unwrap();
+        let Boot::Kernel { kernel, initrd: Some(initrd), append } = boot else {
+            panic!("{boot:?}")
+        };
+        let (accelerator, _) = Accelerator::choose();
+        let mut command = Command::new("sh");
+        command.args(["-c", &script.replace("qemu-system-x86_64 ...", &format!("exec {REST}"))]);
+        command.env("QEMU", qemu.program).env("ACCEL", accelerator.name());
+        command.env("CPU", accelerator.cpu()).env("KERNEL", kernel).env("INITRD", initrd);
+        command.env("APPEND", append);
+        Self(Running::spawn("scripted", command).unwrap())
     }
 
     /// Waits until it says a line with `text`.
