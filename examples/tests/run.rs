@@ -8,8 +8,8 @@ use frame::Mac;
 use netring::{Open, Port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that ends with the test: asked to, as the daemon's switches outlive one that is
-/// killed.
+/// A program that is asked to end with the test. A daemon that is killed instead would leave its
+/// switches running.
 struct Running(Child);
 
 impl Drop for Running {
@@ -71,7 +71,7 @@ fn send(port: &mut Port, frame: &[u8]) {
     });
 }
 
-/// The first four octets of destination and source of what has come.
+/// Receives frames, and returns the first four octets of the destination and source of each.
 fn receive(port: &mut Port) -> Vec<Vec<u8>> {
     let came = port.receive(64).map(|frame| frame.to_vec()).collect();
     port.flush().unwrap();
@@ -108,8 +108,8 @@ fn the_bridge_joins_two_switches_and_keeps_local_traffic_local() {
         send(&mut b, &to_a);
         receive(&mut a).contains(&to_a.to_vec()).then_some(())
     });
-    // Station 30 is on the left, as 10 is: what 10 sends there is the bridge's to drop. The frame
-    // behind it crosses.
+    // Stations 10 and 30 are both on the left, so the bridge drops what 10 sends to 30. The frame
+    // after it crosses.
     send(&mut a, &frame(20, 30));
     send(&mut a, &frame(30, 10));
     send(&mut a, &frame(20, 31));

@@ -1,4 +1,5 @@
-//! What no input may cost: time of a step, threads, descriptors, addresses, lines of the log.
+//! Limits of what an input may cost: time of a step, threads, descriptors, addresses, lines of the
+//! log.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -24,7 +25,7 @@ const LINES: usize = 16;
 /// How long threads that close descriptors may take after their peers have gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What this process had before an input.
+/// The resources that this process used before an input.
 #[derive(Debug)]
 pub struct Costs {
     threads: usize,
@@ -33,8 +34,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// As it is now. Threads that close descriptors count while they close: they stay for a while,
-    /// for more.
+    /// The resources that are used now. Threads that close descriptors are counted only while they
+    /// close, because idle ones stay for a while.
     #[must_use]
     pub fn now() -> Self {
         let entries = |dir: &str| std::fs::read_dir(dir).map_or(0, Iterator::count);
@@ -52,7 +53,7 @@ impl Costs {
         }
     }
 
-    /// Does a step, which may not work for long.
+    /// Does a step, and asserts that this thread did not work for too long.
     pub fn step<T>(step: impl FnOnce() -> T) -> T {
         let before = worked();
         let done = step();
@@ -61,7 +62,8 @@ impl Costs {
         done
     }
 
-    /// Waits until all that an input brought along is gone; a leak is a finding.
+    /// Waits until all resources of an input are released. If they are not, that is a leak, and the
+    /// target fails.
     pub fn assert_gone(&self) {
         let began = Instant::now();
         loop {
@@ -87,7 +89,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes in what a step wants to be said of its port.
+    /// Takes in the lines that a step wants to log about its port.
     pub fn take(&mut self, news: Vec<(&'static str, String)>) {
         assert!(news.len() <= LINES, "a step says {} lines", news.len());
         for (reason, line) in news {
@@ -98,7 +100,8 @@ impl Lines {
         }
     }
 
-    /// One line for each reason, however often there was one, and one of the rest.
+    /// Asserts that there is at most one line for each reason, however often it occurred, and one
+    /// for the rest.
     pub fn assert_few(mut self) {
         let rest = self.limiter.tick().len();
         let most = 2 * self.reasons.len();
@@ -112,7 +115,7 @@ fn worked() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A second thread, which changes memory until this is dropped.
+/// A second thread, which changes memory until this value is dropped.
 #[derive(Debug)]
 pub struct Thread {
     stop: Arc<AtomicBool>,
@@ -120,7 +123,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Starts one that calls `change` with one number after the other.
+    /// Starts a thread that calls `change` with one pseudorandom number after the other.
     pub fn start(seed: u64, mut change: impl FnMut(u64) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -137,11 +140,11 @@ impl Thread {
         Self { stop, thread: std::thread::Builder::new().spawn(work).ok() }
     }
 
-    /// Starts one that writes words of its own to the first 64 KiB of `file`.
+    /// Starts a thread that writes pseudorandom words to the first 64 KiB of `file`.
     pub(crate) fn scribble(file: OwnedFd, seed: u64) -> Self {
         Self::start(seed, move |random| {
-            // What lies beyond the end of a file that was cut short is not written: that would make
-            // it long again.
+            // The thread does not write beyond the end of a truncated file, because that would
+            // extend it again.
             let len = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
             let place = random & 0xfff8;
             if place + 8 <= len {

@@ -26,7 +26,7 @@ pub use self::costs::{Costs, Lines, Thread};
 pub const MAC: Mac = Mac::local(1);
 /// The user of front ends.
 const FRONT_END: u32 = u32::MAX - 1;
-/// Bytes of a file that a front end sends: more says nothing new.
+/// Bytes of a file that a front end sends. Larger files would find nothing new.
 const FILE: u64 = 64 << 10;
 
 /// The steps of an input: what to do, where, and a value.
@@ -50,7 +50,7 @@ pub fn guest_memory(mapping: &Arc<Mapping>, offsets: [usize; 2]) -> Arc<GuestMem
     Arc::new(GuestMemory::new(ranges).expect("apart from each other"))
 }
 
-/// What a card with so many receive queues is made of.
+/// The configuration of a card with this many receive queues.
 pub fn device_config(
     memory: &Arc<GuestMemory>,
     queues: usize,
@@ -64,7 +64,7 @@ pub fn device_config(
     }
 }
 
-/// Delivers frames to [`MAC`] and settles; returns how many of them were finished.
+/// Delivers frames to [`MAC`] and settles. Returns how many frames were finished.
 pub fn deliver(
     egress: &dyn Egress,
     (count, len): (usize, usize),
@@ -97,8 +97,8 @@ pub fn reading<T>(most: impl FnOnce(&T) -> u64, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What a worker does with the queues that run, until they are quiet; frames come in if
-/// `frames_come`.
+/// Serves the running queues as a worker does, until they are quiet. If `frames_come` is set,
+/// frames for them arrive.
 pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     let mut scratch = Scratch::new(64);
     attached.source.disarm();
@@ -125,7 +125,7 @@ pub fn drain(socket: &OwnedFd) {
     while matches!(rustix::net::recv(socket, &mut away[..], RecvFlags::DONTWAIT), Ok((_, 1..))) {}
 }
 
-/// Takes bytes off the front.
+/// Takes up to `n` bytes off the front.
 pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (taken, rest) = bytes.split_at(n.min(bytes.len()));
     *bytes = rest;
@@ -135,7 +135,7 @@ pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
 /// The memory of a front end's guest: a file that it may send, write and cut short.
 pub struct Memory {
     file: OwnedFd,
-    /// While they are there, closing a lingering socket waits.
+    /// The peers of lingering sockets. Closing such a socket waits as long as its peer is here.
     peers: RefCell<Vec<TcpStream>>,
 }
 
@@ -146,9 +146,9 @@ impl Memory {
         Ok(Self { file, peers: RefCell::default() })
     }
 
-    /// Writes `bytes`, or, if there are none, has the file end at `at`.
+    /// Writes `bytes` at `at`. If there are none, truncates the file there.
     pub fn write(&self, at: u16, bytes: &[u8]) {
-        // What cannot be written is not.
+        // A write that fails is ignored.
         let _ = match bytes {
             [] => rustix::fs::ftruncate(&self.file, at.into()),
             bytes => rustix::io::pwrite(&self.file, bytes, at.into()).map(|_| ()),
@@ -158,7 +158,7 @@ impl Memory {
     /// The `len` bytes at `at`; zeros where there are none.
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        // What cannot be read is not there.
+        // If the read fails, the bytes stay zero.
         let _ = rustix::io::pread(&self.file, &mut bytes[..], at);
         bytes
     }
@@ -194,13 +194,14 @@ impl Memory {
         Ok(socket.into())
     }
 
-    /// Has a second thread change it while others read, until what this returns is dropped.
+    /// Has a second thread change the memory while others read it, until the returned value is
+    /// dropped.
     pub fn scribble(&self, seed: u64) -> Option<Thread> {
         Some(Thread::scribble(self.file.try_clone().ok()?, seed))
     }
 }
 
-/// A front end's end of a connection, and ours.
+/// Makes a connection: the front end's end, and ours.
 pub fn connection() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -212,7 +213,7 @@ pub fn port_state() -> PortState {
     State::private(&config).expect("memory").port(0).expect("a port")
 }
 
-/// What is kept of a session is the same when it was taken back.
+/// Asserts that a session's kept state is the same after it was restored.
 pub fn assert_same(kept: &Kept, again: &Kept) {
     assert!(kept.keys().eq(again.keys()));
     assert!(kept.values().map(|(value, _)| value).eq(again.values().map(|(value, _)| value)));

@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 /// Larger files say nothing new and cost time.
 const FILE: usize = 4 << 20;
 
-/// What a client sends with it: a sparse file.
+/// The memory that a client sends with its request: a sparse file.
 fn memory() -> Option<std::os::fd::OwnedFd> {
     shmem::Memfd::create("fuzz", FILE, shmem::Pages::Small).ok().map(shmem::Memfd::into_fd)
 }

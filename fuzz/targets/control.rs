@@ -19,7 +19,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use toklat_fuzz::{Costs, Memory};
 
-/// How long an answer may take on a busy machine.
+/// How long an answer may take on a busy machine before the target fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Most messages of an input: more say nothing new.
 const MESSAGES: usize = 64;
@@ -77,7 +77,7 @@ impl Switch {
         switch
     }
 
-    /// Begins another connection.
+    /// Connects again, and exchanges greetings.
     fn greet(&mut self) {
         self.connection = connect(&self.address);
         self.send(&Command::Hello { version: VERSION }, 0);
@@ -93,7 +93,7 @@ impl Switch {
         control::send(&self.connection, command, &fds).expect("it reads");
     }
 
-    /// What comes next; what it wants kept is not an answer.
+    /// Receives the next answer. Messages with state to keep are not answers.
     fn answer(&self) -> Result<Answer, ChannelError> {
         loop {
             match control::receive(&self.connection)?.0 {
@@ -112,7 +112,7 @@ impl Switch {
         answer
     }
 
-    /// Says what is no message.
+    /// Sends bytes that are not a message.
     fn babble(&mut self, line: &[u8]) {
         if rustix::net::send(&self.connection, line, SendFlags::NOSIGNAL).is_err() {
             return;
@@ -170,7 +170,7 @@ impl Switch {
         assert_eq!(ports, self.ports);
     }
 
-    /// Takes all away.
+    /// Stops the process, and releases everything.
     fn stop(mut self) {
         if !self.stopped {
             self.compare();
@@ -192,7 +192,7 @@ fuzz_target!(init: {
         let again = serde_json::to_vec(&answer).expect("a message can be written");
         assert_eq!(serde_json::from_slice::<Answer>(&again).expect("and read again"), answer);
     }
-    // What is made once is made.
+    // One run comes first, so that things that are made once exist before anything is counted.
     Switch::start().stop();
     let costs = Costs::now();
     let mut switch = Switch::start();

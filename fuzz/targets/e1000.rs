@@ -52,7 +52,7 @@ impl Guest {
     fn new(options: u8) -> Self {
         let size = if options & 8 == 0 { MEMORY } else { MUCH_MEMORY };
         let mapping = Mapping::private(size).expect("memory");
-        // One behind the other in the guest only.
+        // The two ranges are adjacent only in the guest's addresses.
         let memory = guest_memory(&mapping, [size / 2, 0]);
         let registers: Shared<Registers> = Shared::private().expect("memory");
         let chip = if options & 1 == 0 { Chip::Em82540 } else { Chip::L82574 };
@@ -65,14 +65,14 @@ impl Guest {
         guest
     }
 
-    /// As a driver does it that finds a NIC in whatever state.
+    /// Brings the NIC up as a driver does that finds it in an arbitrary state.
     fn bring_up(&mut self) {
         self.model.device.set_bus_master(true);
         self.model.device.set_link(true, self.now);
         self.set(0x2834, 0);
         self.set(0x2830, 0);
         self.set(0x0000, 1 << 26);
-        // Out of loopback.
+        // The reset ends loopback.
         self.set(0x0020, 1 << 26 | 1 << 21 | 0x1140);
         for (base, ring) in [(0x3800, TX), (0x2800, RX)] {
             self.set(base + 8, 16 * DESCRIPTORS);
@@ -97,7 +97,7 @@ impl Guest {
         }
     }
 
-    /// Writes a ring's worth of descriptors: an end of a frame every so many, or none.
+    /// Fills a ring with descriptors. A frame ends after each `every` descriptors, or never.
     fn fill(&self, at: u32, value: u64) {
         const EOP: u64 = 1 << 24;
         let (from, every) = (at & 0x1f_fff0, u64::from(at >> 24));
@@ -120,7 +120,7 @@ impl Guest {
         let queue = queue % self.model.transmit.len();
         self.scratch.clear();
         let (transmit, scratch) = (&mut self.model.transmit[queue], &mut self.scratch);
-        // What comes back is in no batch: 64 KiB, and one more frame.
+        // Frames that are looped back are not in the batch: they are 64 KiB, and one more frame.
         let most = |frames: &(usize, u64)| {
             most_descriptors(frames.0, frames.1 as usize + 0x2_0100) + MAX_SENT
         };
@@ -227,7 +227,7 @@ fuzz_target!(|data: &[u8]| {
     let frames = guest.config.egress[0].frames.get();
     guest.deliver(0, 1, 60, false);
     assert_eq!(guest.config.egress[0].frames.get(), frames + 1);
-    // A frame out: legacy, whole.
+    // A whole frame is sent by a legacy descriptor.
     guest.now = guest.now + 1_000_000_000;
     guest.poke(TX, BUFFERS);
     guest.poke(TX + 8, 0x0900_0040);

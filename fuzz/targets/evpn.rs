@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
 fuzz_target!(|input: &[u8]| {
-    // Bytes of a route, too.
+    // The same bytes are also tried as a route.
     if let Some((key, vni)) = Key::decode(input) {
         let again = Key::decode(&key.encode(vni.unwrap_or(0))).expect("what is written is read");
         assert_eq!(again.0, key);
@@ -53,7 +53,7 @@ fuzz_target!(|input: &[u8]| {
     let _ = (rib.macs(), rib.vteps(), rib.route_list(), rib.take_notices());
 });
 
-/// Stations that come and go here.
+/// Adds and removes local stations.
 fn local(rib: &mut Rib, bytes: &[u8], now: u64) {
     for [what, number] in bytes.as_chunks::<2>().0 {
         let mac = Mac::local(u32::from(*number));
@@ -67,7 +67,7 @@ fn local(rib: &mut Rib, bytes: &[u8], now: u64) {
     }
 }
 
-/// Stations are behind hosts that the tunnel was told before.
+/// Follows the changes. A station may be behind a host only after the tunnel was told of that host.
 fn follow(rib: &mut Rib, known: &mut HashSet<u16>) {
     while let Some((_, change)) = rib.next_change() {
         match change {

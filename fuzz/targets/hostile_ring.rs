@@ -23,7 +23,7 @@ const RIGHT: Mac = Mac::local(2);
 /// Steps of an input that are carried out.
 const STEPS: usize = 256;
 
-/// Plugs a port in that is at `mac` and may send from there only.
+/// Plugs in a port that is at `mac` and may send only from there.
 fn plug(switch: &mut Inline, mac: Mac, slots: u32) -> (Port, Arc<Region>, u16) {
     let region = Region::private(RegionConfig::ports(1, 1, slots)).expect("memory");
     let open = Open::new("port").slots(slots).in_region(&region).offloads(OffloadSet::ALL);
@@ -52,7 +52,7 @@ fn scribble(port: &Port, what: u8, at: u32, value: u64) {
     }
 }
 
-/// Sends a frame from left to right, whose content is `mark` throughout, and expects exactly it.
+/// Sends a frame filled with `mark` from left to right, and expects it to arrive unchanged.
 fn exchange(switch: &mut Inline, left: &mut Port, right: &mut Port, mark: u64, now: &mut u64) {
     let mut frame = [mark as u8; 100];
     frame[..6].copy_from_slice(&RIGHT.octets());

@@ -40,7 +40,7 @@ const HEADER: u64 = BASE + 0x100;
 const BODY: u64 = BASE + 0x200;
 const OPTIONS: u64 = BASE + 0x400;
 const LEGACY: u64 = BASE + 0x1000;
-/// Descriptors that the program has: those of root first.
+/// How many descriptors the program has. The first of them are root's.
 const COOKIES: u64 = 8;
 const ROOTS: u64 = 2;
 /// Bytes of a region that the switches charge for: larger ones only cost time.
@@ -65,7 +65,7 @@ const NAMES: [&str; 12] = [
 /// The program's memory.
 struct Memory {
     bytes: RefCell<Vec<u8>>,
-    /// Another thread changes it between two reads, from this number on.
+    /// From this number on, another thread changes the memory between two reads.
     changes: Cell<u64>,
 }
 
@@ -108,7 +108,7 @@ impl UserMemory for Memory {
 impl Program for Memory {
     fn load(&self, at: u64) -> u32 {
         let mut word = [0; 4];
-        // What cannot be read is zero.
+        // If the read fails, the word is zero.
         let _ = self.read(at, &mut word);
         u32::from_le_bytes(word)
     }
@@ -178,7 +178,7 @@ impl Switches for Ports {
     }
 }
 
-/// The daemon waits for nothing here.
+/// Runs a future, which never waits in this target.
 fn run<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -207,7 +207,7 @@ impl Machine {
         let cookie = u64::from(what >> 4) % COOKIES;
         let user = Rc::clone(&self.memory);
         let place = BASE + u64::from(at) % BYTES as u64;
-        // What is refused is refused.
+        // A refused request is ignored.
         let _ = match what & 15 {
             0 => user.write(place, &value.to_le_bytes()),
             1 => return self.lay_out(at, value),
@@ -232,14 +232,14 @@ impl Machine {
     fn call(&mut self, cookie: u64, at: u64) -> Result<(), Errno> {
         let memory = Rc::clone(&self.memory);
         control(&*memory, at, |question| {
-            // What the library does itself.
+            // The library itself carries out the parts that the daemon does not.
             let _ = start_arguments(question.ask.body[0].into(), &question.local);
             let lent = question.local.extmem.and_then(|_| lend());
             self.ask(cookie, &question.ask, lent)
         })
     }
 
-    /// A request, which the daemon answers, and what it binds.
+    /// Sends a request to the daemon, and binds the descriptor as the answer says.
     fn ask(&mut self, cookie: u64, ask: &Ask, lent: Option<File>) -> Result<Answer, Errno> {
         let (answer, fds) = match ask.kind {
             kind::IDENTIFY => self.broker.identify(cookie, ask),
@@ -329,11 +329,12 @@ impl Machine {
         self.memory.put(LEGACY, &legacy);
     }
 
-    /// The program writes to the region that it maps.
+    /// Writes to the region, as a program does that maps it.
     fn region(&self, cookie: u64, at: u32, value: u64) {
         let Some(bound) = self.bound.get(&cookie) else { return };
         let (memory, size) = bound.memory();
-        // Rings come behind the first 72 interfaces; their headers are what syncs look at.
+        // Half of the writes go to the rings, which begin after the first 72 interfaces: syncs read
+        // their headers.
         let at = if at & 1 == 0 { u64::from(at) } else { 72 * 1024 + u64::from(at >> 1) % 0x8000 };
         let _ = rustix::io::pwrite(memory, &value.to_le_bytes(), at % size);
     }
@@ -372,7 +373,7 @@ fn user(cookie: u64) -> u32 {
     if cookie < ROOTS { 0 } else { 1000 }
 }
 
-/// Memory of the program's own, sealed as it has to be.
+/// Memory of the program, as a file that is sealed as required.
 fn lend() -> Option<File> {
     let file = shmem::Memfd::create("fuzz", 2 << 20, shmem::Pages::Small).ok()?;
     Some(Box::new(Descriptor::ours(file.into_fd())))

@@ -22,7 +22,7 @@ const MUCH_MEMORY: usize = 0x40_0000;
 /// Descriptors that a frame may have read.
 const MAX_SENT: usize = 128;
 const MAX_RECEIVED: usize = 64;
-/// Descriptors that are finished, or passed over, without the switch.
+/// The most descriptors that a turn finishes or skips without the switch.
 const MAX_ABSORBED: usize = 256;
 const INIT: u32 = 0x400;
 const RX: u32 = 0x1000;
@@ -77,8 +77,8 @@ impl Guest {
         }
     }
 
-    /// Writes a ring's worth of descriptors of software style 2: a frame begins every so many, and
-    /// has an end or none.
+    /// Fills a ring with descriptors of software style 2. A frame begins after each `every`
+    /// descriptors; its end may be missing.
     fn fill(&self, at: u32, value: u32) {
         let (from, every, endless) = (at & 0xf_fff0, at >> 24 & 0x7f, at >> 31 != 0);
         for n in 0..0x1_0000u32 {

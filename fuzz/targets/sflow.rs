@@ -65,7 +65,7 @@ impl Daemon {
         }
     }
 
-    /// Says of record `number` that it is whole.
+    /// Marks record `number` as complete.
     fn complete(&self, number: u64) {
         let slot = SLOTS + (number % RECORDS) as usize * SLOT;
         write(&self.memory, slot, number.wrapping_mul(2).wrapping_add(2));
@@ -188,7 +188,7 @@ fn assert_flow((format, body): &(u32, Vec<u8>), record: &Record) {
     assert!(body.is_empty() && header.is_empty());
 }
 
-/// A structure of this format within a sample.
+/// Takes a structure of this format out of a sample.
 fn structure(rest: &mut Vec<u8>, format: u32) -> Vec<u8> {
     assert_eq!(word(rest), format);
     let len = word(rest) as usize;

@@ -22,7 +22,7 @@ struct Guest {
     config: DeviceConfig,
     model: Model,
     lent: usize,
-    /// The buffer that is next.
+    /// The buffer to send next.
     next: u32,
     delivered: u64,
     scratch: Scratch,

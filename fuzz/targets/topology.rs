@@ -25,7 +25,7 @@ fuzz_target!(|text: &str| {
     accepted(net, &saved);
 });
 
-/// What is so of each topology that is accepted.
+/// Checks the properties that every accepted topology must have.
 fn accepted(mut net: Topology, saved: &str) {
     let is_name = |name: &String| {
         let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -33,7 +33,7 @@ fn accepted(mut net: Topology, saved: &str) {
     };
     let ports = net.switch.values().flat_map(|switch| switch.port.keys());
     assert!(net.switch.keys().chain(ports).all(is_name), "{net:?}");
-    // Paths that ports were given stand once each.
+    // No two ports may have the same path.
     let value: serde_json::Value = serde_json::from_str(saved).expect("it was written");
     let mut paths = BTreeSet::new();
     let switches = value["switch"].as_object().into_iter().flat_map(|all| all.values());
@@ -44,7 +44,7 @@ fn accepted(mut net: Topology, saved: &str) {
             assert!(paths.insert(socket.to_owned()), "{socket} is used twice");
         }
     }
-    // Each part is accepted by itself.
+    // Each part of an accepted topology must be accepted by itself.
     while let Some((name, switch)) = net.switch.pop_first() {
         let part = Topology { switch: [(name, switch)].into(), ..Topology::default() };
         check_each(&part).expect("a part of what was accepted");

@@ -38,8 +38,8 @@ use turn::attach::Attached;
 const STEPS: usize = 128;
 /// Bytes of a card's first base address register, at least.
 const REGISTERS: u64 = 128 << 10;
-/// A step's flags, beside those of messages: the message is cut off, or has another size than it
-/// says,
+/// A step's flags, in addition to those of messages. With this one, the message is cut off, or
+/// states another size than it has.
 const CUT: u8 = 1;
 /// frames come in after it,
 const DELIVER: u8 = 2;
@@ -49,9 +49,10 @@ const RESTART: u8 = 4;
 const REGISTER: u8 = 8;
 /// the card's state leaves it, is written to, and comes back,
 const MOVE: u8 = 0x40;
-/// it is a reply, to a request of any number, which failed with [`REGISTER`],
+/// With this flag, the message is a reply to a request of any number. Together with [`REGISTER`],
+/// the request failed.
 const REPLY: u8 = 0x20;
-/// or it is a write.
+/// With this flag, the message is a write.
 const WRITE: u8 = 0x80;
 const WRITE_REGISTER: u8 = WRITE | REGISTER;
 
@@ -59,7 +60,7 @@ const WRITE_REGISTER: u8 = WRITE | REGISTER;
 struct Port {
     theirs: OwnedFd,
     memory: Memory,
-    /// What is asked of it is answered.
+    /// True to answer the device's requests for memory.
     answers: bool,
     /// The connection was cut short.
     cut: bool,
@@ -134,7 +135,7 @@ impl Port {
         Some(port)
     }
 
-    /// Carries the next step of `bytes` out.
+    /// Carries out the next step of `bytes`.
     fn step(&mut self, bytes: &mut &[u8]) -> Result<(), ProtocolError> {
         let [command, flags, fds, len] = *take(bytes, 4) else {
             *bytes = &[];
@@ -164,7 +165,7 @@ impl Port {
         Ok(())
     }
 
-    /// A message as it stands.
+    /// Sends a message exactly as given.
     fn say(&self, (id, command): (u16, u16), flags: u32, body: &[u8]) {
         let mut message = Vec::new();
         write_header(&mut message, id, command, body.len(), flags);
@@ -172,7 +173,7 @@ impl Port {
         let _ = rustix::net::send(&self.theirs, &message, SendFlags::NOSIGNAL);
     }
 
-    /// Reads what there is, and answers what is asked of memory.
+    /// Reads all messages, and answers requests for memory.
     fn answer(&self) {
         let mut all = vec![0; 1 << 17];
         let got = rustix::net::recv(&self.theirs, &mut all[..], RecvFlags::DONTWAIT);
@@ -213,7 +214,7 @@ impl Port {
         let _ = rustix::net::sendmsg(&self.theirs, &parts, &mut control, SendFlags::NOSIGNAL);
     }
 
-    /// Has the card's state leave it and come back, with `change` at `at` of it.
+    /// Saves the card's state, changes it at `at`, and loads it again.
     fn move_state(&mut self, at: usize, change: &[u8]) -> Result<(), ProtocolError> {
         self.change_state(DeviceState::StopCopy)?;
         let mut state = Vec::new();
@@ -226,7 +227,7 @@ impl Port {
                 break;
             }
         }
-        // Something is agreed on; or nothing is there to come back.
+        // A session that has not negotiated has no state to move.
         let at = at.checked_rem(state.len()).unwrap_or(0);
         state[at..].iter_mut().zip(change).for_each(|(byte, change)| *byte ^= change);
         self.change_state(DeviceState::Resuming)?;
@@ -242,7 +243,7 @@ impl Port {
         self.ask(command::DEVICE_FEATURE, &body).map(drop)
     }
 
-    /// A message that is answered, as far as it is.
+    /// Sends a request, and returns what has arrived of its reply.
     fn ask(&mut self, command: u16, body: &[u8]) -> Result<Vec<u8>, ProtocolError> {
         self.send(command as u8, 0, &[], body);
         self.serve(false);
@@ -253,14 +254,15 @@ impl Port {
         Ok(reply)
     }
 
-    /// What a worker does with what there is, until it is quiet or hands the socket over.
+    /// Serves the port as a worker does, until it is quiet or passes the socket to the control
+    /// thread.
     fn serve(&mut self, deliver_frames: bool) {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
         serve(attached, deliver_frames, self.now);
     }
 
-    /// What the control thread does with a message that is for it.
+    /// Carries out messages as the control thread does.
     fn converse(&mut self) -> Result<(), ProtocolError> {
         self.take_messages()?;
         if self.answers {
@@ -300,7 +302,7 @@ impl Port {
         self.attached = self.server.halves(self.now).ok();
     }
 
-    /// As a successor of a process that died.
+    /// Continues as a successor of a process that died.
     fn restart(&mut self) -> Result<(), ProtocolError> {
         let kept = self.server.to_keep();
         self.attached = None;

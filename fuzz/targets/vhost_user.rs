@@ -25,13 +25,13 @@ use toklat_fuzz::{
 use turn::attach::Attached;
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
-/// A step's flags: the front end wants to hear of it,
+/// A step's flags. With this one, the front end wants a reply.
 const NEED_REPLY: u8 = 1;
 /// frames come in after it,
 const DELIVER: u8 = 2;
 /// this process dies after it,
 const RESTART: u8 = 4;
-/// a second thread changes the guest's memory from it on,
+/// From this step on, a second thread changes the guest's memory.
 const SCRIBBLE: u8 = 8;
 /// or it is a write.
 const WRITE: u8 = 0x80;

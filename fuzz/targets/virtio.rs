@@ -37,7 +37,7 @@ const SIZES: [u16; 8] = [SIZE, 1, 64, 256, 1024, 4096, 16_384, 32_768];
 const QUEUES_AT: [u64; 2] = [0x1000, 0x2000];
 const BUFFERS_AT: u64 = 0x3000;
 const MEMORY: u64 = 0x1_0000;
-/// The same for long queues; buffers are at the same place.
+/// The places of long queues. Buffers are at the same place as for short ones.
 const LONG_QUEUES_AT: [u64; 2] = [0x10_0000, 0x20_0000];
 const MUCH_MEMORY: u64 = 0x40_0000;
 /// Descriptors of a table that is written at once.
@@ -52,7 +52,7 @@ struct Guest {
 
 struct TransmitQueues(Vec<Watched<Transmit>>);
 
-/// A half of which no turn reads more descriptors than it may.
+/// A half of a port. Asserts that no turn reads more descriptors than allowed.
 struct Watched<T>(T);
 
 impl Ingress for Watched<Transmit> {
@@ -126,7 +126,7 @@ impl Guest {
         Self { mapping, configs }
     }
 
-    /// Plugs it in at `mac`, from where alone it may send.
+    /// Plugs the guest in at `mac`, the only address that it may send from.
     fn plug(&self, switch: &mut Inline, mac: Mac) -> u16 {
         let policy = Policy { macs: vec![mac], locked: true, ..Policy::default() };
         let missing = || AttachError::Descriptors { expected: "queues in memory" };
@@ -145,7 +145,7 @@ impl Guest {
         switch.add_attached("guest", policy, attach).expect("a free number")
     }
 
-    /// Carries out a step. Returns true if its queues must be set up again.
+    /// Carries out a step. Returns true if the guest's queues must be set up again.
     fn scribble(&self, what: u8, at: u32, value: u64) -> bool {
         let queue = (at & 1) as usize;
         let QueueLayout { descriptors, driver, device, size } = self.configs[queue].layout;
@@ -167,7 +167,7 @@ impl Guest {
                 descriptor[8..10].copy_from_slice(&len.to_le_bytes());
                 descriptor[12..14].copy_from_slice(&third.to_le_bytes());
                 descriptor[14..].copy_from_slice(&fourth.to_le_bytes());
-                // Of the ring, or of a table.
+                // Writes a descriptor of the ring or of a table.
                 let table = if what & 0x20 == 0 { descriptors } else { BUFFERS_AT };
                 write(table + 16 * slot, &descriptor);
             }
@@ -175,7 +175,7 @@ impl Guest {
             2 => write(driver, &bytes[..4]),
             3 if what & 0x40 != 0 => self.fill(queue, what & 0x20 != 0, (at >> 1, value)),
             3 => write(driver + 4 + 2 * slot, &[bytes[0] & 0xf, 0]),
-            // Anything in a queue, a buffer, or anywhere.
+            // Writes an arbitrary value into a queue, a buffer, or anywhere else.
             4 => write(descriptors + u64::from(at >> 1) % 0x400, &bytes),
             5 => write(BUFFERS_AT + u64::from(at >> 1) % 0x4000, &bytes),
             6 => write(device + u64::from(at >> 1) % 0x100, &bytes),
@@ -249,7 +249,7 @@ impl Honest {
     }
 
     fn send(&mut self, frame: &[u8]) {
-        // Over the border of its ranges.
+        // The frame crosses the border between two ranges of memory.
         self.send_from(MEMORY / 2 - 50, frame);
     }
 

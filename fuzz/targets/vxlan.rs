@@ -47,7 +47,8 @@ fn decapsulate(datagram: &[u8], vni: Vni, outer: Ecn) -> Option<Vec<u8>> {
     kept.then_some(frame)
 }
 
-/// What was merged is cut into the same again, but for IPv4 identifications that mean nothing.
+/// The merged frame must be cut into the same segments again, except for IPv4 identifications
+/// without a meaning.
 fn check(run: Option<Run>, merged: &[&Vec<u8>]) {
     let Some(run) = run else { return assert_eq!(merged.len(), 1) };
     assert_eq!(usize::from(run.segments()), merged.len());
@@ -71,7 +72,8 @@ fn check(run: Option<Run>, merged: &[&Vec<u8>]) {
         assert!(checksum::complete(&mut piece, left.checksum_start, left.checksum_offset));
         assert_eq!(piece.len(), frame.len());
         let is_v4 = frame[12..14] == [8, 0];
-        // Identification and header checksum; a TCP checksum of 0 and 0xffff are the same number.
+        // Ignores the identification and the header checksum. TCP checksums of 0 and 0xffff are the
+        // same number.
         let ignored = |at: usize| is_v4 && (matches!(at, 18 | 19 | 24 | 25));
         let sum = usize::from(left.checksum_start) + 16;
         let differs =

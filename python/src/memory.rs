@@ -16,14 +16,14 @@ use shmem::{Bytes, Mapping};
 #[derive(Clone, Debug)]
 pub struct Buffers {
     mapping: Arc<Mapping>,
-    /// Where they begin.
+    /// The address where the buffers begin.
     start: usize,
     /// Bytes of all.
     len: usize,
 }
 
 impl Buffers {
-    /// Those of the port's region. `None` if its geometry does not fit the mapping.
+    /// The buffers of the port's region. `None` if the region's geometry does not fit the mapping.
     pub fn of(port: &Port) -> Option<Self> {
         let rings = port.rings();
         let geometry = rings.geometry;
@@ -33,7 +33,8 @@ impl Buffers {
         Some(Self { mapping: rings.mapping, start, len })
     }
 
-    /// Where the byte at `address` lies from the first buffer on, if `len` bytes are there.
+    /// The offset of `address` from the first buffer, if `len` bytes from there are inside the
+    /// buffers.
     pub fn offset(&self, address: *const u8, len: usize) -> Option<usize> {
         let at = address.addr().checked_sub(self.mapping.address())?.checked_sub(self.start)?;
         (at.checked_add(len)? <= self.len).then_some(at)
@@ -100,7 +101,7 @@ fn view(py: Python<'_>, memory: Memory) -> PyResult<Bound<'_, PyMemoryView>> {
 #[pyclass(frozen, module = "toklat")]
 pub struct Memory {
     at: *mut u8,
-    /// Items, as the buffer protocol wants to point to it.
+    /// The number of items, in a field that the buffer protocol can point to.
     shape: isize,
     /// Bytes of an item.
     stride: isize,

@@ -27,13 +27,13 @@ pub struct Port {
 }
 
 struct Inner {
-    /// None when closed.
+    /// The open port; `None` after it was closed.
     port: Option<netring::Port>,
-    /// The batch that is lent, if it lives.
+    /// Refers to the lent batch, as long as that exists.
     lent: Weak<()>,
-    /// The slots that are reserved on any queue, if they are.
+    /// Refers to the reserved slots of any queue, as long as they exist.
     reserved: Weak<()>,
-    /// Received frames wait to be given back by a flush.
+    /// True if received frames must be given back by a flush.
     owed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Inner {
         self.port.as_mut().ok_or_else(|| Released::new_err("The port is closed"))
     }
 
-    /// Refuses what would take a lent batch back.
+    /// Fails if a batch is lent, because the caller would take it back.
     fn no_batch(&self) -> PyResult<()> {
         if self.lent.strong_count() == 0 {
             return Ok(());
@@ -51,7 +51,7 @@ impl Inner {
         Err(Lent::new_err(told))
     }
 
-    /// Refuses what would take reserved slots.
+    /// Fails if slots are reserved, because the caller would take them.
     fn no_slots(&self) -> PyResult<()> {
         if self.reserved.strong_count() == 0 {
             return Ok(());
@@ -65,12 +65,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Publishes what was sent, unless that would take a batch back: its release publishes then.
+    /// Publishes sent frames, unless that would take a lent batch back. In that case, releasing the
+    /// batch publishes them.
     fn flush_if_free(&mut self) -> PyResult<()> {
         if self.lent.strong_count() == 0 { self.flush() } else { Ok(()) }
     }
 
-    /// Batches and slots from before are no longer lent: the rings are new.
+    /// Forgets lent batches and slots, because the rings are new.
     fn forget(&mut self) {
         (self.lent, self.reserved, self.owed) = (Weak::new(), Weak::new(), false);
     }

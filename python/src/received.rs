@@ -11,19 +11,19 @@ use crate::errors::Released;
 use crate::memory::{self, Buffers};
 use crate::port::Port;
 
-/// Where a frame lies.
+/// The place of a frame in memory.
 #[derive(Debug)]
 pub struct Frame {
-    /// Of its first slot's bytes, from the first buffer on.
+    /// The offset of the frame's first slot, from the first buffer on.
     offset: usize,
-    /// Bytes in its first slot.
+    /// How many bytes the first slot has.
     len: usize,
-    /// All of its bytes, if it has several slots.
+    /// A copy of the whole frame, if it has several slots.
     joined: Option<Arc<Vec<u8>>>,
 }
 
 impl Frame {
-    /// The frame where it lies. `None` if that is outside of the buffers.
+    /// The place of a frame. `None` if it lies outside of the buffers.
     pub fn lent(frame: &Received<'_>, buffers: &Buffers) -> Option<Self> {
         let window = frame.window();
         let (len, several) = (window.len(), frame.slot_count() > 1);
@@ -38,7 +38,8 @@ pub struct Batch {
     port: Py<Port>,
     buffers: Buffers,
     frames: Vec<Frame>,
-    /// The port holds it weakly: the batch is lent as long as it is here.
+    /// The port holds a weak reference to this value. The batch is lent as long as the value
+    /// exists.
     lent: Mutex<Option<Arc<()>>>,
 }
 
@@ -121,7 +122,7 @@ impl Batch {
         self.check().is_err()
     }
 
-    /// See `__init__.pyi`. Done twice, it does nothing the second time.
+    /// See `__init__.pyi`. A second call does nothing.
     fn release(&self) -> PyResult<()> {
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner).take();
         lent.map_or(Ok(()), |lent| self.port.get().give_back(&lent))

@@ -19,9 +19,10 @@ pub struct Reserved {
     queue: usize,
     /// Where each slot's bytes lie, from the first buffer on.
     offsets: Vec<usize>,
-    /// Bytes that each takes.
+    /// How many bytes each slot takes.
     capacity: usize,
-    /// The port holds it weakly: the slots are lent as long as it is here.
+    /// The port holds a weak reference to this value. The slots are lent as long as the value
+    /// exists.
     lent: Mutex<Option<Arc<()>>>,
 }
 

@@ -15,7 +15,7 @@ fn frames(file: &Path) -> usize {
     std::fs::File::open(file).ok().and_then(|file| pcap::read(file).ok()).map_or(0, |all| all.len())
 }
 
-/// A port's owner, and a daemon.
+/// Starts a daemon with a switch and a port.
 fn daemon_with_port() -> Daemon {
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.a]\n[switch.vale0.port.b]\n[switch.other.port.c]");
@@ -104,7 +104,7 @@ fn wireshark_is_told_of_ports_and_gets_their_frames() {
         "{config}"
     );
     assert!(answer(&daemon, &[of_a, "--extcap-capture-filter=tcp"]).contains("display filter"));
-    // What is written into the pipe is the capture.
+    // The bytes that the program writes into the pipe are the capture.
     let fifo = daemon.dir().join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
@@ -126,7 +126,7 @@ fn wireshark_is_told_of_ports_and_gets_their_frames() {
     });
     interrupt(&cap);
     assert!(wait(&mut cap, daemon::PATIENCE).unwrap().success());
-    // Cut by the snap length, they are counted and left out.
+    // Frames that the snap length cuts are left out of the recording, and counted.
     let recording = pcap::read(&reader.join().unwrap()[..]);
     let said = recording.map_or_else(|error| error.to_string(), |all| all.len().to_string());
     assert!(
@@ -209,12 +209,13 @@ fn dropped_frames_are_captured_with_their_reason() {
     said.find(|line| line.as_ref().unwrap().contains("capturing what is dropped"))
         .unwrap()
         .unwrap();
-    // To itself, and what is too short: before any receiver.
+    // A frame to the sender itself, and a frame that is too short, are dropped before they reach a
+    // receiver.
     send(&mut a, &frame(1, 1, 0));
     send(&mut a, &[0; 13]);
     let tagged: Vec<u8> = [&frame(3, 1, 0)[..12], &[0x81, 0, 0, 7], &frame(3, 1, 0)[12..]].concat();
     send(&mut c, &tagged);
-    // More than the receiver's ring holds.
+    // Sends more frames than the receiver's ring holds.
     let full = |daemon: &Daemon| daemon.counters("b")["out_drops"]["full"].as_u64().unwrap_or(0);
     daemon.wait_for("a full ring", |daemon| {
         let missing = 5u64.saturating_sub(full(daemon));
@@ -238,6 +239,6 @@ fn dropped_frames_are_captured_with_their_reason() {
     ] {
         assert!(lines.contains(&line), "no {line:?} in {text}");
     }
-    // What is delivered is no drop: the ring's own frames are not among them.
+    // The frames that fit the ring were delivered, so they are not among the drops.
     assert_eq!(lines.iter().filter(|line| line.contains("full")).count(), 5, "{text}");
 }

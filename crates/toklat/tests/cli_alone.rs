@@ -222,7 +222,7 @@ fn failed_starts_leave_nothing() {
         assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
         assert!(!dir.path().join("run").exists(), "{words}");
     }
-    // What was there stays.
+    // A directory that existed before must stay.
     let there = dir.path().join("there");
     std::fs::create_dir(&there).unwrap();
     let output = toklat(&there, &["daemon", "--topology", bad.to_str().unwrap()]);

@@ -20,7 +20,7 @@ fn file(daemon: &Daemon, name: &str, net: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Switches and ports, as `vale0` and `vale0:p`.
+/// The names of all switches and ports, such as `vale0` and `vale0:p`.
 fn objects(daemon: &Daemon) -> Vec<String> {
     let net = daemon.get("/v1/topology");
     let mut names = Vec::new();
@@ -95,7 +95,7 @@ fn pruning_removes_what_the_file_made() {
     daemon.done(&["apply", "--prune", &one]);
     let left = ["vale0", "vale0:p", "vale0:two", "vale1", "vale1:mine", "vale3"];
     assert_eq!(objects(&daemon), left);
-    // What was removed and made again by a command is that command's.
+    // An object that a command has removed and added again belongs to the command.
     daemon.done(&["port", "rm", "vale0:p"]);
     daemon.done(&["port", "add", "vale0:p"]);
     std::fs::write(&one, "[switch.vale0]").unwrap();

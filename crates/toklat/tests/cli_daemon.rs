@@ -108,7 +108,7 @@ fn a_machine_is_plugged_into_a_port_that_is_there() {
     assert!(print("p5", &[]).1.starts_with("# toklat port add vale0:p5 --vhost-user "));
 }
 
-/// What is no QEMU ends at once.
+/// The program that stands in for QEMU ends at once.
 #[test]
 fn a_port_that_was_there_before_its_machine_is_there_after_it() {
     use std::os::unix::fs::PermissionsExt;
@@ -270,7 +270,7 @@ fn the_doctor_names_ports_that_do_not_work_and_what_fits_tunnels() {
     assert_eq!(found(&daemon, "daemon").unwrap()["state"], "good");
     let mtu = found(&daemon, "MTU").unwrap();
     assert!(mtu["found"].as_str().unwrap().contains("fits the tunnel of vale0"), "{mtu}");
-    // A gobgpd that the settings name is looked for.
+    // The doctor checks for gobgpd if the settings have EVPN.
     daemon.apply(
         "[evpn]
         as = 65000

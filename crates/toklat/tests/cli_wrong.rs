@@ -61,7 +61,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("guest run httpd vale0:w 10.0.0.2/99", 2, "10.0.0.2/24"),
     ("guest run httpd vale0 10.0.0.2/24", 2, "vale0:web"),
     ("guest stop", 2, "NAMES"),
-    // What is there, and what is not.
+    // Objects that already exist, and objects that do not.
     ("switch add vale0", 1, "exists"),
     ("switch show vale9", 1, "no switch vale9"),
     ("switch rm vale9", 1, "no switch vale9"),
@@ -93,7 +93,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("apply /dev/null", 1, "empty"),
     ("apply /", 1, "name a topology file"),
     ("cap vale0:zz -w /dev/null", 1, "zz"),
-    // Settings that cannot be.
+    // Settings that are not valid.
     ("switch add vale1 --cpus 0,0", 1, "CPU 0"),
     ("switch add vale1 --cpus 60000", 1, "60000"),
     ("switch set vale0 --stall-timeout 10001", 1, "0 to 10000"),
@@ -125,7 +125,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("uplink vale0 --subnet 10.0.0.0/8", 2, "10.0.2.0/24"),
     ("upgrade vael0", 1, "did you mean vale0?"),
     ("daemon", 1, "runs in"),
-    // Bad links, tunnels, samples.
+    // Invalid impairments, tunnels and sampling settings.
     ("port set vale0:a --rx-impair loss=200%", 2, "0.1%"),
     ("port set vale0:a --tx-impair loss=1%,loss=2%", 2, "say loss= once"),
     ("port set vale0:a --rx-impair wobble=1", 2, "jitter="),
@@ -141,7 +141,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("port add vale0:n --peer 127.0.0.2", 2, "--vxlan"),
     ("switch set vale0 --sflow 127.0.0.1:0", 2, "192.0.2.1:6343"),
     ("switch set vale0 --sflow-polling 0", 2, "1..=3600"),
-    // Programs, machines, cards.
+    // Invalid uses of programs, machines and cards.
     ("run", 2, "PROGRAM"),
     ("run --port vale0 -- true", 2, "vale0:p1"),
     ("run --port vale0:n=10.0.0.1/40 -- true", 2, "10.0.0.1/24"),

@@ -12,7 +12,8 @@ use daemon::namespace::Namespace;
 use daemon::{Daemon, skip};
 use serde_json::{Value, json};
 
-/// Gives 10.9.0.N to container cN, and, as those of before 1.1.0, refuses what it does not know.
+/// An IPAM plugin that gives 10.9.0.N to container cN. Like plugins from before 1.1.0, it refuses
+/// newer configurations.
 const OLD_IPAM: &str = r#"#!/bin/sh
 config=$(cat)
 echo "$CNI_COMMAND $CNI_CONTAINERID" >>"$(dirname "$0")/ipam.log"
@@ -54,7 +55,7 @@ impl Setup {
         config
     }
 
-    /// Calls the plugin; its exit code and answer.
+    /// Calls the plugin. Returns its exit code and its answer.
     fn call(
         &self,
         command: &str,
@@ -78,14 +79,14 @@ impl Setup {
         (output.status.code(), answer)
     }
 
-    /// Calls it; it must do it.
+    /// Calls the plugin, which must succeed.
     fn done(&self, command: &str, container: &str, netns: &str, config: &Value) -> Value {
         let (code, answer) = self.call(command, container, netns, &config.to_string());
         assert_eq!(code, Some(0), "{command} {container}: {answer}");
         answer
     }
 
-    /// Calls it; it must refuse, with this code.
+    /// Calls the plugin, which must refuse with this code.
     fn refused(&self, command: &str, container: &str, netns: &str, config: &Value) -> Value {
         let (code, answer) = self.call(command, container, netns, &config.to_string());
         assert_eq!(code, Some(1), "{command}: {answer}");
@@ -147,7 +148,7 @@ fn pods_get_interfaces_and_reach_each_other() {
         assert_eq!(setup.ports(), 1, "the other pod's stays");
     }
     assert!(!one.run(&["ip", "link"]).contains("eth0"));
-    // A pod whose namespace went first.
+    // The namespace of this pod ended before DEL.
     drop(two);
     setup.done("DEL", "c3", "", &config);
     assert_eq!(setup.ports(), 0);
@@ -164,7 +165,7 @@ fn what_cannot_be_finished_is_undone() {
     let asked = std::fs::read_to_string(setup.plugins.path().join("ipam.log")).unwrap();
     assert!(asked.ends_with("DEL c2\n"), "{asked}");
     assert!(setup.ports() == 0 && !pod.run(&["ip", "link"]).contains("eth0"));
-    // An interface that is there is left alone.
+    // An interface that exists already is left unchanged.
     pod.run(&["ip", "tuntap", "add", "eth0", "mode", "tap"]);
     let refused = setup.refused("ADD", "c2", &path(&pod), &setup.config(&json!({})));
     assert!(refused["msg"].as_str().unwrap().contains("eth0 is there already"), "{refused}");
@@ -210,7 +211,7 @@ fn garbage_is_collected_within_its_network() {
     config["cni.dev/valid-attachments"] = json!([{ "containerID": "c2", "ifname": "eth0" }]);
     setup.done("GC", "", "", &config);
     assert_eq!(setup.ports(), 3);
-    // No list is an empty one.
+    // A configuration without a list of attachments counts as one with an empty list.
     setup.done("GC", "", "", &of("net"));
     assert_eq!(setup.ports(), 2, "the operator's and the other network's");
 }

@@ -10,14 +10,14 @@ use daemon::pypi::{done, must, run};
 use daemon::{PATIENCE, programs, skip};
 use serde_json::Value;
 
-/// The base of the image.
+/// The image that the container image is built from.
 const BASE: &str = "localhost/toklat-debian";
 /// The image.
 const IMAGE: &str = "localhost/toklat";
-/// A container of it.
+/// The name of the container that runs the image.
 const CONTAINER: &str = "toklat-test";
 
-/// A store of images of its own.
+/// A store of images that belongs to the test.
 struct Store(tempfile::TempDir);
 
 impl Store {
@@ -29,7 +29,7 @@ impl Store {
         buildah
     }
 
-    /// What a command printed.
+    /// Runs buildah, and returns what it printed.
     fn output(&self, args: &[&str]) -> String {
         let output = run(&mut self.buildah(args)).unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
@@ -45,7 +45,8 @@ impl Store {
     }
 }
 
-/// A root of this Debian, made once; or what is missing.
+/// The root directory of a Debian like this machine's, made once. Otherwise returns what is
+/// missing.
 fn debian() -> Result<PathBuf, &'static str> {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("container-debian.tar");
     if root.exists() {
@@ -86,13 +87,13 @@ fn built(dir: &Path) -> PathBuf {
     dir.to_owned()
 }
 
-/// The words of a list in what buildah knows of the image.
+/// The words of a list in buildah's description of the image.
 fn words(config: &Value, list: &str) -> Vec<String> {
     let list = config[list].as_array().unwrap_or_else(|| panic!("{list}: {config}"));
     list.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-/// Ends the daemon in the container if the test fails.
+/// The daemon in the container, which ends with the test even if the test fails.
 struct Ends(Child);
 
 impl Drop for Ends {

@@ -1,4 +1,4 @@
-//! The control API of the real daemon: what can be asked, what is refused, what stays.
+//! The control API of the real daemon: what can be requested, what is refused, and what is stored.
 
 mod daemon;
 
@@ -46,7 +46,7 @@ fn every_route_is_served_and_described() {
     assert_eq!((status, &answer["error"]), (404, &json!("not_found")));
 }
 
-/// Whether a value is what a schema says; if not, where and why.
+/// Checks that a value fits a schema. If not, the error says where and why.
 fn is(value: &Value, schema: &Value, all: &Value, at: &str) -> Result<(), String> {
     let wrong = |why: &str| Err(format!("{at}: {value} {why} {schema}"));
     if let Some(name) = schema["$ref"].as_str() {
@@ -117,7 +117,7 @@ fn replies_are_what_the_description_says() {
     for route in ROUTES.iter().filter(|route| route.method == "GET" && route.replies.is_some()) {
         let path = route.path.replace("{switch}", "vale0").replace("{port}", "p1");
         if path.starts_with("/v1/evpn") {
-            // Without a BGP daemon there is none to ask.
+            // The daemon has no EVPN, so these requests are refused.
             let (status, refusal) = daemon.ask("GET", &path, &Value::Null);
             is(&refusal, &all["Error"], all, &path).unwrap();
             assert_eq!(status, 404, "{path}: {refusal}");
@@ -195,7 +195,7 @@ fn refusals_say_what_and_why_and_what_to_do() {
     let raw = |request: &str| {
         let mut stream =
             std::os::unix::net::UnixStream::connect(daemon.dir().join("control.sock")).unwrap();
-        // The daemon may hang up as soon as it refuses, before it has read all.
+        // The daemon may hang up when it refuses, before it has read the whole request.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -385,7 +385,7 @@ fn a_token_that_others_may_read_is_none() {
 fn over_tcp_only_the_token_opens() {
     let dir = tempfile::tempdir().unwrap();
     let file = token_file(dir.path(), 0o600);
-    // Port 0 would hide the number from us.
+    // The daemon is given a number, because with port 0 the test would not know which one it got.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = free.to_string();
     let file = file.to_str().unwrap();
@@ -416,7 +416,7 @@ fn over_tcp_a_head_that_does_not_end_is_not_waited_for() {
     let token = "Authorization: Bearer 0123456789abcdef0123\r\n";
     let quick = exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", token, "");
     assert_eq!(quick.0, 200);
-    // Ends when the daemon hangs up, and not before.
+    // This read ends only when the daemon hangs up.
     let mut said = String::new();
     slow.read_to_string(&mut said).unwrap();
     assert!(!said.contains("200"), "{said}");

@@ -67,7 +67,7 @@ fn say(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// The reply, whose descriptors are dropped.
+/// Reads a reply, and drops its descriptors.
 fn read_reply(socket: &OwnedFd) -> Reply {
     let mut bytes = [0; size_of::<Reply>()];
     let got = rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap().1;
@@ -129,7 +129,7 @@ fn a_configured_port_waits_for_the_next_client() {
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.p1]\nmtu = 3000");
     for _ in 0..3 {
-        // Also when the daemon has not seen yet that the one before is gone.
+        // Opening succeeds even if the daemon has not yet noticed that the previous client is gone.
         let port = daemon.open("vale0:p1").unwrap();
         assert_eq!(port.max_frame(), 3018);
         assert_eq!(errno(daemon.open("vale0:p1")), Errno::BUSY);
@@ -192,7 +192,7 @@ fn a_pipe_outlives_the_daemon_and_keeps_its_name() {
     assert!(send(&mut left, &frame(1, 2, 7)));
     daemon.wait_for("the frame", |_| receive(&mut right) == [7]);
     drop(right);
-    // A new right end would wait forever for frames of the left one.
+    // If the right end could be opened again, it would wait forever for frames of the left one.
     assert_eq!(errno(daemon.open("vale0:p}1")), Errno::BUSY);
     drop(left);
     let mut right = daemon.open("vale0:p}1").unwrap();
@@ -231,7 +231,7 @@ fn malformed_requests_are_refused_and_cost_others_nothing() {
         assert_eq!(reply.status, Errno::INVAL.raw_os_error(), "{what}: {}", reply.message());
         assert!(reply.message().contains("; "), "{what}: {} has no remedy", reply.message());
     }
-    // The connection is as good as before.
+    // A malformed request does not harm the connection.
     say(&socket, good.as_bytes(), &[memory.as_fd()]);
     let reply = read_reply(&socket);
     assert_eq!(reply.status, 0, "{}", reply.message());
@@ -320,7 +320,7 @@ fn only_an_owner_opens_an_owned_port() {
         "[switch.vale0.port.theirs]\nowner = 65534\n[switch.vale0.port.ours]\nowner = 12345\n\
          [switch.vale1]\nowner = 12345",
     );
-    // Others may not be able to reach the program where it was built.
+    // Other users may be unable to reach the directory where the program was built.
     let program = daemon.dir().join("toklat");
     std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
     let as_nobody = |port: &str| {
@@ -329,8 +329,8 @@ fn only_an_owner_opens_an_owned_port() {
         command.env("TOKLAT_DIR", daemon.dir()).uid(65534).gid(65534);
         let output = loop {
             match command.output() {
-                // Another test's child was started as the program was written, and has it open
-                // until it runs.
+                // The child of another test may still hold the copied program open, until that
+                // child runs its own program.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                     std::thread::yield_now();
                 }

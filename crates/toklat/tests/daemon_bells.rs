@@ -19,7 +19,7 @@ use daemon::users::{as_user, may_be_others, refusal};
 const STRANGER: u32 = 4001;
 const OTHER: u32 = 4002;
 
-/// Floods a frame, which wakes everybody who sleeps.
+/// Floods a frame, which wakes every client that sleeps.
 fn wake_all(a: &mut Port, b: &mut Port) {
     send(a, &frame(1, 77, 0));
     receive(a);
@@ -30,7 +30,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
-/// What is so once a user is at fault.
+/// Checks that a user's ports are at fault, and that others still exchange frames.
 fn others_go_on(daemon: &mut Daemon, (a, b): (&mut Port, &mut Port), port: &str) {
     let info = daemon.get(&format!("/v1/switches/vale0/ports/{port}"));
     assert_eq!(info["state"], "failed", "{info}");
@@ -77,7 +77,7 @@ fn regression_a_token_that_takes_long_to_ring_is_its_users_trouble() {
     others_go_on(&mut daemon, (&mut a, &mut b), "c");
 }
 
-/// Objective: the same of a guest whose front end has its interrupts watched.
+/// Objective: the same holds if the interrupts of a guest are watched by its front end.
 #[test]
 fn regression_an_interrupt_that_takes_long_to_raise_is_its_users_trouble() {
     let test = "regression_an_interrupt_that_takes_long_to_raise_is_its_users_trouble";

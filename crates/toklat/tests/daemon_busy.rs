@@ -9,7 +9,8 @@ use daemon::Daemon;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// What is read while a switch waits for its data process, and a word that each answer has.
+/// API requests that are answered while a switch waits for its data process, and a word that each
+/// answer contains.
 const READ: &[(&str, &str)] = &[
     ("/v1/status", "uptime_s"),
     ("/v1/stats", "vale1"),
@@ -60,7 +61,7 @@ fn all_is_read_while_a_data_process_is_stuck_and_commands_wait_for_it() {
                 !good || changed.load(Ordering::SeqCst)
             });
         }
-        // Before the failure, so that nothing waits forever.
+        // The process continues before the assertion, so that nothing waits forever if that fails.
         kill_process(process, Signal::CONT).unwrap();
         assert_eq!(late, None, "waited for the data process, or has not that word");
     });

@@ -55,7 +55,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
     daemon.wait_for("frames to reach the host", |_| {
         send(&mut port, &frame(1, 2, 7));
         let dev = namespace.run(&["ip", "-s", "link", "show", "tktap0"]);
-        // The line after the heading of received bytes and packets.
+        // Reads the line after the heading for received bytes and packets.
         let mut lines = dev.lines().skip_while(|line| !line.contains("RX:")).skip(1);
         let packets = lines.next().and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
         packets.unwrap_or(0u64) > 0

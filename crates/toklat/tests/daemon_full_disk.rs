@@ -1,4 +1,4 @@
-//! A port that writes a file onto a disk that fills.
+//! A port that writes a file onto a disk that becomes full.
 
 mod daemon;
 
@@ -34,7 +34,7 @@ impl Drop for Disk {
     }
 }
 
-/// Sections and frames of a file, if it has nothing but whole blocks.
+/// The number of sections and of frames in a file; `None` if it ends in the middle of a block.
 fn contents(file: &Path) -> Option<(usize, u64)> {
     let bytes = std::fs::read(file).unwrap();
     let (mut rest, mut parser) = PcapNgParser::new(&bytes).unwrap();
@@ -77,7 +77,7 @@ fn a_full_disk_fails_the_port_and_its_file_ends_at_a_frame() {
     daemon.wait_for("its frames to be counted", |daemon| {
         daemon.counters("log")["out_frames"] == frames
     });
-    // With room again, it goes on where it ended.
+    // When there is room again, the port continues where the file ends.
     assert!(disk.mount("remount,size=16m"));
     daemon.done(&["upgrade", "vale0"]);
     assert!(daemon.ports("vale0").contains(&("log".into(), "attached".into())));

@@ -30,9 +30,9 @@ use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::front_end::{FrontEnd, say};
 use daemon::strangers::{SlowFiles, lingering, send_with};
 
-/// Steps, of one peer each.
+/// How many steps a run has. Each step is one peer.
 const STEPS: u64 = 150;
-/// What a step may take on a busy machine: closing a lingering socket takes an hour.
+/// How long a step may take on a busy machine. Closing a lingering socket would take an hour.
 const ANSWER: Duration = Duration::from_secs(20);
 /// Bytes of addresses that a process may have more at the end than before.
 const MORE_ADDRESSES: u64 = 4 << 30;
@@ -57,11 +57,11 @@ impl Random {
     }
 }
 
-/// A file whose every close waits for its file system, if there is one.
+/// A file whose file system delays every close, if the test has one.
 static SLOW_FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// A descriptor of any kind. That of a socket which lingers comes with its peer: the last close
-/// waits while the peer is there.
+/// A descriptor of any kind. A lingering socket comes with its peer, because its last close waits
+/// as long as the peer is there.
 struct Stranger {
     peer: Option<TcpStream>,
     fd: OwnedFd,
@@ -101,8 +101,8 @@ impl Stranger {
         (0..random.below(5)).map(|_| Self::new(random)).collect()
     }
 
-    /// Closes this test's copy. The peer stays if a copy was sent, which is to linger; else the
-    /// test itself would wait.
+    /// Closes this test's copy of the descriptor. If a copy was sent, the peer of a lingering
+    /// socket must stay. Otherwise the peer goes first, or the test itself would wait.
     fn let_go(self, was_sent: bool) -> Option<TcpStream> {
         let peer = self.peer.filter(|_| was_sent);
         // Closing a slow file may wait, so another thread does it.
@@ -119,7 +119,7 @@ fn numbers(process: i32, key: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What a process has.
+/// The resources that a process uses.
 #[derive(Clone, Copy, Debug)]
 struct Has {
     threads: u64,
@@ -188,11 +188,11 @@ fn attach(dir: &Path, random: &mut Random, linger: &mut Vec<TcpStream>) {
     }
 }
 
-/// A front end: any messages in any order, with anything, while its memory changes. False if it was
-/// refused from the start.
+/// A front end: any messages in any order, with anything, while its memory changes. Returns false
+/// if it was refused from the start.
 fn front_end(dir: &Path, random: &mut Random, linger: &mut Vec<TcpStream>) -> bool {
     let path = dir.join("vale0-vm.sock");
-    // A user that is at fault is refused for a while.
+    // If the user is at fault, its front ends are refused for a while.
     let begun = std::panic::catch_unwind(|| FrontEnd::start(&path, Features::VERSION_1));
     let Ok(front_end) = begun else { return false };
     let (stop, seed) = (AtomicBool::new(false), random.next());
@@ -215,7 +215,7 @@ fn front_end(dir: &Path, random: &mut Random, linger: &mut Vec<TcpStream>) -> bo
     true
 }
 
-/// Changes memory that others read.
+/// Changes memory while other processes read it.
 fn scribble(file: &OwnedFd, seed: u64, stop: &AtomicBool) {
     let mut random = Random(seed);
     while !stop.load(Ordering::Relaxed) {
@@ -271,7 +271,8 @@ fn peers_that_send_anything_do_no_harm() {
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
     let processes = [daemon.pid() as i32, daemon.data_process("vale0")];
-    // Threads and buffers that are made at first are there.
+    // One run of each peer comes first, so that threads and buffers that are made once exist before
+    // anything is counted.
     attach(daemon.dir(), &mut Random(1), &mut Vec::new());
     control(daemon.dir(), &mut Random(1));
     let before = processes.map(Has::of);
@@ -305,8 +306,8 @@ fn peers_that_send_anything_do_no_harm() {
     quiet_log(&daemon, began.elapsed());
 }
 
-/// The log has a line a second for each reason and port, and the daemon's lines about operators'
-/// commands.
+/// Checks the log: for each reason and port it has at most a line a second, besides lines about
+/// operators' commands.
 fn quiet_log(daemon: &Daemon, took: Duration) {
     let log = daemon.log();
     assert!(!log.contains("panicked"), "{log}");

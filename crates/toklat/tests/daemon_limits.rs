@@ -46,7 +46,8 @@ fn a_limit_is_set_shown_kept_and_lifted_under_traffic() {
     assert!(took.as_secs_f64() >= 1.99, "{took:?}");
     let exported = daemon.done(&["export"]);
     assert!(exported.contains("tx_rate_limiter"), "{exported}");
-    // What is set again is no new bucket: the tokens are those that came since.
+    // Setting the same limit again does not fill the bucket: it has only the tokens that came
+    // since.
     let emptied = Instant::now();
     daemon.done(&["port", "set", "vale0:a", "--tx-limit", "1kpps"]);
     passed(&mut daemon, 1000);
@@ -62,7 +63,8 @@ fn a_limit_is_set_shown_kept_and_lifted_under_traffic() {
     assert_eq!(daemon.counters("a")["in_drops"], json!({}));
 }
 
-/// Objective: what a port may not receive is dropped and counted by name; the sum agrees.
+/// Objective: a frame that a port may not receive is dropped and counted by reason, and the sums
+/// agree.
 #[test]
 fn what_is_beyond_the_limit_of_a_receiver_is_counted() {
     let mut daemon = Daemon::start();
@@ -84,7 +86,7 @@ fn what_is_beyond_the_limit_of_a_receiver_is_counted() {
         let drops = daemon.counters("b")["out_drops"]["rate_limit"].as_u64().unwrap_or(0);
         got.len() as u64 + drops == 20
     });
-    // Five, and one in debt at most.
+    // Five frames take the tokens that are there. At most one more may put the bucket into debt.
     assert!(got == [1, 2, 3, 4, 5] || got == [1, 2, 3, 4, 5, 6], "{got:?}");
     let metrics = daemon.get("/metrics");
     assert!(metrics.as_str().unwrap().contains("reason=\"rate_limit\""), "{metrics}");

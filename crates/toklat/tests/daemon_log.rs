@@ -15,7 +15,7 @@ use nic::virtio::Features;
 const NET: &str = "switch.vale0.port.vm1.kind.vhost_user = {}";
 /// Bytes of a pipe for a log.
 const ROOM: usize = 4096;
-/// What the data process says of a message that it refuses.
+/// The beginning of the data process's lines about refused messages.
 const REFUSED: &str = "vale0:vm1: ";
 
 /// A front end of the only port, with both queues running.
@@ -23,13 +23,14 @@ fn front_end(daemon: &Daemon) -> FrontEnd {
     FrontEnd::start(&daemon.dir().join("vale0-vm1.sock"), Features::VERSION_1)
 }
 
-/// Says something that is refused, and acknowledged as such.
+/// Sends a request that is refused, and whose refusal is acknowledged.
 fn be_refused(front_end: &FrontEnd) {
     let three = [0u32, 3].map(u32::to_ne_bytes).concat();
     assert_eq!(ask(&front_end.socket, code::SET_VRING_NUM, &three, &[]), 1, "it is refused");
 }
 
-/// How often something was said: lines, and how many more they stand for.
+/// How often an event was logged: the number of lines, and the number of repetitions that they
+/// report.
 fn said(log: &str, what: &str) -> (u64, u64) {
     let lines = log.lines().filter(|line| line.contains(what));
     lines.fold((0, 0), |(lines, more), line| {

@@ -39,7 +39,7 @@ fn regression_a_receiver_that_frees_nothing_is_stalled_and_one_that_does_loses_n
     until_traffic_flows(&mut a, &mut b, &mut number);
     assert_eq!(state(&daemon), "attached");
     let before = lost(&daemon);
-    // Ten times what fits, to a client that reads as it likes.
+    // Sends ten times as many frames as fit the ring, to a client that reads them.
     let (first, last) = (number + 1, number + 640);
     let mut got = number;
     while got < last {

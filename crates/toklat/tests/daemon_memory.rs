@@ -20,7 +20,7 @@ use daemon::{Daemon, PATIENCE, small};
 const TIB: u64 = 1 << 40;
 const ALICE: u32 = 12_001;
 
-/// What memory of its owner's is mapped for a port.
+/// The memory of the port's owner that is mapped for the port.
 fn memory(daemon: &Daemon, port: &str) -> Value {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["memory"].clone()
 }
@@ -30,7 +30,7 @@ fn vhost_user(ports: impl IntoIterator<Item = String>) -> String {
     ports.into_iter().map(port).collect()
 }
 
-/// What a process has of its addresses.
+/// The size of a process's address space.
 fn address_space(pid: i32) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
@@ -46,7 +46,8 @@ fn until_a_frame_arrives(a: &mut FrontEnd, b: &mut FrontEnd) {
     }
 }
 
-/// Front ends that say offsets and sizes as large as there are, until they are refused.
+/// Objective: front ends with the largest possible offsets and sizes are refused at a limit, and
+/// other guests are served.
 #[test]
 fn regression_greedy_front_ends_do_not_stop_other_guests() {
     const GREEDY: usize = 64;
@@ -80,7 +81,7 @@ fn regression_greedy_front_ends_do_not_stop_other_guests() {
     assert_eq!(memory(&daemon, "g0")["refused"], 0);
     assert_eq!(memory(&daemon, "a")["bytes"], MEMORY);
     assert!(daemon.done(&["port", "show", "vale0:g63"]).contains("4 more refused"));
-    // What they had is free again.
+    // The memory that was mapped for them is free again.
     drop(greedy);
     daemon.wait_for("their ports to be vacant", |daemon| {
         memory(daemon, "g1")["bytes"] == 0 && address_space(daemon.data_process("vale0")) < TIB
@@ -155,6 +156,6 @@ fn a_data_process_is_spared_when_memory_runs_out() {
     let score = |pid| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
     let own = score(std::process::id() as i32).trim().parse::<i32>().unwrap();
     let data_process = score(daemon.data_process("vale0")).trim().parse::<i32>().unwrap();
-    // Without the privilege to lower it, the score is the daemon's.
+    // Without the privilege to change it, the score is the same as the daemon's.
     assert_eq!(data_process, if may_spare() { own.min(-900) } else { own });
 }

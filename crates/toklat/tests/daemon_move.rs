@@ -27,7 +27,7 @@ fn a_port_is_moved_between_workers_under_traffic_and_loses_nothing() {
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
     let (first, moved) = (number, AtomicBool::new(false));
-    // The number of the last frame, once it is known.
+    // The number of the last frame, once all are sent.
     let last_sent = OnceLock::new();
     let pause = Some(Duration::from_millis(10));
     let sent = std::thread::scope(|scope| {

@@ -17,7 +17,7 @@ use daemon::users::{as_user, may_be_others, refusal};
 
 const STRANGER: u32 = 4001;
 const OTHER: u32 = 4002;
-/// Enough for a region of 240 MiB: to free it takes tens of milliseconds.
+/// The number of buffers of a region of 240 MiB. Freeing that takes tens of milliseconds.
 const BUFFERS: u32 = 118_000;
 
 fn number(value: &Value) -> u64 {
@@ -27,7 +27,7 @@ fn number(value: &Value) -> u64 {
 /// Takes the pages of a region away and gives them back, until told to stop.
 fn hold_pages_back(region: &Region, stop: &AtomicBool) {
     let (file, geometry) = (region.file().unwrap(), region.geometry());
-    // Cursors are spared: they would be wrong otherwise.
+    // The pages with cursors are left alone, because losing them would break the rings.
     let at = geometry.buf_offset();
     let len = u64::from(geometry.buf_num) * u64::from(geometry.buf_size);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -48,7 +48,7 @@ struct Honest {
 impl Honest {
     fn step(&mut self, daemon: &mut Daemon) {
         self.sent += 1;
-        // To all: the attacker is among them.
+        // The frame goes to all ports, the attacker's included.
         let mut all = frame(1, 2, self.sent);
         all[..6].fill(0xff);
         assert!(send(&mut self.a, &all), "there is room");
@@ -60,7 +60,8 @@ impl Honest {
 
 fn attack(sends: bool) {
     let mut daemon = Daemon::start_for_all(&[]);
-    // Room for all that the attacker sends while the test does something else.
+    // The rings have room for all frames that the attacker sends while the test does something
+    // else.
     let open = |name| daemon::small(name).slots(2048).directory(daemon.dir()).open().unwrap();
     let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
     let mut sent = 0;
@@ -100,7 +101,7 @@ fn until_at_fault(mut victim: Port, sends: bool, stop: &AtomicBool) -> (PortErro
     (fault, victim)
 }
 
-/// Sends frames to station 2 that lie in memory which may be gone.
+/// Sends frames to station 2. Their memory may have been taken away.
 fn send_some(port: &mut Port) {
     let mut batch = port.send(4);
     (0..4).for_each(|_| {
@@ -108,7 +109,7 @@ fn send_some(port: &mut Port) {
     });
 }
 
-/// What is so once the user is at fault.
+/// Checks what the log and the API report about a user at fault.
 fn named(daemon: &mut Daemon, honest: &mut Honest) {
     daemon.wait_for("the log's line", |daemon| {
         daemon

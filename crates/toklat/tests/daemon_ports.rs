@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit};
 /// A full switch.
 const PORTS: usize = 4096;
 
-/// What a process may have open.
+/// The most descriptors that a process may have open.
 const LIMIT: u64 = 20_000;
 
 /// A port takes at most three descriptors in the supervisor and in the data process, so 4,096 ports
@@ -25,7 +25,7 @@ fn a_full_switch_fits_its_descriptors() {
             "fewer than 20,000 descriptors are allowed (ulimit -Hn)",
         );
     }
-    // The daemon inherits the limit. This program has no other test.
+    // The daemon inherits the limit. This program has only this test, so no other is affected.
     let limit = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
     let mut daemon = Daemon::start();

@@ -12,7 +12,7 @@ use daemon::{Daemon, small};
 const GREEDY: u32 = 4001;
 const OTHER: u32 = 4002;
 
-/// Opens as many ports as the user may; why there are no more.
+/// Opens as many ports as the user may. Returns them, and why there are no more.
 fn open_all(daemon: &Daemon, uid: u32, switch: &str) -> (Vec<Port>, String) {
     let mut ports = Vec::new();
     loop {
@@ -53,7 +53,7 @@ fn regression_a_user_cannot_hold_all_ports_of_a_switch() {
     assert!(!third.is_empty(), "however many are greedy");
     let roots: Vec<_> = (0..4).map(|n| daemon.open(&format!("vale0:root{n}")).unwrap()).collect();
     assert_eq!(usage(&daemon, GREEDY, "ports"), 8);
-    // What is closed is given back.
+    // Closed ports are no longer charged to their user.
     drop(greedy);
     daemon.wait_for("the ports to go", |daemon| usage(daemon, GREEDY, "ports") == 0);
     drop(daemon.open_as(GREEDY, "vale0:again").unwrap());

@@ -16,9 +16,9 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const EXAMPLES: &str = "5";
 /// User id of the daemon if root runs the test, as requests ask it to write files and to make taps.
 const UNPRIVILEGED: u32 = 65_534;
-/// Where its daemon ends; and two checks that know too little: that nothing is refused which the
-/// types allow (files that cannot be opened and addresses used twice are), and that all is found in
-/// a switch that was made just now (its ports are not).
+/// The operation that ends the daemon; and two checks that know too little: that nothing is refused
+/// which the types allow (files that cannot be opened and addresses used twice are), and that all
+/// is found in a switch that was made just now (its ports are not).
 const EXCLUDED: [&str; 4] = [
     "--exclude-path",
     "/v1/stop",

@@ -11,7 +11,7 @@ use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::{Daemon, kill_process, skip};
 use serde_json::{Value, json};
 
-/// A collector, and how a command names it.
+/// Makes a socket for a collector. Returns its address as commands take it.
 fn collector() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -19,7 +19,7 @@ fn collector() -> (UdpSocket, String) {
     (socket, address)
 }
 
-/// The datagrams that are there.
+/// Receives the datagrams that have arrived.
 fn take(collector: &UdpSocket) -> Vec<Vec<u8>> {
     let mut buffer = [0; 2000];
     std::iter::from_fn(|| collector.recv(&mut buffer).ok().map(|n| buffer[..n].to_vec())).collect()
@@ -167,7 +167,7 @@ fn a_collector_that_does_not_answer_costs_no_frame() {
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
-    // No collector listens there: the kernel says so, or says nothing.
+    // The collector's socket is closed, so sending may fail, or may be ignored.
     let (socket, address) = collector();
     drop(socket);
     daemon.done(&["switch", "set", "vale0", "--sflow", &address, "--sflow-rate", "1"]);
@@ -186,7 +186,7 @@ fn a_collector_that_does_not_answer_costs_no_frame() {
         let sflow = &daemon.get("/v1/switches/vale0")["sflow"];
         sflow["refused"].as_u64().unwrap() > 0
     });
-    // An address without a way: said, not waited for.
+    // If there is no route to the collector's address, the daemon reports that and does not wait.
     let (status, body) =
         daemon.ask("PATCH", "/v1/switches/vale0", &json!({ "sflow": "255.255.255.255" }));
     assert_eq!(status, 200, "{body}");

@@ -15,7 +15,7 @@ use toklat::api::Stats;
 const TIME: Duration = Duration::from_secs(5);
 const CLIENTS: usize = 6;
 
-/// Frames that may be on their way at a time.
+/// The most frames in flight at a time.
 const WINDOW: u64 = 32;
 
 /// Numbers that a seed determines (SplitMix64).

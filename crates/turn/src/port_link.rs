@@ -16,23 +16,24 @@ pub type FarQueue = Arc<Impaired<Exit>>;
 /// A change of a link, for the worker of its port.
 #[derive(Debug)]
 pub enum Change {
-    /// The rate limit of what the port sends.
+    /// The rate limit of frames that the port sends.
     Limiter(Option<Box<Limiter>>),
-    /// The impairment of what the port sends.
+    /// The impairment of frames that the port sends.
     Sending(Option<Impairment>),
-    /// The payer of touches of its owner's memory, if they are timed.
+    /// The payer for touches of the owner's memory, if these are timed.
     Watch(Option<Payer>),
     /// The port's receive queues, if the link impairs frames. The previous queues deliver all that
     /// they hold at once.
     Receiving(Vec<FarQueue>),
 }
 
-/// What the switch calls in place of a port's receive queues; empty if the link does nothing.
+/// The receive queues that the switch calls in place of a port's own; empty if the link does
+/// nothing.
 #[derive(Debug, Default)]
 pub struct Receiving {
     /// The receive queues behind the link.
     pub exits: Vec<Exit>,
-    /// Those behind a bad link.
+    /// The receive queues behind an impaired link.
     pub far: Vec<FarQueue>,
 }
 

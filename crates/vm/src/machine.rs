@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// What it is to QEMU.
+    /// How QEMU has this model.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -160,7 +160,7 @@ impl Model {
         }
     }
 
-    /// The back end of the NIC if its port has this socket.
+    /// The back end of a NIC of this model, if its port has this socket.
     #[must_use]
     pub fn backend(self, socket: PathBuf) -> Backend {
         match self.kind().plug {
@@ -192,7 +192,7 @@ pub enum Backend {
     Peer {
         /// The socket.
         path: PathBuf,
-        /// Who makes it.
+        /// True if this QEMU listens; else it connects.
         listen: bool,
     },
 }
@@ -266,7 +266,8 @@ impl Nic {
         let queues = self.queues;
         match &self.backend {
             Backend::VhostUser(path) => {
-                // If the back end goes away: milliseconds where QEMU has them, else seconds.
+                // QEMU connects again if the back end goes away. Newer versions take milliseconds,
+                // older ones seconds.
                 let again =
                     if version >= Version(9, 2) { "reconnect-ms=200" } else { "reconnect=1" };
                 let mut socket = OsString::from(format!("socket,id=chardev0,{again},path="));

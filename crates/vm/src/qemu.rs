@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 pub struct Qemu {
     /// Where it is.
     pub program: PathBuf,
-    /// Which it is.
+    /// The version of the program.
     pub version: Version,
 }
 
@@ -42,7 +42,7 @@ pub enum QemuError {
     Old {
         /// What there is.
         found: Version,
-        /// What it takes.
+        /// The oldest version that suffices.
         least: Version,
     },
 }

@@ -15,8 +15,8 @@ const STATIONS: usize = 4096;
 fn forward(from: &mut Port, to: &mut Port, side: usize, at: &mut HashMap<[u8; 6], usize>) -> usize {
     let mut out = to.send(BATCH);
     let mut moved = 0;
-    // No more than there is room for: the rest stays in the ring, and its sender sees the ring
-    // fill.
+    // Takes only as many frames as there is room for. The rest stays in the ring, whose sender sees
+    // it fill.
     for frame in from.receive(out.room()) {
         let mut addresses = [[0; 6]; 2];
         frame.copy_out(addresses.as_flattened_mut());

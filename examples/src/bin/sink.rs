@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = args.next().ok_or("usage: sink PORT [FRAMES]")?;
     let most = args.next().map_or(Ok(u64::MAX), |frames| frames.parse())?;
 
-    // The daemon makes the port if it is not there, and removes it when this program ends.
+    // The daemon makes the port if it does not exist, and removes it when this program ends.
     let mut port = Port::open(&name)?;
     let (mut frames, mut bytes, mut shown) = (0, 0, Instant::now());
     while frames < most {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             frames += 1;
             bytes += frame.len() as u64;
         }
-        // Gives all of them back at once.
+        // Gives all received frames back at once.
         port.flush()?;
         if shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();

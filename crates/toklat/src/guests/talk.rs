@@ -159,7 +159,8 @@ pub fn ask_at<T: DeserializeOwned>(path: &Path, request: &Request) -> anyhow::Re
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Asks all managers of this user, but the one with this process number, and joins the answers.
+/// Asks all managers of this user except the one with process number `but`, and joins their
+/// answers.
 #[must_use]
 pub fn ask(directory: &Path, request: &Request, but: Option<u32>) -> Vec<GuestInfo> {
     let own = but.map(|pid| format!("{pid}.sock"));

@@ -1,4 +1,4 @@
-//! A guest as its manager sees it: what it is, how it does, and when it is started again.
+//! A guest as its manager sees it: what it is, its state, and when it is started again.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use super::process::{End, Process};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A guest that has served for so long has not failed at its start.
+/// A guest that has served for this long counts as started without failure.
 const HEALTHY: Duration = Duration::from_secs(10);
 
-/// How a guest does.
+/// The state of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -57,19 +57,19 @@ pub struct GuestInfo {
     pub ports: Vec<String>,
     /// The guest's addresses, in the order of its ports.
     pub addresses: Vec<String>,
-    /// How it does.
+    /// The guest's state.
     pub state: State,
     /// The guest's process, if it has one.
     pub pid: Option<u32>,
     /// Milliseconds in this state.
     pub for_ms: u64,
-    /// Microseconds from the request for its port to its report that it serves.
+    /// Microseconds from the request for the guest's port to its report that it serves.
     pub start_us: Option<u64>,
     /// How often it was started again.
     pub restarts: u32,
-    /// How it ended last.
+    /// How the guest's last process ended.
     pub last_end: Option<String>,
-    /// The walls around it.
+    /// The walls around the guest.
     pub walls: Walls,
     /// The process of the guest's manager.
     pub manager: u32,
@@ -79,7 +79,7 @@ pub struct GuestInfo {
 
 pub struct Unit {
     pub name: String,
-    /// The index of its kind.
+    /// The index of the guest's kind.
     pub kind: usize,
     pub ports: Vec<(String, Place)>,
     pub state: State,
@@ -97,7 +97,8 @@ pub struct Unit {
     /// What holds its process's memory.
     pub group: Option<Confined>,
     pub stopped: bool,
-    /// Changes with each process and pause, so that an old timer is known.
+    /// A number that changes with each process and each pause, so that an outdated timer is
+    /// recognized.
     pub turn: u32,
 }
 

@@ -139,7 +139,7 @@ fn wanted_port(port: Node<'_, '_>, interfaces: &[Interface<'_, '_>]) -> Result<W
     Ok(Wanted { name: port_name, kind, rules })
 }
 
-/// The rules among a port's attributes: `tx-limit='1Gb/s'` is `--tx-limit=1Gb/s`.
+/// Reads the rules from a port's attributes: `tx-limit='1Gb/s'` means `--tx-limit=1Gb/s`.
 fn rules(port: Node<'_, '_>, mac: Mac) -> Result<PolicyOptions> {
     let attributes = port.attributes().filter(|a| !["name", "mac"].contains(&a.name()));
     let words = attributes.map(|a| format!("--{}={}", a.name(), a.value()));
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// A domain with one interface, and its port's metadata.
+    /// Makes the XML of a domain with one interface, and the metadata of its port.
     fn domain(port: &str, interface: &str) -> String {
         format!(
             "<domain type='kvm'><name>web1</name>\

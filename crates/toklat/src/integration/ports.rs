@@ -10,7 +10,7 @@ use crate::cli::port_options::PolicyOptions;
 use control::name::PortName;
 use control::{Client, ClientError, Result};
 
-/// A wanted port: its kind, and the rules that are set.
+/// A port to be added: its kind, and the rules to set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// Its name.
@@ -41,10 +41,10 @@ pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, Str
     Ok(parsed.policy)
 }
 
-/// What [`add`] found.
+/// What [`add`] found before it did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: the port was added.
+    /// No such port: it was added.
     Added,
     /// A port of the same kind exists; its rules are the wanted ones.
     There,

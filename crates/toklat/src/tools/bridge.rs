@@ -115,7 +115,7 @@ fn pass(
     Ok([there.totals(ports[1].name()), back.totals(ports[0].name())])
 }
 
-/// Waits for frames, and for room where frames wait for it.
+/// Sleeps until a frame arrives, or until there is room for frames that wait.
 fn rest(idler: &mut Idler, ports: &mut [Port; 2], at: u64) -> anyhow::Result<()> {
     let blocked = ports.iter_mut().any(|port| port.ready().readable);
     let interest = if blocked { Interest::WRITE } else { Interest::READ };

@@ -26,7 +26,7 @@ use control::units;
 /// and lets an IOMMU map huge pages in one piece.
 const MEMORY: usize = 4 << 20;
 const AT: u64 = 2 << 20;
-/// Requests in flight at a time.
+/// The most requests in flight at a time.
 const WINDOW: usize = 32;
 /// The number of a PCnet's descriptors, as powers of two.
 const SIZES: driver::pcnet::Sizes = driver::pcnet::Sizes { transmit: 6, receive: 7 };
@@ -63,7 +63,7 @@ pub struct CardArgs {
     interrupts: bool,
 }
 
-/// What came of it.
+/// The result of an exchange with a peer.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// The card's model, and its address.
@@ -74,13 +74,13 @@ pub struct Report {
     pub sent: u64,
     /// Correct replies.
     pub received: u64,
-    /// Requests without one.
+    /// Requests that got no reply.
     pub lost: u64,
-    /// Replies with wrong bytes, or without a request.
+    /// Replies with wrong bytes, or that answer no request.
     pub wrong: u64,
     /// Time from the first request to the last reply.
     pub seconds: f64,
-    /// Requests and replies a second.
+    /// Requests and replies per second.
     pub pps: f64,
     /// Interrupts.
     pub interrupts: u64,
@@ -110,7 +110,7 @@ enum Driver {
     Pcnet(Box<driver::pcnet::Driver<Card>>),
 }
 
-/// Interrupts, register reads and writes.
+/// The numbers of interrupts, register reads and register writes.
 type Counts = [u64; 3];
 
 impl Driver {
@@ -186,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// Shows what was received.
+    /// Shows each received frame to `visit`.
     fn receive(&mut self, visit: &mut dyn FnMut(&[u8])) {
         match self {
             Self::E1000(driver) => {
@@ -259,7 +259,8 @@ impl Exchange<'_> {
         (request, reply)
     }
 
-    /// Looks at what came, when the card says so if it is to, within `most`.
+    /// Takes received frames, at most for the time `most`. Waits for the card's interrupt first, if
+    /// interrupts are used.
     fn look(&mut self, most: Duration) -> anyhow::Result<()> {
         let mut frames = Vec::new();
         let mut visit = |frame: &[u8]| frames.push(frame.to_vec());
@@ -283,7 +284,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Tries until the peer answers.
+    /// Sends requests until the peer answers one.
     fn wait_for_peer(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut next = Duration::ZERO;

@@ -82,7 +82,7 @@ fn parse_speed(text: &str) -> Result<f64, String> {
 /// The frames to send, and their schedule.
 #[derive(Debug)]
 pub enum Source {
-    /// Frames made on the way.
+    /// Frames that the generator makes.
     Made(Made),
     /// Frames of a capture.
     Replayed(Replay),

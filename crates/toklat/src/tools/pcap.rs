@@ -36,19 +36,19 @@ pub enum Direction {
 pub struct Captured<'a> {
     /// When, since 1970.
     pub at: Duration,
-    /// Which way it went.
+    /// The direction that the frame went.
     pub direction: Direction,
     /// The frame's length in bytes.
     pub len: usize,
-    /// As many of them as are at hand.
+    /// The frame's first bytes, as many as are available.
     pub bytes: &'a [u8],
-    /// What is to be said of it.
+    /// A comment on the frame, such as why it was dropped.
     pub comment: Option<&'a str>,
 }
 
 /// Where captured frames go.
 pub trait Output {
-    /// Takes a frame.
+    /// Writes a captured frame.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -88,7 +88,7 @@ impl<W: Write> CaptureWriter<W> {
         Ok(Self { writer, snaplen: snaplen as usize })
     }
 
-    /// What it writes to.
+    /// The writer that gets the file's bytes.
     #[must_use]
     pub fn get_ref(&self) -> &W {
         self.writer.get_ref()

@@ -60,7 +60,7 @@ pub struct PingArgs {
 /// Who answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A port that this process opens.
+    /// A port that answers, which this process opens as well.
     Port(String),
     /// A server at this address.
     Mac(Mac),
@@ -147,7 +147,7 @@ impl Asker {
         self.left = 0;
     }
 
-    /// What came out.
+    /// Summarizes the round trips so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.trips.summary()
@@ -185,14 +185,14 @@ impl Answerer {
     }
 }
 
-/// What is reported at the end.
+/// The report at the end of a run.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// The port that asked.
     pub port: String,
     /// Bytes of payload.
     pub size: u16,
-    /// How it went.
+    /// The round trips in numbers.
     #[serde(flatten)]
     pub summary: Summary,
 }

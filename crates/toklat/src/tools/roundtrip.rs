@@ -55,15 +55,15 @@ pub fn reply_number(me: Mac, frame: &[u8]) -> Option<u64> {
     (kind == REPLY && header.destination() == me).then_some(number)
 }
 
-/// When requests go out.
+/// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Request i is due `i * interval` after the start, independent of other requests.
     Open {
-        /// Nanoseconds from one to the next.
+        /// Nanoseconds from one request to the next.
         interval: u64,
     },
-    /// The next request is sent when the last one was answered (or is given up).
+    /// The next request is sent when the last one was answered, or when its reply is given up.
     Closed,
 }
 
@@ -79,11 +79,11 @@ pub struct RoundTrips {
     sent: u64,
     /// When the last request was sent (closed schedule).
     sent_at: u64,
-    /// Number of the reply that is waited for (closed schedule).
+    /// True while a reply is awaited (closed schedule).
     waiting: bool,
     received: u64,
     unexpected: u64,
-    /// One bit for each of the last requests that was answered.
+    /// One bit for each of the last requests: whether it was answered.
     answered: Box<[u64]>,
     times: Histogram<u64>,
 }
@@ -164,7 +164,7 @@ impl RoundTrips {
             self.sent_at = now;
         }
         self.received += 1;
-        // The histogram clamps: this cannot fail.
+        // The histogram clamps the value, so recording cannot fail.
         self.times.saturating_record(now.saturating_sub(from));
     }
 
@@ -208,16 +208,16 @@ fn place(number: u64) -> (usize, u64) {
     ((number % OUTSTANDING / 64) as usize, 1 << (number % 64))
 }
 
-/// Round trips in numbers; times in nanoseconds.
+/// A summary of round trips. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Summary {
     /// Requests sent.
     pub sent: u64,
-    /// Replies to them.
+    /// Requests that were answered.
     pub received: u64,
     /// Requests without a reply.
     pub lost: u64,
-    /// Replies that came twice, or to nothing that was sent.
+    /// Replies that came twice, or that answer no request.
     pub unexpected: u64,
     /// The fastest.
     pub min_ns: u64,

@@ -139,14 +139,14 @@ impl OpenArgs {
 pub struct Idler {
     how: IdleArgs,
     since: Option<u64>,
-    /// How often the thread has yielded since.
+    /// How often the thread has yielded since it last had work.
     yields: u32,
 }
 
-/// How to pass the time.
+/// How an idle thread passes the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Look again at once.
+    /// Check again at once.
     Spin,
     /// Yield the CPU, then look again.
     Yield,
@@ -164,13 +164,13 @@ const NAP: u64 = 100_000_000;
 const OVERSLEEP: u64 = 100_000;
 
 impl Idler {
-    /// As the options say.
+    /// Makes an idler that rests as the options say.
     #[must_use]
     pub fn new(how: IdleArgs) -> Self {
         Self { how, since: None, yields: 0 }
     }
 
-    /// There was something to do.
+    /// Notes that there was work to do.
     #[inline]
     pub fn worked(&mut self) {
         self.since = None;
@@ -265,7 +265,7 @@ impl std::ops::AddAssign for Volume {
 /// Counts frames and prints their rate each second.
 #[derive(Debug)]
 pub struct Meter {
-    /// All so far.
+    /// All frames and bytes so far.
     pub total: Volume,
     started: u64,
     first: Option<u64>,
@@ -297,7 +297,7 @@ impl Meter {
         Self { total, started: now, first: None, last: now, line_at: now + SECOND, line, quiet }
     }
 
-    /// Frames went at `now`.
+    /// Counts frames that were sent or received at `now`.
     #[inline]
     pub fn add(&mut self, volume: Volume, now: u64) {
         if volume.frames > 0 {

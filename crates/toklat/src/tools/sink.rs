@@ -77,10 +77,10 @@ impl Sink {
 /// What a sink reports at its end.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Report {
-    /// How much came.
+    /// How many frames and bytes were received.
     #[serde(flatten)]
     pub totals: Totals,
-    /// What the checks found.
+    /// The results of the checks, if frames were checked.
     pub findings: Option<Findings>,
 }
 

@@ -10,18 +10,18 @@ const WINDOW: u64 = 4096;
 /// Most streams that are followed.
 const MAX_STREAMS: usize = 1 << 16;
 
-/// What was found out.
+/// The results of a sink's checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Findings {
-    /// Frames that are probes.
+    /// Received frames that are probes.
     pub probes: u64,
-    /// Frames of others.
+    /// Received frames that are not probes.
     pub foreign: u64,
     /// Streams.
     pub streams: u64,
     /// Probes missing between the first and the newest of their stream.
     pub lost: u64,
-    /// Probes that came again.
+    /// Probes that were received more than once.
     pub duplicated: u64,
     /// Probes that came after a later one.
     pub reordered: u64,
@@ -70,7 +70,7 @@ struct Stream {
 }
 
 impl Tally {
-    /// A tally of nothing.
+    /// A tally that has checked nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -274,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a set that remembers everything, within the window.
+        /// Within the window, the tally agrees with a set that remembers all numbers.
         #[test]
         fn agrees_with_an_oracle(numbers in proptest::collection::vec(0u64..WINDOW, 1..300)) {
             let findings = after(std::iter::once(0).chain(numbers.iter().copied()));

@@ -12,11 +12,11 @@ const HEAD: usize = UdpFrame::HEADERS + VLAN_TAG + Probe::LEN;
 /// How long frames are, in bytes without their check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// All the same.
+    /// All frames have the same length.
     Fixed(usize),
     /// Simple IMIX, [`frame::IMIX`].
     Imix,
-    /// Evenly spread from the first to the second.
+    /// Lengths are evenly spread from the first number to the second.
     Range(usize, usize),
 }
 
@@ -29,7 +29,7 @@ pub enum TrafficError {
     /// A size out of range.
     #[error("frames are {least} to {MAX_FRAME} bytes long")]
     Length {
-        /// The smallest possible.
+        /// The smallest possible length.
         least: usize,
     },
     /// More streams than stream numbers.
@@ -52,16 +52,16 @@ impl FromStr for Sizes {
     }
 }
 
-/// Which frames to make.
+/// The settings of a generator of frames.
 #[derive(Clone, Copy, Debug)]
 pub struct TrafficConfig {
-    /// Where they go.
+    /// The destination address.
     pub destination: Mac,
     /// The source address of the first stream.
     pub source: Mac,
     /// Their tag.
     pub vlan: Option<VlanId>,
-    /// How long they are.
+    /// The lengths of the frames.
     pub sizes: Sizes,
     /// Number of flows (UDP source ports).
     pub flows: usize,
@@ -80,7 +80,7 @@ pub struct Traffic {
     /// The frame lengths that occur, and the headers of each.
     shapes: Vec<Shape>,
     order: Order,
-    /// What differs between streams: source address and source port.
+    /// The source address and source port of each stream.
     streams: Vec<([u8; 6], [u8; 2])>,
     first_stream: u16,
     payload_at: usize,
@@ -95,7 +95,7 @@ struct Shape {
     head: [u8; HEAD],
 }
 
-/// Which shape comes next.
+/// How the next frame's length is chosen.
 #[derive(Debug)]
 enum Order {
     One,

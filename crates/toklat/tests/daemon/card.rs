@@ -20,7 +20,7 @@ use super::front_end::{eventfd, memfd};
 
 /// Bytes of memory.
 pub const MEMORY: u64 = 4 << 20;
-/// Where the device sees it.
+/// The address at which the device sees the memory.
 const AT: u64 = 0x10_0000;
 
 pub enum Driver {
@@ -39,7 +39,7 @@ pub struct Card {
 /// A guest's memory.
 pub struct Memory {
     mapping: Arc<Mapping>,
-    /// Without one, the card reaches it by messages.
+    /// The memory's file. Without one, the card reaches the memory by messages.
     file: Option<OwnedFd>,
 }
 
@@ -124,12 +124,12 @@ impl Card {
         &mut self.registers().client
     }
 
-    /// Stops, as its machine is to go on elsewhere.
+    /// Stops the card because its machine moves, and returns the card's state.
     pub fn stop(&mut self) -> Vec<u8> {
         self.client().save().unwrap()
     }
 
-    /// Goes on at another port, from the state of this one; something happens before it does.
+    /// Continues at another port from a card's state. Calls `before` before the card runs.
     pub fn go_on(&mut self, path: &Path, state: &[u8], before: impl FnOnce()) {
         let mut client = connect(path, &self.memory, self.kind, &self.calls);
         client.load(state).unwrap();
@@ -139,7 +139,7 @@ impl Card {
         self.registers().share().unwrap();
     }
 
-    /// What went wrong since this was asked last.
+    /// Returns what has failed since the last call.
     pub fn failure(&mut self) -> Option<ClientError> {
         self.client().take_failure()
     }
@@ -165,7 +165,7 @@ impl Card {
         }
     }
 
-    /// Free transmit descriptors, when what the card has done is taken back.
+    /// Reclaims sent frames, and returns how many transmit descriptors are free.
     pub fn room(&mut self) -> u32 {
         match &mut self.driver {
             Driver::E1000(driver) => {
@@ -180,7 +180,8 @@ impl Card {
         }
     }
 
-    /// Answers what the card asks of memory without a file; true if there was an interrupt.
+    /// Answers the card's requests for memory without a file. Returns true if there was an
+    /// interrupt.
     pub fn serve(&mut self) -> bool {
         self.client().serve().unwrap();
         let mut calls: Vec<_> =
@@ -188,7 +189,8 @@ impl Card {
         rustix::event::poll(&mut calls, Some(&Timespec::default())).unwrap() > 0
     }
 
-    /// The frames that are there now. As an interrupt handler, if there was an interrupt.
+    /// Receives the frames that have arrived. After an interrupt it handles this first, as an
+    /// interrupt handler would.
     pub fn receive(&mut self) -> Vec<Vec<u8>> {
         if self.memory.file.is_none() {
             self.serve();

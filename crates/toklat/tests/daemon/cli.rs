@@ -19,7 +19,7 @@ impl Daemon {
         command
     }
 
-    /// Starts a command whose output is wanted at its end.
+    /// Starts a command, and captures its output for when it ends.
     pub fn start_tool(&self, args: &[&str]) -> Child {
         self.tool(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -38,13 +38,13 @@ impl Daemon {
         stdout
     }
 
-    /// Runs a command that must succeed, with `--json`; returns its output.
+    /// Runs a command with `--json`, which must succeed. Returns its parsed output.
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let text = self.done(&[args, &["--json"]].concat());
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
     }
 
-    /// The first lines of a command that does not end by itself.
+    /// Returns the first lines that a command prints which does not end by itself.
     pub fn lines_of(&self, args: &[&str], lines: usize) -> Vec<String> {
         let mut child = self.tool(args).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -94,7 +94,7 @@ impl Terminal {
         Self { child, keyboard, screen: reader(ours), output: String::new(), seen: 0 }
     }
 
-    /// Waits until `text` is drawn, after what was waited for before.
+    /// Waits until the terminal shows `text` in output that is newer than the last awaited text.
     pub fn wait_for(&mut self, text: &str) {
         let started = Instant::now();
         loop {
@@ -124,7 +124,7 @@ impl Terminal {
         status.code()
     }
 
-    /// All that it drew.
+    /// Returns all output of the terminal.
     pub fn output(&self) -> &str {
         &self.output
     }

@@ -38,7 +38,7 @@ pub fn receive(port: &mut Port) -> Vec<u64> {
 pub fn until_traffic_flows(a: &mut Port, b: &mut Port, number: &mut u64) -> Duration {
     let started = Instant::now();
     loop {
-        // Station 2 speaks too, so that the switch knows where it is.
+        // Station 2 sends, too, so that the switch learns where it is.
         send(b, &frame(2, 1, 0));
         receive(a);
         *number += 1;

@@ -20,7 +20,7 @@ use super::PATIENCE;
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 1 << 20;
-/// Where the front end has it in its own address space.
+/// The address of the guest's memory in the front end's address space.
 pub const USER: u64 = 1 << 40;
 /// vhost-user's own feature bits.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -75,7 +75,7 @@ fn pair(low: u32, high: u32) -> Vec<u8> {
     [low, high].map(u32::to_ne_bytes).concat()
 }
 
-/// True if an eventfd was signalled since the last call.
+/// True if the eventfd was signalled since the last call.
 pub fn was_signalled(eventfd: &OwnedFd) -> bool {
     rustix::io::read(eventfd, &mut [0; 8]).is_ok()
 }
@@ -119,7 +119,7 @@ pub fn ask(socket: &UnixStream, request: u32, payload: &[u8], fds: &[BorrowedFd<
 }
 
 impl FrontEnd {
-    /// Connects, says everything, and starts both queues.
+    /// Connects, negotiates everything, and starts both queues.
     pub fn start(path: &Path, features: Features) -> Self {
         let socket = UnixStream::connect(path).unwrap();
         Self::start_on(socket, features.bits() | PROTOCOL_FEATURES)
@@ -159,7 +159,7 @@ impl FrontEnd {
         assert_eq!(self.features & !offered, 0, "{:#x} is not offered", self.features & !offered);
         let protocol = ask(&self.socket, code::GET_PROTOCOL_FEATURES, &[], &[]);
         assert!(say(&self.socket, code::SET_PROTOCOL_FEATURES, &words(&[protocol]), &[]));
-        // In QEMU's order.
+        // Queues are enabled in QEMU's order.
         for queue in 0..2 {
             self.must(code::SET_VRING_ENABLE, &pair(queue, 1), &[]);
         }
@@ -168,7 +168,8 @@ impl FrontEnd {
         self.must(code::SET_MEM_TABLE, &table, &[self.file.as_fd()]);
     }
 
-    /// Has the back end keep which buffers are in flight: the areas' payload and file.
+    /// Has the back end record buffers in flight. Returns the description of the areas, and their
+    /// file.
     pub fn track(&self) -> (Vec<u8>, OwnedFd) {
         let sizes = [2u16, SIZE, 0, 0].map(u16::to_ne_bytes).concat();
         assert!(say(&self.socket, code::GET_INFLIGHT_FD, &[&[0; 16][..], &sizes].concat(), &[]));
@@ -177,7 +178,8 @@ impl FrontEnd {
         (payload, file)
     }
 
-    /// Starts over on another socket, with the same guest. It does not know where queues start.
+    /// Connects again at another socket, with the same guest. This front end does not know where
+    /// the queues stood.
     pub fn reconnect(&mut self, path: &Path, (payload, file): &(Vec<u8>, OwnedFd)) {
         self.socket = UnixStream::connect(path).unwrap();
         self.negotiate();
@@ -185,7 +187,7 @@ impl FrontEnd {
         (0..2).for_each(|queue| self.start_queue(queue, 0));
     }
 
-    /// Asks for something that has to be done.
+    /// Sends a request, which must succeed.
     pub fn must(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
         assert_eq!(ask(&self.socket, request, payload, fds), 0, "request {request} was refused");
     }
@@ -210,7 +212,7 @@ impl FrontEnd {
         }
     }
 
-    /// Stops a queue; where it stands.
+    /// Stops a queue. Returns its position.
     pub fn stop_queue(&self, queue: usize) -> u32 {
         let answer = ask(&self.socket, code::GET_VRING_BASE, &pair(queue as u32, 0), &[]);
         (answer >> 32) as u32
@@ -278,6 +280,6 @@ impl GuestQueue {
 
 /// Raw bytes, as no front end sends them.
 pub fn send_raw(mut socket: &UnixStream, bytes: &[u8]) {
-    // One that was hung up on says no more.
+    // If the other side has hung up, the write fails.
     let _ = socket.write_all(bytes);
 }

@@ -12,7 +12,7 @@ use super::{Daemon, skip};
 /// How long a guest may take for anything, on a busy machine without KVM.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// True if QEMU and the test guest are here; else the test is skipped.
+/// True if QEMU and the test guest are installed; else reports that the test is skipped.
 pub fn can_run(test: &str) -> bool {
     let found = Qemu::find(None).map_err(anyhow::Error::from);
     let found = found.and_then(|_| Ok(guest::find()?));
@@ -36,7 +36,7 @@ pub fn newer_qemu() -> Option<String> {
 pub struct Guest(Running);
 
 impl Guest {
-    /// Boots one at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
+    /// Boots a guest at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
     pub fn boot(daemon: &Daemon, name: &str, number: u8, options: &[&str], commands: &str) -> Self {
         Self::boot_from(None, daemon, name, number, options, commands)
     }
@@ -71,7 +71,8 @@ impl Guest {
         Self(Running::spawn(name, command).unwrap())
     }
 
-    /// Boots one by what follows `toklat`; the test guest stands in for the image.
+    /// Boots a guest by a documented command line, given without the word `toklat`. The test guest
+    /// takes the place of the image.
     pub fn typed(daemon: &Daemon, words: &[&str], number: u8, commands: &str) -> Self {
         let image = words.iter().position(|word| *word == "--image").expect("an image");
         let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));

@@ -31,7 +31,7 @@ pub mod strangers;
 pub mod underlay;
 pub mod users;
 
-/// How long a test waits for what must come.
+/// The longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Daemon {
@@ -89,7 +89,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one in the same directory.
+    /// Starts a daemon again in the same directory.
     pub fn start_again(&mut self) {
         self.start_again_with(|_| ());
     }
@@ -100,7 +100,8 @@ impl Daemon {
         change(&mut command);
         self.child = Some(loop {
             match command.spawn() {
-                // A copy, which another test's child has open until it runs a program of its own.
+                // The program may be a fresh copy, which the child of another test holds open until
+                // that child runs its own program.
                 Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
                     std::thread::yield_now();
                 }
@@ -120,7 +121,8 @@ impl Daemon {
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
         command.arg("daemon").args(&self.options).env("TOKLAT_DIR", self.dir());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        // A process that a failed test leaves behind must not hold the test's own output open.
+        // The output goes to a file, so that a process that a failed test leaves behind does not
+        // hold the test's own output open.
         command.env("TOKLAT_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
@@ -133,7 +135,7 @@ impl Daemon {
         std::fs::read_to_string(self.dir().join("log")).unwrap()
     }
 
-    /// Waits until `is_so`; the log tells what happened if it does not.
+    /// Waits until `is_so` returns true. If it does not in time, the test fails and prints the log.
     pub fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let started = Instant::now();
         while !is_so(self) {
@@ -156,7 +158,7 @@ impl Daemon {
         let mut command = Command::new("sh");
         command.args(["-c", script]).arg(&self.program).env("TOKLAT_DIR", self.dir());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // A signal of the terminal ends the test, and not this.
+        // A signal from the terminal ends the test, but must not end this process.
         #[allow(clippy::zombie_processes, reason = "it outlives this process")]
         let child = jail::parent_death::in_its_own_session(&mut command).spawn().unwrap();
         std::mem::forget(child.stdin);
@@ -176,7 +178,7 @@ impl Daemon {
         assert!(status.success(), "{status}: {}", self.log());
     }
 
-    /// True if it ends in time.
+    /// True if the daemon ends within this time.
     pub fn ends_within(&mut self, time: Duration) -> bool {
         self.child.as_mut().is_none_or(|child| wait(child, time).is_some())
     }
@@ -192,7 +194,7 @@ impl Daemon {
         try_exchange(stream, method, path, "", body).ok()
     }
 
-    /// Asks; returns the status and the JSON.
+    /// Sends an API request. Returns the HTTP status and the JSON.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.try_ask(method, path, &body).expect("the daemon runs")
@@ -204,8 +206,8 @@ impl Daemon {
         value
     }
 
-    /// Makes the topology of this file so, and removes what the one before made; returns the
-    /// changes as `added vale0:p1`.
+    /// Applies a topology, and removes what the previous one made. Returns the changes, such as
+    /// `added vale0:p1`.
     pub fn apply(&self, net: &str) -> Vec<String> {
         let net: Value = toml::from_str(net).unwrap();
         let (status, value) = self.ask("PUT", "/v1/topology?prune=true", &net);
@@ -240,7 +242,8 @@ impl Daemon {
     }
 }
 
-/// How many descriptors a process has open; 0 where only root may look: a data process hides them.
+/// The number of descriptors that a process has open. Returns 0 if only root may know, as for a
+/// data process.
 pub fn descriptors(pid: u32) -> usize {
     match std::fs::read_dir(format!("/proc/{pid}/fd")) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => 0,
@@ -254,7 +257,7 @@ pub fn small(name: &str) -> Open {
 }
 
 impl Drop for Daemon {
-    /// Ends all of its processes, in bounded time whatever happened to them.
+    /// Ends all processes of the daemon, in bounded time whatever state they are in.
     fn drop(&mut self) {
         // A test that failed half way may have left data processes without their supervisor.
         let _ = self.try_ask("POST", "/v1/stop", "");
@@ -290,8 +293,8 @@ pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
                 }
             }
         });
-        // The kernel lets readers wait for a process that waits for a file system of another test:
-        // that one is passed over, by another thread.
+        // Reading the environment of a process that waits for another test's file system would
+        // wait, too. Another thread does it, and such a process is skipped.
         let ended = loop {
             match environments.recv_timeout(Duration::from_secs(2)) {
                 Ok((pid, environment)) => {
@@ -403,12 +406,12 @@ pub fn is_alive(pid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// Says that a test cannot run here, where the run's last lines tell of it.
+/// Reports that a test cannot run here. The last lines of the test run show it.
 pub fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
         return eprintln!("SKIPPED {test}: {why}");
     };
     let mut log = File::options().create(true).append(true).open(log).unwrap();
-    // In one call: other programs append to it, too.
+    // Uses one call, because other programs append to the file, too.
     log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }

@@ -36,7 +36,7 @@ impl Namespace {
         }
     }
 
-    /// The process whose life is the namespace's.
+    /// The process id that keeps the namespace alive.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -48,7 +48,7 @@ impl Namespace {
         command
     }
 
-    /// What a program says that ran in it.
+    /// Runs a program in the namespace, and returns its output.
     pub fn run(&self, args: &[&str]) -> String {
         String::from_utf8(self.command(args).output().unwrap().stdout).unwrap()
     }
@@ -72,7 +72,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Whether the kernel takes programs (BPF): in a user namespace it takes none.
+/// True if the kernel accepts BPF programs. In a user namespace it does not.
 pub fn may_load_programs() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").unwrap().trim_end().ends_with(" 4294967295")
 }

@@ -36,8 +36,8 @@ impl Drop for Passt {
     }
 }
 
-/// A guest's address by DHCP: what makes its script, and what asks and says `toklat-guest: leased
-/// ADDRESS/BITS of ROUTER`.
+/// Guest commands that get an address by DHCP: one writes udhcpc's script, one runs it and prints
+/// `toklat-guest: leased ADDRESS/BITS of ROUTER`.
 pub fn lease() -> [String; 2] {
     let script = "printf '#!/bin/sh\\n[ $1 = bound ] || exit 0\\nip addr flush dev eth0\\n\
          ip addr add $ip/$mask dev eth0\\nip route add default via $router\\n\

@@ -41,13 +41,13 @@ impl Daemon {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// What it said at its end.
+    /// Runs a program to its end, and returns its output.
     pub fn output_of(&self, arguments: &[&str]) -> Output {
         end_of(self.start_run(arguments))
     }
 }
 
-/// What a program said at its end, which is ended if it takes too long.
+/// Waits for a program to end, and returns its output. Ends the program if it takes too long.
 pub fn end_of(mut child: Child) -> Output {
     if wait(&mut child, PATIENCE).is_none() {
         child.kill().unwrap();
@@ -55,7 +55,7 @@ pub fn end_of(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What it said as text: its output, then its errors.
+/// The text that a program printed: its output, then its errors.
 pub fn said(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What a program said, if it could be run.
+/// Runs a command, and returns its output; `None` if it cannot be run.
 pub fn run(command: &mut Command) -> Option<Output> {
     command.stdin(Stdio::null()).output().ok()
 }
 
-/// Whether it could be run and did well.
+/// True if the command could be run, and succeeded.
 pub fn done(command: &mut Command) -> bool {
     run(command).is_some_and(|output| output.status.success())
 }
 
-/// Runs it, and shows what it said if it failed.
+/// Runs a command, which must succeed. If it fails, the test fails and shows its output.
 pub fn must(command: &mut Command) {
     let output = run(command).unwrap_or_else(|| panic!("{command:?} cannot be run"));
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));

@@ -11,7 +11,7 @@ use super::namespace::Namespace;
 use super::underlay::{ip, try_ip};
 use super::wait_until;
 
-/// The station at Linux.
+/// The MAC address of the station at the Linux host.
 pub const THEIRS: &str = "02:00:00:00:07:03";
 const NO_FRR: &str = "FRR is missing (cargo xtask setup)";
 
@@ -70,7 +70,7 @@ pub fn reflector_with(
 /// A Linux host with FRR: a bridge with the kernel's VXLAN, `own` its address, one neighbour.
 pub struct Linux {
     daemons: Vec<Child>,
-    /// A machine at its bridge.
+    /// A machine at the host's bridge.
     pub station: Namespace,
     _dir: tempfile::TempDir,
 }
@@ -85,7 +85,7 @@ impl Drop for Linux {
 }
 
 impl Linux {
-    /// Starts it. `inside` is the address of the machine at its bridge.
+    /// Starts FRR on the host. `inside` is the address of the machine at its bridge.
     pub fn start(
         host: &Namespace,
         own: &str,
@@ -174,7 +174,7 @@ pub fn tap_lines(guest: &Namespace) -> String {
     )
 }
 
-/// The host that Linux sends a station's frames to.
+/// Returns the host to which Linux sends a station's frames.
 pub fn linux_sends_to(host: &Namespace, mac: &str) -> Option<String> {
     let table = host.run(&["bridge", "fdb", "show", "dev", "vx100"]);
     let line = table.lines().find(|line| line.starts_with(mac) && line.contains(" dst "))?;

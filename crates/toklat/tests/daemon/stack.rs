@@ -12,12 +12,12 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
-/// What begins an answer.
+/// The head of an HTTP response with `len` bytes of body.
 pub fn head(len: usize) -> String {
     format!("HTTP/1.0 200 OK\r\nContent-Length: {len}\r\n\r\n")
 }
 
-/// What follows an answer's head.
+/// The part of an HTTP response after its head.
 pub fn body(answer: &[u8]) -> Option<&[u8]> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     Some(&answer[end + 4..])
@@ -96,12 +96,12 @@ impl Device for Wire {
     }
 }
 
-/// A connection, what is left to send on it, and what came.
+/// A connection, the bytes that are left to send on it, and the bytes received.
 struct Talk {
     socket: SocketHandle,
     left: Vec<u8>,
     got: Vec<u8>,
-    /// Who wants what comes; without, it is a server's.
+    /// The receiver of the response. It is `None` for a connection of the server.
     reply: Option<Sender<Vec<u8>>>,
 }
 
@@ -193,7 +193,7 @@ impl Talk {
                 socket.close();
             }
         }
-        // The other side has said all; so have we.
+        // The other side has sent everything, and so has this side.
         if self.reply.is_some() && self.left.is_empty() && socket.may_send() && !socket.may_recv() {
             socket.close();
         }

@@ -119,7 +119,8 @@ impl fuser::Filesystem for Files {
 }
 
 impl SlowFiles {
-    /// Mounts one; `None` where that cannot be, of which the run's last lines tell.
+    /// Mounts the file system. If that is not possible, returns `None`, and the last lines of the
+    /// test run report it.
     pub fn mount(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             super::skip(test, "only root may mount");
@@ -130,7 +131,7 @@ impl SlowFiles {
             return None;
         }
         let (mounted, asked) = (tempfile::tempdir().unwrap(), Arc::default());
-        // A data process has a user of its own.
+        // A data process has a user of its own, which must have access, too.
         let mut config = fuser::Config::default();
         config.acl = fuser::SessionACL::All;
         let session = fuser::spawn_mount(Files(Arc::clone(&asked)), mounted.path(), &config);
@@ -143,22 +144,22 @@ impl SlowFiles {
         SlowFile { asked: Arc::clone(&self.asked), file: file.into() }
     }
 
-    /// How many closes wait.
+    /// The number of closes that wait.
     pub fn closes(&self) -> usize {
         self.asked.lock().unwrap().closes.len()
     }
 
-    /// Where its file is.
+    /// The path of the slow file.
     pub fn path(&self) -> std::path::PathBuf {
         self.mounted.path().join("file")
     }
 
-    /// From now on, opens and closes wait for an answer.
+    /// From now on, requests to the file system wait until they are answered.
     pub fn hold(&self) {
         self.asked.lock().unwrap().answers = false;
     }
 
-    /// Answers all who wait and all who come.
+    /// Answers all waiting requests, and all later ones.
     pub fn answer(&self) {
         answer(&self.asked);
     }
@@ -181,7 +182,8 @@ fn answer(asked: &Mutex<Asked>) {
     }
 }
 
-/// The file. Closed, it has its file system answer from now on, so that a test that fails ends.
+/// An open slow file. When it is closed, its file system answers all requests, so that a failed
+/// test ends.
 pub struct SlowFile {
     asked: Arc<Mutex<Asked>>,
     file: OwnedFd,
@@ -199,7 +201,7 @@ impl Drop for SlowFile {
     }
 }
 
-/// Has 160,000 watches on a descriptor: whatever happens to it walks through them all.
+/// Makes 160,000 epoll instances watch a descriptor. Any event on it walks through all of them.
 pub fn watch(fd: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let copies: Vec<_> = (0..400).map(|_| fd.try_clone_to_owned().unwrap()).collect();
     let mut held = Vec::new();
@@ -215,7 +217,7 @@ pub fn watch(fd: BorrowedFd<'_>) -> Vec<OwnedFd> {
     held
 }
 
-/// Allows this process as many descriptors as it may allow itself.
+/// Raises this process's limit of descriptors as far as it may.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = rustix::process::Rlimit { current: limit.maximum, ..limit };

@@ -12,7 +12,7 @@ pub struct Underlay {
 }
 
 impl Underlay {
-    /// Makes `count` hosts; or says why there can be none here.
+    /// Makes `count` hosts. Otherwise returns why hosts cannot be made here.
     pub fn new(count: usize) -> Result<Self, &'static str> {
         let link = Namespace::new()?;
         if !link.command(&["ethtool", "--version"]).output().is_ok_and(|o| o.status.success()) {
@@ -35,8 +35,8 @@ impl Underlay {
         Ok(Self { _link: link, hosts })
     }
 
-    /// Has host `number` be the other end of a VXLAN tunnel by its kernel, with `inside` as its
-    /// address in the segment.
+    /// Makes host `number` the other end of a VXLAN tunnel, by its kernel. `inside` is its address
+    /// in the segment.
     pub fn kernel_tunnel(&self, number: usize, (vni, how): (u32, &str), inside: &str) -> bool {
         let host = &self.hosts[number - 1];
         // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does
@@ -68,7 +68,7 @@ pub fn pings(from: &Namespace, to: &str) -> bool {
 }
 
 /// Sends `bytes` over TCP from one namespace to an address in another, and asserts that they arrive
-/// as they were.
+/// unchanged.
 pub fn transfer(from: &Namespace, (to, address): (&Namespace, &str), bytes: usize) {
     let ip: IpAddr = address.parse().unwrap();
     let listener = to.enter(|| TcpListener::bind(SocketAddr::new(ip, 0)).unwrap());

@@ -12,7 +12,7 @@ use super::{Daemon, skip, small};
 /// The group that all users of a test's daemon have.
 pub const GROUP: u32 = 65534;
 
-/// Whether the test may become other users; it says so if not.
+/// True if the test may become other users; otherwise reports that the test is skipped.
 pub fn may_be_others(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -38,7 +38,7 @@ pub fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
 }
 
 impl Daemon {
-    /// Starts one whose ports every user may open.
+    /// Starts a daemon whose ports every user may open.
     pub fn start_for_all(options: &[&str]) -> Self {
         let group = GROUP.to_string();
         let daemon = Self::start_with(&[&["--group", &group], options].concat());
@@ -52,7 +52,7 @@ impl Daemon {
     }
 }
 
-/// Why a port was not opened: an errno, and what the daemon said.
+/// The reason why a port was not opened: an errno, and the daemon's message.
 pub fn refusal(result: Result<Port, OpenError>) -> (Errno, String) {
     match result {
         Err(OpenError::Refused { errno, message, .. }) => {

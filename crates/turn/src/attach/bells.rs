@@ -22,7 +22,7 @@ pub enum Bells {
     /// The owner does not sleep.
     #[default]
     None,
-    /// A byte on its token.
+    /// A port is woken by a byte on its token.
     Token(Arc<Waker>),
     /// The interrupts of a guest, which may be deferred.
     Guest(Arc<dyn QueueBells>),
@@ -51,15 +51,15 @@ pub enum WakeOutcome {
     /// The owner was woken. If traffic is heavy, kicks stay disabled until `rests_until`; the
     /// caller polls the owner's queues then.
     Yes {
-        /// Until when kicks stay disabled.
+        /// The time until which kicks stay disabled.
         rests_until: Option<Nanos>,
     },
     /// The owner is not woken before `due`; the caller has to ring then. If traffic is `heavy`,
     /// kicks stay disabled until then, too.
     Later {
-        /// When to ring.
+        /// When the caller has to ring.
         due: Nanos,
-        /// Traffic is heavy.
+        /// The owner's traffic is heavy.
         heavy: bool,
     },
 }

@@ -26,11 +26,12 @@ pub enum RegisterAccess {
     AwaitsReply,
 }
 
-/// What [`Source::attend`] came to.
+/// The result of [`Source::attend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a port is attended again when it says"]
 pub struct Attended {
-    /// When to attend again, while the port is polled. Not used for an armed port that was woken.
+    /// When to attend again while the port is polled. This does not apply to an armed port that was
+    /// woken.
     pub again: Nanos,
     /// The owner's last register access, if any. Others are likely to follow soon.
     pub access: Option<RegisterAccess>,
@@ -79,7 +80,7 @@ pub trait Source: Send {
         false
     }
 
-    /// When an armed port has work by itself.
+    /// When an armed port will have work without being woken.
     fn deadline(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
@@ -97,17 +98,17 @@ pub trait Source: Send {
         false
     }
 
-    /// Tells the owner of a fault of its user's, without waking it.
+    /// Tells the owner that its user is at fault, without waking it.
     fn give_up(&mut self, _fault: Fault) {}
 }
 
 /// The two halves of a port, made from an attachment.
 pub struct Attached {
-    /// What its owner sends.
+    /// The source of the frames that the port's owner sends.
     pub source: Box<dyn Source>,
     /// One egress for each receive queue.
     pub egresses: Vec<Exit>,
-    /// How its owner is woken.
+    /// How the port's owner is woken.
     pub bells: Bells,
 }
 
@@ -130,7 +131,7 @@ pub enum AttachError {
     /// A descriptor is missing or of the wrong kind.
     #[error("Expected {expected} with the attachment")]
     Descriptors {
-        /// What was expected.
+        /// The descriptors that were expected.
         expected: &'static str,
     },
     /// The state memory has no counters for the port.
@@ -142,7 +143,7 @@ pub enum AttachError {
     /// Something that only this kind of port needs cannot be used.
     #[error("{what} cannot be attached")]
     Part {
-        /// What that is, as the beginning of a sentence.
+        /// The part that cannot be used, as the beginning of a sentence.
         what: &'static str,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,

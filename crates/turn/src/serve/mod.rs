@@ -27,26 +27,26 @@ pub struct Served {
     pub source: Box<dyn Source>,
     queues: Vec<ServedQueue>,
     memory: PortMemory,
-    /// Copies begun beyond the quantum. The port skips turns to pay for them.
+    /// Copies that the port has begun beyond its quantum. It skips turns to pay for them.
     debt: usize,
-    /// How much it may send.
+    /// The rate limiter of the frames that the port sends.
     limiter: Option<Box<Limiter>>,
-    /// What it sends passes a rate limiter or a bad link.
+    /// True if frames that the port sends pass a rate limiter or a bad link.
     impeded: bool,
-    /// The payer for touches of its owner's memory, if they are timed. Its channels then copy what
-    /// it sends.
+    /// The payer for touches of the owner's memory, if these are timed. The port's channels then
+    /// copy the frames that it sends.
     watch: Option<Payer>,
     /// The port's receive queues behind a bad link, by number. Replaced ones stay until they are
     /// empty.
     far: Vec<(u16, FarQueue)>,
-    /// When it last had frames.
+    /// When the port last had frames.
     pub busy_at: Nanos,
     /// The port's worker polls it.
     pub hot: bool,
-    /// Until then its worker does not arm it. Its owner, whose traffic is heavy, is woken at that
-    /// time.
+    /// Until this time the worker does not arm the port. Its owner, whose traffic is heavy, is
+    /// woken then.
     pub held_back_until: Nanos,
-    /// When to do its work beside frames, if there is any.
+    /// When to do the port's work beside frames, if there is any.
     attend_at: Option<Nanos>,
     /// Its counters.
     pub counters: Shared<IngressCounters>,
@@ -60,7 +60,7 @@ struct ServedQueue {
     held: Option<Box<Scratch>>,
     /// A bad link, which lends the frames that its owner has sent.
     channel: Option<Box<Channel>>,
-    /// The last frames gathered came from the channel.
+    /// The frames gathered last came from the channel.
     lent_by_channel: bool,
 }
 
@@ -123,7 +123,7 @@ impl Served {
         self
     }
 
-    /// Changes its link.
+    /// Changes the port's link.
     pub fn change_link(&mut self, change: Change) {
         match change {
             Change::Limiter(limiter) => self.limiter = limiter,
@@ -147,13 +147,14 @@ impl Served {
         self.look_for_impediments();
     }
 
-    /// Times touches of its owner's memory, if there is a payer.
+    /// Times touches of the owner's memory, if there is a payer.
     pub fn watched(mut self, watch: Option<Payer>) -> Self {
         self.change_link(Change::Watch(watch));
         self
     }
 
-    /// If touches are timed, a channel without impairments copies what the port sends.
+    /// If touches are timed, even a channel without impairments copies the frames that the port
+    /// sends.
     fn set_watch(&mut self, watch: Option<Payer>) {
         self.watch = watch;
         if self.watch.is_some() {
@@ -164,7 +165,7 @@ impl Served {
         }
     }
 
-    /// Touches its owner's memory, and no other.
+    /// Runs `touch` as an access to the memory of the port's owner, and of no other owner.
     #[inline]
     fn touch<T>(&mut self, touch: impl FnOnce(&mut dyn Source) -> T) -> T {
         match &self.watch {
@@ -173,17 +174,17 @@ impl Served {
         }
     }
 
-    /// Asks its owner to wake us, as [`Source::arm`] does.
+    /// Asks the port's owner to wake this worker, as [`Source::arm`] does.
     #[inline]
     pub fn arm(&mut self, now: Nanos) -> bool {
         self.touch(|source| source.arm(now))
     }
 
-    /// Takes that back.
+    /// Withdraws the request to be woken.
     #[inline]
     pub fn disarm(&mut self) {
         self.touch(|source| source.disarm());
-        // Work that it was woken for is done in the next turn.
+        // The work for which the port was woken is done in the next turn.
         self.attend_at = self.attend_at.map(|_| Nanos(0));
     }
 
@@ -192,7 +193,7 @@ impl Served {
         self.impeded = channels || self.limiter.is_some();
     }
 
-    /// When its rate limiter lets it send again; `None` if it may send.
+    /// When the port's rate limiter lets it send again; `None` if it may send now.
     #[inline]
     pub fn opens_at(&mut self, now: Nanos) -> Option<Nanos> {
         if !self.impeded {
@@ -207,7 +208,7 @@ impl Served {
         full.into_iter().chain(limit).max().filter(|at| *at > now)
     }
 
-    /// When the next frame that it has sent leaves a bad link.
+    /// When the next frame that the port has sent leaves a bad link.
     pub fn due(&self) -> Option<Nanos> {
         if !self.impeded {
             return None;
@@ -215,19 +216,19 @@ impl Served {
         self.queues.iter().filter_map(|queue| queue.channel.as_deref()?.due()).min()
     }
 
-    /// True if it receives over a bad link.
+    /// True if the port receives over a bad link.
     #[inline]
     pub fn has_far_queues(&self) -> bool {
         !self.far.is_empty()
     }
 
-    /// When the next frame to it leaves a bad link.
+    /// When the next frame for the port leaves a bad link.
     pub fn flush_due(&self) -> Option<Nanos> {
         self.far.iter().filter_map(|(_, far)| far.due()).min()
     }
 
-    /// Delivers frames that have arrived over a bad link; returns how many. `effect` is as for
-    /// [`turn`](Self::turn).
+    /// Delivers frames to the port that have arrived over a bad link. Returns how many. `effect` is
+    /// as for [`turn`](Self::turn).
     #[cold]
     pub fn flush(
         &mut self,
@@ -275,8 +276,8 @@ impl Served {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
     }
 
-    /// Before a turn: does the work of sockets, registers and timers, if it is due. Returns what
-    /// the owner said besides frames.
+    /// Called before a turn: does the work of sockets, registers and timers that is due. Returns
+    /// the owner's last register access, if there was one.
     #[inline]
     pub fn attend(&mut self, switch: Switch<'_>) -> Option<RegisterAccess> {
         let at = self.attend_at?;
@@ -474,7 +475,7 @@ impl Served {
     ) {
         let Some(ingress) = self.source.queue(queue) else { return };
         let ServedQueue { channel, lent_by_channel, .. } = &mut self.queues[queue];
-        // The owner got them back when the channel admitted them.
+        // The channel has copied these frames, so their owner has them back already.
         let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);
         let by_channel = channel.is_some();
         match channel {
@@ -520,7 +521,7 @@ impl Served {
         // A process that is about to exit does not wait for a slow receiver slot by slot.
         let stall = StallTime { ns: tools.stall_timeout, renewed: !switch.draining };
         let mut retry = || tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
-        // The frames may be in their sender's memory.
+        // These frames may lie in their sender's memory.
         let turn = if lent_by_channel { retry() } else { excused(retry) };
         self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {

@@ -12,11 +12,11 @@ pub(super) struct LentMemory {
     bytes: Counter,
     mappings: Counter,
     refused: Counter,
-    /// The number, from 1 on, of the limit that was exceeded last; 0 for none.
+    /// The number of the limit that was last exceeded, counted from 1; 0 for none.
     refused_by: Counter,
 }
 
-/// The limit that a mapping would have exceeded.
+/// The limit that a refused mapping would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -33,18 +33,18 @@ pub enum LimitOf {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct MappedMemory {
-    /// Bytes of address space that it takes in the data process.
+    /// Bytes of address space that the memory takes in the data process.
     pub bytes: u64,
     /// Mappings.
     pub mappings: u64,
     /// Mappings that were refused.
     pub refused: u64,
-    /// The limit that was exceeded last.
+    /// The limit that was last exceeded.
     pub refused_by: Option<LimitOf>,
 }
 
 impl LentMemory {
-    /// Notes what an account says.
+    /// Stores an account's numbers.
     pub fn set(&self, account: &Account) {
         let used = account.used();
         self.bytes.set(used.bytes);

@@ -89,21 +89,21 @@ pub struct WorkerState {
     pub passes: Counter,
     /// Passes that moved a frame.
     pub busy_passes: Counter,
-    /// Nanoseconds in them.
+    /// Nanoseconds of the passes that moved a frame.
     pub busy_ns: Counter,
     /// Frames gathered.
     pub frames: Counter,
-    /// Times it slept.
+    /// How often the worker slept.
     pub sleeps: Counter,
-    /// Times it woke a port's owner.
+    /// How often the worker woke a port's owner.
     pub kicks: Counter,
-    /// Ports it serves.
+    /// How many ports the worker serves.
     pub ports: Counter,
-    /// The CPU it is pinned to, plus one; 0 for none.
+    /// The CPU that the worker is pinned to, plus one; 0 for none.
     pub cpu: Counter,
     /// Ports that were taken out of service because their code panicked.
     pub panics: Counter,
-    /// What it does.
+    /// The work that the worker is doing.
     pub work: Work,
     /// How long its turns took, each from one look around to the next. Kicks, jobs and drained
     /// tokens are included, sleep is not.
@@ -190,7 +190,7 @@ struct IngressPage {
     bus: BusCounters,
     lent: LentMemory,
     conduct: Conduct,
-    /// The errno that stopped writing its file; 0 if none did. Written by the file's writer.
+    /// The errno that stopped writing the port's file; 0 if none did. The file's writer stores it.
     write_error: Counter,
 }
 
@@ -310,9 +310,10 @@ impl State {
         self.switch.magic.set(MAGIC);
     }
 
-    /// Counts the frames that were in flight when the last data process died: they came in, and
-    /// neither went out nor were dropped. If it died between delivering and counting, up to a batch
-    /// a port too many. Deliveries without a count are counted as copies of removed ports.
+    /// Counts the frames that were in flight when the last data process died: those that came in,
+    /// and neither went out nor were dropped. If the process died between delivering and counting,
+    /// the result is too high by up to a batch per port. Deliveries without a count are counted as
+    /// copies of removed ports.
     pub fn count_lost(&self) {
         let switch = &self.switch;
         let there = (0..self.max_ports).filter(|id| switch.has_port(*id));

@@ -20,7 +20,8 @@ use crate::user::{Conduct, Payer, Standing, User};
 pub struct PortState {
     pub(super) page: Shared<IngressPage>,
     pub(super) at: usize,
-    /// Where the state of its receive queue 0 is, and the distance in bytes to that of queue 1.
+    /// Where the state of the port's receive queue 0 is, and the distance in bytes to that of queue
+    /// 1.
     pub(super) queue_at: usize,
     pub(super) next_queue: usize,
     pub(super) map: Arc<Mapping>,
@@ -35,7 +36,7 @@ impl PortState {
         self
     }
 
-    /// The payer of calls whose cost its owner sets.
+    /// The payer of calls whose cost the port's owner sets.
     #[must_use]
     pub fn payer(&self) -> &Payer {
         &self.payer
@@ -86,24 +87,24 @@ impl PortState {
         self.map.shared(at).filter(|_| queue < RINGS)
     }
 
-    /// What crossed its device's bus.
+    /// The counters of accesses over the bus of the port's device.
     #[must_use]
     pub fn bus(&self) -> Option<Shared<BusCounters>> {
         self.map.shared(self.at + offset_of!(IngressPage, bus))
     }
 
-    /// The kernel's work for its user on our threads.
+    /// The counters of the kernel's work for the port's user on threads that serve others.
     #[must_use]
     pub fn conduct(&self) -> Option<Shared<Conduct>> {
         self.map.shared(self.at + offset_of!(IngressPage, conduct))
     }
 
-    /// Notes how its user stands.
+    /// Stores the standing of the port's user.
     pub fn set_standing(&self, standing: Standing) {
         self.page.conduct.standing.set(standing as u64);
     }
 
-    /// How its user stands.
+    /// The standing of the port's user.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing::of(self.page.conduct.standing.get())
@@ -116,7 +117,7 @@ impl PortState {
         self.map.shared_slice(at, MAX_SLOTS as usize).filter(|_| ring < RINGS)
     }
 
-    /// The counters of all receive rings or queues that it can have.
+    /// The counters of all receive rings or queues that the port can have.
     #[must_use]
     pub fn received(&self) -> Vec<Shared<EgressCounters>> {
         (0..RINGS).map_while(|ring| self.egress(ring)).collect()
@@ -130,8 +131,8 @@ impl PortState {
         (Arc::clone(&self.map), at..at + RINGS * SPARES)
     }
 
-    /// True if its senders do not wait any more, because the port is lossless and has freed no slot
-    /// for the stall time.
+    /// True if the port's senders do not wait any more, because the port is lossless and has freed
+    /// no slot for the stall time.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.received().iter().any(|queue| queue.is_stalled())
@@ -148,26 +149,26 @@ impl PortState {
         self.page.failed.set(failed.into());
     }
 
-    /// The error that stopped writing its file, if any.
+    /// The error that stopped writing the port's file, if any.
     #[must_use]
     pub fn write_error(&self) -> Option<std::io::Error> {
         let errno = i32::try_from(self.page.write_error.get()).ok().filter(|errno| *errno != 0);
         errno.map(std::io::Error::from_raw_os_error)
     }
 
-    /// Notes the error that stopped writing its file, or that there is none. For the file's writer
-    /// only.
+    /// Notes the error that stopped writing the port's file, or that there is none. For the file's
+    /// writer only.
     pub fn set_write_error(&self, error: Option<&std::io::Error>) {
         let errno = error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         self.page.write_error.set(u64::from(errno.unsigned_abs()));
     }
 
-    /// Notes what is mapped for it. For the control thread only.
+    /// Notes the memory that is mapped for the port. For the control thread only.
     pub fn set_lent(&self, account: &Account) {
         self.page.lent.set(account);
     }
 
-    /// The memory of its owner that is mapped for it.
+    /// The memory of the port's owner that is mapped for the port.
     #[must_use]
     pub fn memory(&self) -> MappedMemory {
         self.page.lent.read()

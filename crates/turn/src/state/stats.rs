@@ -33,11 +33,11 @@ pub struct PortStats {
     pub out_frames: u64,
     /// Their bytes.
     pub out_bytes: u64,
-    /// Frames for its owner that were dropped.
+    /// Frames for the owner that were dropped.
     pub out_drops: Drops,
     /// Frames segmented in software, because its owner does not accept them whole.
     pub out_segmented: u64,
-    /// The number of their segments beyond one each.
+    /// Segments of these frames, beyond one each.
     pub out_segments: u64,
     /// Checksums computed for its owner.
     pub out_checksums: u64,
@@ -72,12 +72,12 @@ pub struct PortStats {
     pub memory: MappedMemory,
     /// System calls for its owner, mostly wake-ups, that were so slow that its user was charged.
     pub slow_calls: u64,
-    /// Nanoseconds of the slowest.
+    /// Nanoseconds of the slowest of these calls.
     pub slowest_call_ns: u64,
     /// Touches of its owner's memory that delayed a worker, while it was watched. The user was
     /// charged for them, too.
     pub slow_touches: u64,
-    /// Nanoseconds of the longest.
+    /// Nanoseconds of the longest of these touches.
     pub slowest_touch_ns: u64,
     /// Wake-ups of its owner by its user's helper thread.
     pub helped_kicks: u64,
@@ -139,14 +139,14 @@ pub struct SwitchStats {
 }
 
 impl SwitchState {
-    /// True if port `id` is there.
+    /// True if port `id` exists.
     #[must_use]
     pub fn has_port(&self, id: PortId) -> bool {
         let word = self.ports.get(usize::from(id) / 64);
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (id % 64) & 1 != 0)
     }
 
-    /// Notes whether port `id` is there. For the control thread only.
+    /// Notes whether port `id` exists. For the control thread only.
     pub fn set_port(&self, id: PortId, there: bool) {
         if let Some(word) = self.ports.get(usize::from(id) / 64) {
             let others = word.load(Ordering::Relaxed) & !(1 << (id % 64));
@@ -154,7 +154,7 @@ impl SwitchState {
         }
     }
 
-    /// The numbers, read once.
+    /// Reads the switch's numbers once.
     #[must_use]
     pub fn snapshot(&self) -> SwitchStats {
         let mut gone = PortStats::of_ingress(&self.gone_ingress);
@@ -185,11 +185,11 @@ pub struct WorkerStats {
     pub kicks: u64,
     /// Ports it serves.
     pub ports: u64,
-    /// The CPU it is pinned to.
+    /// The CPU that the worker is pinned to.
     pub cpu: Option<u64>,
     /// Ports whose code panicked.
     pub panics: u64,
-    /// How long its turns took.
+    /// How long the worker's turns took.
     pub turns: Vec<TurnTime>,
 }
 

@@ -49,13 +49,13 @@ impl Work {
         self.note.set((u64::from(port) + 1) | (doing as u64) << 32);
     }
 
-    /// The thread serves no port.
+    /// Notes that the thread serves no port.
     #[inline(always)]
     pub fn rest(&self) {
         self.note.set(0);
     }
 
-    /// The thread, and its work.
+    /// Reads the thread's number, and its work.
     pub(super) fn read(&self) -> (u64, Option<(PortId, Activity)>) {
         let note = self.note.get();
         let doing = match note >> 32 {

@@ -9,7 +9,7 @@ use shmem::Shareable;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Standing {
-    /// The threads that serve everybody.
+    /// The threads that serve all users make the calls.
     #[default]
     Good = 0,
     /// Calls were slow: a helper thread of the user wakes its owners.
@@ -35,9 +35,9 @@ impl Standing {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Conduct {
-    /// The standing of its user: the number of a [`Standing`].
+    /// The standing of the port's user, as the number of a [`Standing`].
     pub standing: Counter,
-    /// Slow system calls for it.
+    /// Slow system calls for the port's user.
     pub slow_calls: Counter,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: Counter,
@@ -45,7 +45,7 @@ pub struct Conduct {
     pub slow_touches: Counter,
     /// Nanoseconds of the longest.
     pub slowest_touch_ns: Counter,
-    /// Wake-ups by the helper thread of its user.
+    /// Wake-ups by the helper thread of the user.
     pub helped_kicks: Counter,
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{By, MOST_HELPERS, Standing, User, Waker};
 
-/// Bytes of its stack.
+/// Bytes of a helper thread's stack.
 const STACK: usize = 128 << 10;
 
 /// The jobs of the thread, and whether it exists.
@@ -19,7 +19,7 @@ pub(super) struct Helper {
 #[derive(Debug, Default)]
 struct Jobs {
     queue: VecDeque<Arc<Waker>>,
-    /// The thread is there.
+    /// The thread is running.
     runs: bool,
     /// The thread is to end.
     ends: bool,

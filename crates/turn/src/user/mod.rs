@@ -59,19 +59,19 @@ const HELD_UP_TIMES: u32 = 4;
 const FADES: u64 = 100;
 /// For how long calls are timed closely after a slow one.
 const CLOSELY_NS: u64 = Nanos::SECOND;
-/// The first term.
+/// Nanoseconds of a user's first term.
 const TERM_NS: u64 = 60 * Nanos::SECOND;
 /// Most helper threads of users in this process. Without a free one, a user is at fault at once.
 const MOST_HELPERS: usize = 8;
 /// Most users that are remembered in addition to those with ports.
 const REMEMBERED: usize = 1024;
 
-/// Which thread made a call.
+/// The kind of thread that made a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// One that serves others, too.
+    /// A thread that serves others, too.
     Server,
-    /// The user's own.
+    /// The user's own helper thread.
     Helper,
 }
 
@@ -90,7 +90,7 @@ struct SharedState {
 /// What a user is charged with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trouble {
-    /// System calls for it take long.
+    /// System calls for the user take long.
     #[default]
     Calls,
     /// The user's memory delays threads that touch it.
@@ -104,7 +104,7 @@ pub struct StandingChange {
     pub user: Arc<User>,
     /// How.
     pub standing: Standing,
-    /// What made it so.
+    /// The cause of the change.
     pub why: Trouble,
     /// Nanoseconds of the call or touch that caused it; 0 if the end of a term did.
     pub took: u64,
@@ -135,7 +135,7 @@ impl Users {
         Ok(Self { office: Arc::new(office), by_uid: Mutex::default() })
     }
 
-    /// The user of this number.
+    /// Returns the user with this number.
     #[must_use]
     pub fn of(&self, uid: u32) -> Arc<User> {
         let mut users = self.lock();
@@ -230,13 +230,13 @@ pub struct User {
 struct Record {
     by_servers: Spent,
     by_helper: Spent,
-    /// The time that touches of its memory were held up.
+    /// How long touches of the user's memory were held up.
     held_up: Spent,
-    /// The number of those in this term.
+    /// How many touches were held up in this term.
     touches: u32,
-    /// The cause of its standing.
+    /// The cause of the user's present standing.
     why: Trouble,
-    /// How often its standing has become worse.
+    /// How often the user's standing has become worse.
     times: u32,
     /// When the present term ends.
     until: Nanos,
@@ -250,7 +250,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Adds to it and returns the sum.
+    /// Adds time, and returns the sum that has not faded.
     fn add(&mut self, ns: u64, now: Nanos) -> u64 {
         self.ns = self.ns.saturating_sub((now - self.at) / FADES).saturating_add(ns);
         self.at = now;
@@ -270,14 +270,14 @@ impl User {
         }
     }
 
-    /// How it stands.
+    /// The user's standing.
     #[inline]
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing::of(self.standing.load(Ordering::Relaxed).into())
     }
 
-    /// True if its ports are at fault.
+    /// True if the user's ports are at fault.
     #[must_use]
     pub fn is_at_fault(&self) -> bool {
         self.standing() == Standing::AtFault

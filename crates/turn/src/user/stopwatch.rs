@@ -22,7 +22,7 @@ const MARK_NS: u64 = Nanos::MILLI;
 #[derive(Clone, Copy)]
 struct Mark {
     at: Nanos,
-    /// The thread's work until then.
+    /// How long the thread had worked at the mark.
     worked: Nanos,
 }
 
@@ -30,7 +30,7 @@ thread_local! {
     static MARK: Cell<Mark> = const { Cell::new(Mark { at: Nanos(0), worked: Nanos(0) }) };
 }
 
-/// What this thread has worked.
+/// Returns how long this thread has worked.
 fn worked() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Nanos(time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64)
@@ -43,7 +43,7 @@ pub struct Slow {
     pub took: u64,
     /// The least of those nanoseconds for which the thread worked.
     pub worked: u64,
-    /// When it was over.
+    /// When the call was over.
     pub at: Nanos,
 }
 

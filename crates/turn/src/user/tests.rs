@@ -16,7 +16,7 @@ fn slow(user: &Arc<User>, ms: u64, at: u64, by: By) {
     user.was_slow(Slow { took: ms * MS, worked: ms * MS, at: Nanos(at) }, None, by);
 }
 
-/// Waits until it is so.
+/// Waits until `is` returns true.
 fn until(mut is: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is() {
@@ -61,7 +61,7 @@ fn slow_calls_have_a_user_helped_and_then_at_fault_and_terms_end() {
     slow(&bad, 200, start + 2 * SECOND, By::Helper);
     assert_eq!(bad.standing(), Standing::AtFault);
     assert_eq!(standings(&users, start), [(1, Standing::Helped), (1, Standing::AtFault)]);
-    // The second term is twice as long, and so is the way back.
+    // The second term is twice as long, so the way back to good standing is, too.
     let mut now = start + 2 * SECOND;
     for standing in [Standing::Helped, Standing::Good] {
         assert_eq!(standings(&users, now + 2 * TERM_NS - 1), []);

@@ -32,12 +32,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The calling thread's.
+    /// The progress of the calling thread.
     pub fn here() -> Self {
         let time = clock_gettime(ClockId::ThreadCPUTime);
-        // SAFETY: zero is a value of each of its numbers.
+        // SAFETY: zero is a valid value of each number in the structure.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: it is written to, and large enough.
+        // SAFETY: the call writes to the structure, which is large enough.
         unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
         let worked = time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64;
         Self { worked, waits: usage.ru_nvcsw as u64 }

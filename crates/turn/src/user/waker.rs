@@ -140,7 +140,7 @@ impl Waker {
         self.asked.load(Ordering::Acquire) != 0
     }
 
-    /// Does what was asked for.
+    /// Does the jobs that were requested.
     pub(super) fn carry_out(&self, by: By) {
         let asked = self.asked.swap(0, Ordering::AcqRel);
         let Some((user, conduct)) = self.payer.0.as_ref().filter(|(user, _)| !user.is_at_fault())

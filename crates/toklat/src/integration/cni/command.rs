@@ -137,8 +137,8 @@ impl Network {
         let name = attachment::name(&self.config, &container)?;
         self.release_addresses()?;
         let mut client = self.client()?;
-        // The namespace may be gone, so its path identifies nothing. The name is the attachment's
-        // own.
+        // The namespace may be gone, so its path identifies nothing. The port's name identifies the
+        // attachment.
         let what = format!("Cannot remove {name}");
         let there = ports::find(&mut client, &name).map_err(|e| Failure::refused(&what, &e))?;
         let Some(PortInfo { spec, .. }) = there else { return Ok(()) };
@@ -206,7 +206,7 @@ impl Network {
         collected
     }
 
-    /// Whether ADD would find everything it needs.
+    /// STATUS: checks that ADD would find everything it needs.
     fn status(&self) -> Result<(), Failure> {
         let switch = attachment::switch_of(&self.config)?;
         let unavailable = |mut failure: Failure| {

@@ -42,17 +42,17 @@ pub struct Config {
     /// Rules of the ports: options of `toklat port add`.
     #[serde(default)]
     pub port: BTreeMap<String, Value>,
-    /// Who gives addresses.
+    /// The plugin that assigns addresses.
     pub ipam: Option<Ipam>,
     /// The runtime's additions for this container.
     #[serde(default)]
     pub runtime_config: RuntimeConfig,
-    /// What ADD answered.
+    /// The result of an earlier ADD.
     pub prev_result: Option<Value>,
     /// The attachments that are valid, for GC.
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid: Option<Vec<Valid>>,
-    /// As 1.1.0 has them.
+    /// The valid attachments, in the form of version 1.1.0.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<Valid>>,
 }
@@ -113,7 +113,7 @@ pub fn parse(text: &str) -> Result<(Map<String, Value>, Config), Failure> {
     Ok((whole, config))
 }
 
-/// The version of the answer that the configuration asks for.
+/// The version of the result that the configuration asks for.
 pub fn version_of(text: &str) -> String {
     let whole: Option<Value> = serde_json::from_str(text).ok();
     let version = whole.as_ref().and_then(|whole| whole["cniVersion"].as_str());

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::attachment::variable;
 use super::{Code, Failure};
 
-/// The last version before ours.
+/// The last version of the specification before 1.1.0.
 const OLDER: &str = "1.0.0";
 
 /// The error of plugins that know neither GC nor STATUS.

@@ -22,7 +22,7 @@ pub const PROGRAM: &str = "toklat-cni";
 /// The version of the answer if the configuration names none.
 const VERSION: &str = "1.1.0";
 
-/// Supported versions of configurations.
+/// The versions of configurations that this plugin supports.
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", VERSION];
 
 /// Longest configuration that is read.

@@ -22,7 +22,7 @@ use control::{Client, ClientError, Global, UsageError};
 /// The program's name in Wireshark's directory.
 pub const PROGRAM: &str = "toklat-extcap";
 
-/// Which frames of a port.
+/// The frames of a port to capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Direction {
     /// What it sends and receives

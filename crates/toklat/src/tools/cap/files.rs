@@ -120,7 +120,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// The present file's name.
+    /// The name of the current file.
     fn path(&self, at: Duration) -> PathBuf {
         let mut name = match self.rotation.rotate {
             Some(_) => local_time(self.base, at),

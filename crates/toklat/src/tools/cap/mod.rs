@@ -266,7 +266,7 @@ pub fn describe(bytes: &[u8], len: usize, to: &mut String) {
     let _ = write!(to, ", {len} bytes");
 }
 
-/// Source and destination port of UDP and TCP.
+/// The source and destination ports of a UDP or TCP frame.
 fn ports(layers: &Layers<'_>) -> Option<(u16, u16)> {
     match layers.transport {
         Transport::Udp(udp) => Some((udp.source(), udp.destination())),

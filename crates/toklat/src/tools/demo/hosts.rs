@@ -24,7 +24,7 @@ const TOKLAT: [usize; 2] = [1, 3];
 const REFLECTOR: usize = 2;
 const LINUX: usize = 4;
 
-/// All hosts. Dropped in this order; the watcher then has nothing to clean up.
+/// All hosts. The fields are dropped in this order, so the watcher has nothing left to clean up.
 struct Hosts {
     daemons: Vec<Process>,
     linux: Result<Option<Frr>, String>,
@@ -183,7 +183,7 @@ impl Hosts {
         Ok(format!("{us:.0} us"))
     }
 
-    /// What the first host knows of others.
+    /// Describes which stations of other hosts the first host knows.
     fn stations(&self) -> anyhow::Result<String> {
         let global = Global { dir: Some(self.daemon(TOKLAT[0])), json: true };
         let mut client = Client::connect(&global)?.without_progress();

@@ -1,4 +1,5 @@
-//! Two light guests on the switch, each confined in a process of its own: a page, bulk data, calls.
+//! Two light guests on the switch, each confined in a process of its own. They exchange a page,
+//! bulk data and remote calls.
 
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,8 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
     Ok(outcomes)
 }
 
-/// Runs a server, and a client to its end; what the client says. `walls` is how many stand around
-/// the server.
+/// Runs a server, and a client to its end. Returns the client's output. `walls` gets the number of
+/// walls around the server.
 fn pair(
     demo: &mut Demo,
     server: &str,

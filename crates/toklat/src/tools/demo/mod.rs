@@ -52,9 +52,9 @@ pub struct DemoArgs {
 pub struct Outcome {
     /// What was done.
     what: String,
-    /// The result, or why there is none.
+    /// The result, or the reason why there is none.
     result: String,
-    /// Whether anything did.
+    /// Whether this part of the demo worked.
     state: State,
 }
 
@@ -89,14 +89,14 @@ impl Outcome {
     }
 }
 
-/// A running daemon in a directory of its own. Dropped in this order.
+/// A running daemon in a directory of its own. The fields are dropped in this order.
 struct Demo {
     client: Client,
     daemon: Process,
     stop: Arc<AtomicBool>,
     cpus: Cpus,
     directory: tempfile::TempDir,
-    /// Dropped last: the watcher then has nothing to clean up.
+    /// The watcher is dropped last, so it has nothing left to clean up.
     _watcher: Watcher,
 }
 
@@ -310,7 +310,7 @@ impl Demo {
         })?;
         ensure!(status.success(), "The generator failed ({status})");
         let sent: Totals = generator.finish()?;
-        // The switch delivers at once what it has taken. The sink needs a moment to read it.
+        // The switch has delivered all frames at once, but the sink needs a moment to read them.
         std::thread::sleep(Duration::from_millis(200));
         let after = self.stats()?;
         let got: sink::Report = sink.finish()?;
@@ -444,7 +444,7 @@ fn throughput_outcomes(what: &str, sent: &Totals, got: &sink::Report, ns: f64) -
         Outcome::result("  on the switch's core", format!("{ns:.1} ns a frame")),
         match flawless {
             true => Outcome::counted("  lost", format!("{lost} of {}", sent.frames), lost == 0),
-            // Every sent frame must arrive, however busy the machine is.
+            // In this row every sent frame must arrive, however busy the machine is.
             false => Outcome {
                 what: "  lost".into(),
                 result: format!("{lost} of {}; the sink found flaws", sent.frames),

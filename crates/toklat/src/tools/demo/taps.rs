@@ -14,7 +14,7 @@ use super::processes::{Process, output};
 use super::{Demo, Outcome};
 use crate::api::{NewPort, PortInfo, PortSpec};
 
-/// To make taps, and network namespaces for them.
+/// The capabilities that are needed to make taps, and network namespaces for them.
 const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_ADMIN);
 
 /// Why taps cannot be made; `None` if they can.

@@ -34,7 +34,7 @@ pub struct WatchArgs {
 pub struct Watcher(Child);
 
 impl Watcher {
-    /// Starts it.
+    /// Starts the watcher of a demo.
     ///
     /// # Errors
     /// It cannot be started.

@@ -25,7 +25,7 @@ const LIBRARY: &str = "libtoklat_preload.so";
 const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
 /// The environment variable that tells the library which ports to show as interfaces.
 const PORTS: &str = "TOKLAT_PORTS";
-/// Names another place.
+/// The environment variable that names another place of the library.
 const VARIABLE: &str = "TOKLAT_PRELOAD";
 
 /// Options of `toklat run`.
@@ -138,7 +138,7 @@ fn find_library() -> Result<PathBuf> {
     })
 }
 
-/// The file that a shell would run for this name.
+/// Finds the file that a shell would run for this name.
 fn find_program(name: &OsStr) -> Result<PathBuf> {
     let runs = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)

@@ -75,7 +75,7 @@ pub fn run(name: &OsStr, arguments: &[OsString], ports: &[String], directory: &P
     std::process::exit(code(status));
 }
 
-/// As a shell says it.
+/// The exit code that a shell would report.
 fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
@@ -229,7 +229,7 @@ impl Link {
             let (head, rest) = frame.split_at_mut(HEADER.len());
             head.copy_from_slice(&HEADER);
             let len = HEADER.len() + received.copy_out(rest);
-            // A tap that is full, or down, loses frames.
+            // If the tap is full or down, the frame is lost.
             let _ = rustix::io::write(&self.tap, &frame[..len]);
         }
         self.port.flush()?;

@@ -29,7 +29,7 @@ use super::sink::announce;
 use control::Global;
 use control::name::SwitchName;
 
-/// The name of its port.
+/// The name of the uplink's port.
 pub const PORT: &str = "uplink";
 /// The last byte of the first guest's address.
 const FIRST: u8 = 15;
@@ -81,7 +81,7 @@ pub struct UplinkArgs {
     open: OpenArgs,
 }
 
-/// What `--publish` says.
+/// A forwarded port, as `--publish` defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Forward {
     host: u16,
@@ -198,9 +198,9 @@ struct Uplink<'a> {
     guests: HashMap<Mac, Guest>,
     totals: Totals,
     next_tick: u64,
-    /// No passt is started before.
+    /// No passt is started before this time.
     next_start: u64,
-    /// A passt has frames for which the port had no room.
+    /// A passt has delivered frames for which the switch's port had no room.
     blocked: bool,
     servers: Vec<IpAddr>,
     mtu: Mtu<'a>,
@@ -211,7 +211,7 @@ struct Uplink<'a> {
 struct Guest {
     number: u8,
     passt: Passt,
-    /// Addresses it was seen with.
+    /// The addresses that the guest was seen with.
     addresses: HashSet<IpAddr>,
     heard_at: u64,
 }

@@ -8,7 +8,8 @@ use crate::api::PortInfo;
 
 /// The MTU of Ethernet.
 const USUAL: u16 = 1500;
-/// What the daemon said is taken for so long, because guests can cause questions. Nanoseconds.
+/// For how many nanoseconds the daemon's answer is reused. Guests can cause questions, so these
+/// must be bounded.
 const FRESH: u64 = 1_000_000_000;
 
 /// The MTU for guests.
@@ -16,7 +17,7 @@ pub struct Mtu<'a> {
     global: &'a Global,
     switch: &'a SwitchName,
     given: Option<u16>,
-    /// What fits the switch, and when the daemon said so.
+    /// The MTU that fits the switch, and when the daemon reported it.
     last: Option<(u16, u64)>,
 }
 
@@ -25,7 +26,8 @@ impl<'a> Mtu<'a> {
         Self { global, switch: &args.switch, given: args.mtu, last: None }
     }
 
-    /// The MTU at this time. If the daemon does not answer, the last one, or the usual one.
+    /// Returns the MTU at this time. If the daemon does not answer, returns the last one, or the
+    /// usual one.
     pub fn at(&mut self, now: u64) -> u16 {
         if let Some(given) = self.given {
             return given;

@@ -12,7 +12,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
 
-/// Bytes of a frame's length, before it (QEMU's `-netdev stream`), most significant first.
+/// Bytes of the length that precedes each frame (QEMU's `-netdev stream`), most significant byte
+/// first.
 const PREFIX: usize = 4;
 /// Bytes of the longest frame. passt's buffers hold 64 KiB; this is larger.
 const MAX_FRAME: usize = 65_550;
@@ -29,12 +30,12 @@ const READ: usize = 1 << 18;
 pub struct Passt {
     child: Child,
     socket: UnixStream,
-    /// What came, from `taken` on.
+    /// Bytes that were received from passt. Those before `taken` have been used.
     came: Vec<u8>,
     taken: usize,
-    /// What waits to be sent.
+    /// Bytes that wait to be sent to passt.
     waits: Vec<u8>,
-    /// The error messages it prints.
+    /// The pipe with the error messages that passt prints.
     words: OwnedFd,
 }
 
@@ -87,7 +88,7 @@ impl Passt {
         !self.waits.is_empty()
     }
 
-    /// Reads what came; false if there was nothing.
+    /// Reads the bytes that have arrived. Returns false if there are none.
     ///
     /// # Errors
     /// passt is gone.

@@ -1,4 +1,4 @@
-//! Decides which of a guest's frames are for the way out. The decision uses the frame alone, which
+//! Decides which of a guest's frames the gateway must get. The decision uses the frame alone, which
 //! the guest may have forged.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,8 +18,8 @@ pub enum Verdict {
 
 /// UDP port of DHCP servers (RFC 2131, 4.1).
 const DHCP_SERVER: u16 = 67;
-/// ICMPv6 router solicitation (RFC 4861, 4.1) and neighbour solicitation (4.3); where the target
-/// stands behind its first eight bytes.
+/// ICMPv6 router solicitation (RFC 4861, 4.1) and neighbour solicitation (4.3), and where the
+/// latter's target begins: after the first eight bytes.
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const TARGET: std::ops::Range<usize> = 0..16;
@@ -64,7 +64,7 @@ fn target(payload: &[u8]) -> Option<IpAddr> {
     Some(IpAddr::from(bytes))
 }
 
-/// The address that a frame's sender claims, if it claims one.
+/// The IP address that the frame's sender claims to have, if it claims one.
 pub fn source(frame: &[u8]) -> Option<IpAddr> {
     let address = match Layers::of(frame)?.network {
         Network::Ipv4(ip) => IpAddr::from(ip.source()),
@@ -98,7 +98,7 @@ mod tests {
         frame
     }
 
-    /// An ICMPv6 message about `target`, from the first address to all nodes.
+    /// Makes an ICMPv6 message about `target`, sent by address `from` to all nodes.
     fn icmp(kind: u8, from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
         let mut frame = [&[0x33, 0x33, 0, 0, 0, 2][..], &GUEST.octets(), &[0x86, 0xdd]].concat();
         frame.extend([0x60, 0, 0, 0, 0, 24, 58, 255]);
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(judged(&others), Verdict::Stay, "another guest answers for itself");
         let own = icmp(NEIGHBOUR_SOLICITATION, Ipv6Addr::UNSPECIFIED, link(2));
         assert_eq!(judged(&own), Verdict::Claims(link(2).into()));
-        // Advertisements, listener reports, names.
+        // Not for the gateway: advertisements, listener reports, and name queries.
         assert_eq!(judged(&icmp(136, link(2), link(2))), Verdict::Stay);
         assert_eq!(judged(&icmp(143, link(2), link(2))), Verdict::Stay);
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a guest writes.
+        /// No frame, whatever its bytes, makes the decision fail.
         #[test]
         fn any_bytes_are_judged(frame in proptest::collection::vec(any::<u8>(), 0..200), icmp6: bool) {
             let mut frame = frame;

@@ -17,7 +17,7 @@ use control::{Client, ClientError, Global, Result};
 pub struct Given {
     /// The NIC.
     pub model: Model,
-    /// Where its back end listens.
+    /// The socket at which the port's back end listens.
     pub socket: PathBuf,
     /// Most pairs of queues.
     pub queues: u16,

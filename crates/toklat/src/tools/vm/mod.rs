@@ -52,7 +52,7 @@ pub enum VmCommand {
 }
 
 impl VmCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the machine cannot be made, or its commands fail.
@@ -385,7 +385,7 @@ fn add_port(global: &Global, port: &PortName, options: &[OsString]) -> Result {
     Ok(())
 }
 
-/// As --nic has it.
+/// The model's name, as `--nic` takes it.
 fn name_of(model: Model) -> String {
     model.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -427,13 +427,13 @@ fn ended(status: ExitStatus, commands: bool) -> Result {
     }
 }
 
-/// The process that cleans up. Dropping this waits until it has.
+/// The process that cleans up. Dropping this value waits until the process has done so.
 struct Watcher {
     child: Child,
 }
 
 impl Watcher {
-    /// Starts the watcher; it leaves a port that is to `stay`.
+    /// Starts the watcher. If `stay` is set, it leaves the port.
     fn start(global: &Global, port: &PortName, stay: bool) -> Result<Self> {
         let program = std::env::current_exe().context("Cannot tell where this program is")?;
         let mut command = Command::new(program);
@@ -497,7 +497,8 @@ pub struct WatchArgs {
     stay: bool,
 }
 
-/// Waits until its parent has ended, then ends the QEMU it was told of, and removes the port.
+/// Waits until the parent process has ended. Then ends the QEMU that it was told of, and removes
+/// the port.
 fn watch(args: &WatchArgs, global: &Global) -> Result {
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();

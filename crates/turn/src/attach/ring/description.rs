@@ -11,10 +11,10 @@ pub struct RingAttach {
     /// How the region is divided: if_size, if_num, ring_size, ring_num, buf_size, buf_num.
     #[serde(with = "geometry")]
     pub geometry: Geometry,
-    /// Send rings: first, rings, slots.
+    /// The send rings: number of the first one, how many, and slots of each.
     #[serde(with = "ring_spec")]
     pub tx: RingSpec,
-    /// Receive rings: first, rings, slots.
+    /// The receive rings: number of the first one, how many, and slots of each.
     #[serde(with = "ring_spec")]
     pub rx: RingSpec,
     /// Bytes of a buffer that the switch may fill.

@@ -191,7 +191,7 @@ impl RingPort {
             return;
         }
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
-        // Memory that has failed stays failed: the client reads the fault again.
+        // If the memory has failed, a reset does not help: the client reads the fault again.
         if !control.mapping().has_failed() {
             self.restart();
         }
@@ -223,7 +223,7 @@ struct Health {
     /// - Without it: a fault is found once more
     /// - Shown by: `dataplane` tests `faults`
     fault: AtomicU32,
-    /// Wakes the owner by a byte.
+    /// The token by which the owner is woken.
     token: Option<Arc<Waker>>,
     /// The offload requests that slots carry.
     offloads: OffloadSet,

@@ -16,7 +16,7 @@ use spin::mutex::SpinMutex;
 use super::{Health, buffer, window};
 use crate::state::ReceiveState;
 
-/// Single frames use this many buffers before the client's `head` is read again. That cache line
+/// How many buffers single frames use before the client's `head` is read again. That cache line
 /// comes from another core, so one read should serve several buffers.
 const WARM: u32 = 16;
 
@@ -35,7 +35,7 @@ pub(in crate::attach) struct ReceiveQueue {
     /// - Without it: two workers fill one slot
     /// - Shown by: `worker` test `two_workers_fill_one_ring_by_turns`
     filling: SpinMutex<(), spin::Yield>,
-    /// [`WARM`], or less for a small ring.
+    /// The same number for this ring: [`WARM`], or less if the ring is small.
     warm: u8,
     /// Usable bytes of a buffer.
     usable: u16,
@@ -68,7 +68,7 @@ pub(in crate::attach) struct ReceiveQueue {
 
 const _: () = assert!(size_of::<ReceiveQueue>() == 128);
 
-/// More slots than any ring has.
+/// Stands for a number that is not known: more slots than any ring has.
 const UNKNOWN: u32 = u16::MAX as u32;
 
 /// The parts of a receive ring.
@@ -105,7 +105,7 @@ impl ReceiveQueue {
             }
             let published = queue.state.published.own();
             queue.stand(published, distance(queue.state.released.own(), published, slots));
-            // The predecessor may have died after it delivered and before it published that.
+            // The predecessor may have died after it delivered frames and before it published them.
             queue.control.core.0.publish(published);
         } else {
             queue.restart();
@@ -157,7 +157,7 @@ impl ReceiveQueue {
         self.slots.len() as u32
     }
 
-    /// Slots in the client's hands.
+    /// The number of slots that the client holds.
     #[inline(always)]
     fn out(&self) -> u32 {
         self.out.load(Ordering::Relaxed).into()
@@ -312,7 +312,7 @@ impl ReceiveQueue {
         slot_flags::OFFLOAD
     }
 
-    /// Publishes the filled slots with one store.
+    /// Publishes the filled slots with a single store.
     #[inline(always)]
     fn publish(&self, filled: &Filled) {
         let counters = &self.state.counters;

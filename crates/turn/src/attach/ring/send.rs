@@ -24,14 +24,14 @@ pub(super) struct SendRing {
     state: Shared<SendState>,
     counters: Shared<IngressCounters>,
     health: Arc<Health>,
-    /// The first slot that is not gathered yet.
+    /// The first slot that was not gathered yet.
     taken: u32,
-    /// The first slot that is not returned yet.
+    /// The first slot that was not returned yet.
     done: u32,
     /// The number of slots of each frame that is gathered and not completed, oldest first. Empty if
     /// all have one slot.
     sizes: Vec<u8>,
-    /// Completed frames of the last batch.
+    /// How many frames of the last batch were completed.
     completed: usize,
     /// The last wake-up request that was answered.
     answered: u32,
@@ -84,7 +84,7 @@ impl SendRing {
         self.done != self.taken
     }
 
-    /// An idle ring may have lost its memory: checks that the head can still be read.
+    /// Checks that the memory of an idle ring can still be read.
     pub(super) fn check_memory(&mut self) {
         if self.memory_has_failed() && !self.health.failed() {
             self.health.fail(Fault::Memory, &self.control, &self.counters.faults);
