@@ -44,7 +44,8 @@ fn client(daemon: &Daemon, random: &mut Random, slot: usize) -> Child {
     daemon.tool(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// The numbers of the frames from station 1 that have arrived; floods of others are passed over.
+/// Returns the numbers of the frames from station 1 that have arrived; flooded frames of other
+/// stations are ignored.
 fn received(port: &mut Port) -> Vec<u64> {
     let from_station_1 = |frame: netring::Received<'_>| {
         let bytes = frame.to_vec();
@@ -56,7 +57,7 @@ fn received(port: &mut Port) -> Vec<u64> {
     numbers
 }
 
-/// What the undisturbed pair and its disturber share.
+/// What the undisturbed pair and the thread that disturbs others share.
 #[derive(Default)]
 struct Talk {
     ends: AtomicBool,
@@ -85,7 +86,7 @@ fn exchange(a: &mut Port, b: &mut Port, mut number: u64, talk: &Talk) -> u64 {
                 seen = got;
                 missing -= 1;
             }
-            // Flooded frames must not fill its ring.
+            // Flooded frames must not fill the ring of the first port.
             a.receive(usize::MAX).count();
             a.flush().unwrap();
             std::thread::yield_now();
@@ -95,7 +96,7 @@ fn exchange(a: &mut Port, b: &mut Port, mut number: u64, talk: &Talk) -> u64 {
     number - first
 }
 
-/// Kills and starts clients; returns whom it left running.
+/// Kills and starts clients; returns the clients that still run at the end.
 fn disturb(daemon: &Daemon, random: &mut Random, talk: &Talk) -> Vec<Child> {
     let mut clients: Vec<_> = (0..CLIENTS).map(|slot| client(daemon, random, slot)).collect();
     let (started, mut kills, mut data_process_lives) = (Instant::now(), 0, true);
@@ -136,7 +137,7 @@ fn clients_left_alone_lose_nothing_while_others_are_killed() {
     let (clients, sent) = std::thread::scope(|scope| {
         let pair = scope.spawn(|| exchange(&mut a, &mut b, number, &talk));
         let disturbed = scope.spawn(|| disturb(&daemon, random, &talk)).join();
-        // Also when it failed: the scope waits for both.
+        // The talk ends even if the disturbance failed: the scope waits for both threads.
         talk.ends.store(true, Ordering::Relaxed);
         (disturbed, pair.join())
     });

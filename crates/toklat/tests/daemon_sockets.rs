@@ -13,7 +13,7 @@ use daemon::Daemon;
 use daemon::frames::frame;
 use serde_json::json;
 
-/// A moment in which frames that were sent arrive, if they do.
+/// The time within which a frame that was sent arrives, if it arrives at all.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// Sends a frame until it arrives at the other end, because a connected peer may not be attached
@@ -28,7 +28,7 @@ fn crosses(daemon: &mut Daemon, number: u64, from: &mut dyn Peer, to: &mut dyn P
 
 trait Peer {
     fn send(&mut self, frame: &[u8]);
-    /// A frame that comes in a moment.
+    /// Returns a frame, if one arrives within a moment.
     fn receive(&mut self) -> Option<Vec<u8>>;
 }
 
@@ -47,14 +47,15 @@ impl<S: Read + Write> Peer for S {
     }
 }
 
-/// A socket, and the path of the port's socket.
+/// A datagram socket, and the path of the port's socket.
 struct Datagrams<T, A>(T, A);
 
 macro_rules! datagrams {
     ($socket:ty, $address:ty) => {
         impl Peer for Datagrams<$socket, $address> {
             fn send(&mut self, frame: &[u8]) {
-                // Refused while no peer listens, or the port is pointed at an earlier peer.
+                // The kernel refuses this while no peer listens, or while the port is connected to
+                // an earlier peer.
                 let _ = self.0.send_to(frame, &self.1);
             }
 
@@ -104,7 +105,7 @@ fn peers_connect_to_ports_and_ports_to_peers() {
     assert_eq!(info["state"], "attached");
     assert_eq!(info["client"]["pid"], std::process::id());
 
-    // Either goes, and the next one comes.
+    // Either port can be closed, and the next one connects.
     drop(a);
     daemon.wait_for("the port to be vacant", |d| state(d, "server") == "vacant");
     a = unix(UnixStream::connect(daemon.dir().join("vale0-server.sock")).unwrap());
@@ -113,7 +114,7 @@ fn peers_connect_to_ports_and_ports_to_peers() {
     b = unix(listener.accept().unwrap().0);
     crosses(&mut daemon, 3, &mut a, &mut b);
 
-    // A second one is turned away, and the first is not disturbed.
+    // A second peer is turned away, and the first is not disturbed.
     let mut second = unix(UnixStream::connect(daemon.dir().join("vale0-server.sock")).unwrap());
     daemon.wait_for("the end", |_| matches!(second.read(&mut [0; 10]), Ok(0)));
     crosses(&mut daemon, 4, &mut b, &mut a);
@@ -170,7 +171,7 @@ fn streams_outlive_a_data_process() {
 fn peers_may_be_on_tcp_of_this_machine() {
     let mut daemon = Daemon::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Another process could take it meanwhile, but none does.
+    // Another process could take the port number meanwhile, but none does.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     daemon.apply(&format!(
         "[switch.vale0.port.server]\nkind = {{ stream = {{ address = '{free}' }} }}\n\

@@ -38,7 +38,7 @@ const GEOMETRY: Geometry = Geometry {
     buf_num: 600,
 };
 
-/// A daemon that a stranger attacks, and those who are not to notice.
+/// A daemon that a stranger attacks, and other clients that must not notice.
 struct Others {
     daemon: Daemon,
     a: Port,
@@ -46,7 +46,7 @@ struct Others {
     number: u64,
     /// The front end of another virtual machine.
     guest: UnixStream,
-    /// How many descriptors the supervisor and the data process had.
+    /// The numbers of descriptors that the supervisor and the data process had before the attack.
     before: [usize; 2],
 }
 
@@ -73,7 +73,7 @@ impl Others {
         others
     }
 
-    /// The API answers, another front end is answered, and frames cross.
+    /// Checks that the API answers, another front end is answered, and frames cross.
     fn go_on(&mut self) {
         self.daemon.get("/v1/switches/vale0");
         assert!(say(&self.guest, code::GET_FEATURES, &[], &[]));
@@ -89,7 +89,8 @@ impl Others {
         self.daemon.dir().join(format!("vale0-{port}.sock"))
     }
 
-    /// Once its peers are gone, nothing of what was sent is left.
+    /// Checks that, once the stranger's connections are gone, nothing of what the stranger sent is
+    /// left.
     fn nothing_is_left(mut self) {
         self.go_on();
         while self.descriptors().iter().zip(self.before).any(|(now, before)| *now > before) {
@@ -111,7 +112,7 @@ fn attack(with: impl Fn(&Others, OwnedFd)) {
     }
 }
 
-/// Closes a copy of it, which is the last if none was taken.
+/// Closes a copy of a descriptor, which is the last copy if nobody else took one.
 fn let_go(descriptor: OwnedFd) {
     std::thread::spawn(|| drop(descriptor));
 }
@@ -125,7 +126,7 @@ fn connect(others: &Others) -> OwnedFd {
     socket
 }
 
-/// Opens a port; its token.
+/// Opens a port and returns its token.
 fn open(others: &Others, name: &str) -> OwnedFd {
     let socket = connect(others);
     let request = Request {
@@ -160,7 +161,7 @@ fn regression_a_lingering_socket_with_a_request_delays_no_one_else() {
     });
 }
 
-/// The connection is closed with a message in it that was not read.
+/// The connection is closed while a message in it has not been read.
 #[test]
 fn regression_a_lingering_socket_in_an_unread_queue_delays_no_one_else() {
     attack(|others, descriptor| {
@@ -171,7 +172,7 @@ fn regression_a_lingering_socket_in_an_unread_queue_delays_no_one_else() {
         send_with(&socket, b"more", &[descriptor.as_fd()]).unwrap();
         let_go(descriptor);
         rustix::process::kill_process(daemon, Signal::CONT).unwrap();
-        // The end of the connection, which an empty message asked for.
+        // An empty message asked the daemon to end the connection: this reads the end.
         let end = rustix::net::recv(&socket, &mut [0; 16][..], RecvFlags::empty());
         assert!(!matches!(end, Ok((_, 1..))), "{end:?}");
     });
@@ -210,7 +211,7 @@ fn regression_a_lingering_socket_as_memory_of_a_guest_delays_no_one_else() {
             assert!(say(&guest, code::SET_OWNER, &[], &[]));
             assert!(say(&guest, request, &payload, &[descriptor.as_fd()]));
             let_go(descriptor);
-            // Answered, or hung up on.
+            // The front end is answered, or its connection is closed.
             let _ = say(&guest, code::GET_FEATURES, &[], &[]);
             let _ = reply(&guest);
         });
@@ -283,8 +284,7 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
     let mut others = Others::start("on");
     let guest = UnixStream::connect(others.socket("guest")).unwrap();
     let table = words(&[1, 0, 4096, 1 << 40, 0]);
-    // Closed by the data process last: that asks the file system, as each close of such a file
-    // does.
+    // The data process closes the file last, and each close of such a file asks the file system.
     let file = files.open();
     assert!(say(&guest, code::SET_MEM_TABLE, &table, &[file.as_fd()]));
     others.daemon.wait_for("the close", |_| files.closes() > 0);
@@ -312,7 +312,7 @@ fn regression_a_user_whose_descriptors_cannot_be_closed_waits_alone() {
     let copies: Vec<_> = (0..3).map(|_| files.open()).collect();
     let connection = as_user(STRANGER, || connect(&others));
     for copy in &copies {
-        // Hung up on when two cannot be closed.
+        // The daemon closes the connection when it cannot close two descriptors.
         let _ = send_with(&connection, b"no request", &[copy.as_fd()]);
     }
     let open = |others: &Others, number: usize| {

@@ -51,7 +51,7 @@ fn offload_requests_go_on_after_a_restart() {
     kill_process(daemon.data_process("vale0"));
     until_traffic_flows(&mut a, &mut b, &mut number);
     assert!(crosses(&mut a, &mut b));
-    // A port that does not ask gets finished frames under the same name.
+    // A port that does not ask for offloads gets finished frames under the same name.
     drop(b);
     daemon.wait_for("the port to go", |daemon| daemon.ports("vale0").len() == 1);
     let mut b = daemon.open("vale0:b").unwrap();
@@ -59,8 +59,8 @@ fn offload_requests_go_on_after_a_restart() {
     assert!(!crosses(&mut a, &mut b));
 }
 
-/// Sends a TCP packet of 100 bytes whose checksum is left to others from `a` to `b`; true if it
-/// arrives so.
+/// Sends a TCP packet of 100 bytes from `a` to `b` whose checksum the receiver is to complete;
+/// returns true if it arrives so.
 fn crosses(a: &mut netring::Port, b: &mut netring::Port) -> bool {
     let mut bytes = [0; 154];
     bytes[..15].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45]);
@@ -103,7 +103,7 @@ fn no_frame_comes_twice_over_a_restart() {
         }
         if seen >= next && kills < 3 {
             kill_process(daemon.data_process("vale0"));
-            // Frames that are sent from here on, its successor delivers.
+            // The successor delivers the frames that are sent from here on.
             (kills, next) = (kills + 1, number + 500);
         }
         assert!(started.elapsed() < PATIENCE, "{seen} of {next}: {}", daemon.log());
@@ -166,7 +166,7 @@ fn a_killed_supervisor_leaves_traffic_running_and_is_found_again() {
     let attached = [state("a", "attached"), state("b", "attached"), state("idle", "vacant")];
     assert_eq!(ports, attached);
     until_traffic_flows(&mut a, &mut b, &mut number);
-    // The keeper works as before: of clients, and of data processes.
+    // The keeper works as before: it keeps clients and data processes.
     kill_process(pid);
     until_traffic_flows(&mut a, &mut b, &mut number);
     drop((a, b, other));
@@ -246,7 +246,7 @@ fn data_processes_can_be_left_running_on_purpose() {
     assert!(!is_alive(pid));
 }
 
-/// Kills the data process of a switch if there is one; true if it did.
+/// Kills the data process of a switch if there is one; returns true if it did.
 fn killed(daemon: &Daemon) -> bool {
     let switch = daemon.get("/v1/switches/vale0");
     let pid = switch["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));

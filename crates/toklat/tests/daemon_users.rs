@@ -27,14 +27,14 @@ fn a_tenants_switch_is_closed_to_others() {
         let (errno, message) = refusal(daemon.open_as(BOB, port));
         assert_eq!(errno, Errno::ACCESS, "{port}: {message}");
     }
-    // No port of it is another user's, neither new nor old.
+    // No port of the switch belongs to another user, neither a new port nor an old one.
     let ports = "/v1/switches/vale0/ports";
     let (status, answer) = daemon.ask("POST", ports, &json!({"name": "b", "owner": BOB}));
     assert_eq!((status, text(&answer["error"])), (400, "bad_request"), "{answer}");
     let patch = json!({"owner": BOB});
     assert_eq!(daemon.ask("PATCH", &format!("{ports}/a"), &patch).0, 400);
     assert_eq!(daemon.ask("PATCH", "/v1/switches/vale0", &patch).0, 400);
-    // Export and apply know it.
+    // `export` and `apply` know the switch's user.
     assert!(daemon.done(&["export"]).contains(&format!("user = {ALICE}")));
 }
 
@@ -70,7 +70,7 @@ fn a_guests_socket_follows_its_switchs_user() {
     if !may_be_others("a_guests_socket_follows_its_switchs_user") {
         return;
     }
-    // Without a group, the socket is for its owner alone.
+    // Without a group, only the owner may use the socket.
     let daemon = Daemon::start();
     std::fs::set_permissions(daemon.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();

@@ -31,8 +31,8 @@ const NAMESPACES: [(&str, &str); 7] = [
     ("cgroup_namespace", "cgroup"),
 ];
 
-/// In which namespace of a kind a process is. Which one a process that cannot be looked into is in
-/// is only root's to know; it is not ours.
+/// Returns the namespace of a kind in which a process is, or `None` if only root may read it: then
+/// it is not our own namespace.
 fn namespace(pid: u32, space: &str) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/{space}")).ok()
 }

@@ -12,7 +12,7 @@ fn document(name: &str) -> String {
     std::fs::read_to_string(format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// The lines of a document's blocks of this language.
+/// Returns the lines of all code blocks in this language in a document.
 fn blocks(text: &str, language: &str) -> String {
     let (mut inside, mut lines) = (false, String::new());
     for line in text.lines() {
@@ -37,7 +37,7 @@ fn the_examples_of_the_api_run_as_they_stand() {
     let output = bash.args(["-c", &script]).env("TOKLAT_DIR", daemon.dir()).output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(output.status.success(), "{out}{err}");
-    // Some of what they show.
+    // Some of the output that the examples must show.
     for shown in ["\"version\"", "\"vacant\"", "toklat_build_info", "vale7:db", "\"removed\""] {
         assert!(out.contains(shown), "{shown}: {out}{err}");
     }
@@ -168,7 +168,7 @@ fn the_readme_is_short_and_its_commands_run() {
             }
             _ => {
                 if words[0] == "apply" && words.len() == 2 {
-                    // As the README says, its ports must be closed.
+                    // The programs must close their ports first, as the README says.
                     daemon.wait_for("the sink to count", |daemon| {
                         daemon.counters("b")["out_frames"].as_u64() > Some(0)
                     });
@@ -187,12 +187,14 @@ fn the_readme_is_short_and_its_commands_run() {
 
 /// Interrupts programs as a terminal does, and waits until they have ended well.
 fn interrupt(going: &mut Vec<(String, Child)>) {
-    // The last one first: a capture ends with an error if the port that it watches goes.
+    // The last program is interrupted first: a capture ends with an error if the port that it
+    // watches is closed.
     for (name, mut tool) in going.drain(..).rev() {
         let pid = rustix::process::Pid::from_child(&tool);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let status = daemon::wait(&mut tool, daemon::PATIENCE).expect("it ends");
-        // A sink that checks fails if it misses frames, as it may: its port is not lossless.
+        // A sink that checks sequence numbers fails if it misses frames. It may miss some: its port
+        // is not lossless.
         let good =
             matches!(status.code(), Some(0) | None) || name == "sink" && status.code() == Some(1);
         assert!(good, "{name}: {status}");

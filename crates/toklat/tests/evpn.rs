@@ -40,7 +40,7 @@ impl Fabric {
         &self.underlay.hosts[2]
     }
 
-    /// Waits until both know the other's stations, and pings.
+    /// Waits until both hosts know the other's stations, and pings.
     fn converge(&mut self) {
         self.daemon.wait_for("the neighbour", |daemon| {
             let evpn = daemon.get("/v1/evpn");
@@ -56,7 +56,7 @@ impl Fabric {
         rustix::net::sockopt::socket_peercred(&socket).unwrap().pid.as_raw_nonzero().get()
     }
 
-    /// Pings for a while at 10 ms, calls `what` meanwhile, and returns how many were lost.
+    /// Pings for a while every 10 ms, calls `what` meanwhile, and returns how many pings were lost.
     fn lost_while(&mut self, what: impl FnOnce(&mut Self)) -> u32 {
         let args = ["ping", "-n", "-q", "-i", "0.01", "-c", "600", "-W", "1", "192.168.7.3"];
         let child = self.guest.command(&args).stdout(std::process::Stdio::piped()).spawn().unwrap();

@@ -67,7 +67,7 @@ impl Fabric {
         })
     }
 
-    /// Waits until the first host knows the guest behind this one.
+    /// Waits until the first host knows that the guest is behind the host with this name.
     fn wait_for_guest_at(&mut self, host: &str) {
         let mac = MAC.to_string();
         self.first.wait_for(&format!("the guest at {host}"), |daemon| {
@@ -84,7 +84,7 @@ fn fabric(test: &str) -> Option<Fabric> {
     Fabric::new().inspect_err(|why| daemon::skip(test, why)).ok()
 }
 
-/// Reads numbers that rise by one each; the last one is in `last`.
+/// Reads numbers, each one more than the last, and stores the newest in `last`.
 fn read_numbers(stream: TcpStream, last: &AtomicU32) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     for line in BufReader::new(stream).lines().map_while(Result::ok) {

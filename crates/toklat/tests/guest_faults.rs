@@ -24,7 +24,7 @@ fn reached(daemon: &Daemon) -> u64 {
     daemon.counters("sink")["out_frames"].as_u64().unwrap()
 }
 
-/// Waits until more frames than these have reached the sink.
+/// Waits until more than this number of frames have reached the sink.
 fn more_than(daemon: &mut Daemon, frames: u64) {
     daemon.wait_for("bulk data", |daemon| reached(daemon) > frames);
 }
@@ -74,7 +74,8 @@ fn a_guest_that_is_killed_for_good_leaves_a_port_that_the_next_one_takes() {
     send(&daemon, "sink", Signal::KILL);
     let names = |daemon: &Daemon| daemon.ports("vale0").into_iter().map(|(name, _)| name);
     daemon.wait_for("the port to go", |daemon| names(daemon).all(|name| name != "sink"));
-    // The source still repeats what was not acknowledged; the next guest there answers it.
+    // The source still repeats the data that was not acknowledged; the next guest at that address
+    // answers it.
     let all = daemon.json(&["guest", "list"]);
     assert_eq!(state(all.as_array().unwrap(), "source"), "running");
     daemon.done(&["guest", "run", "-d", "sink", "vale0:sink", "10.0.0.1/24"]);
@@ -101,7 +102,7 @@ fn a_stopped_guest_costs_the_others_nothing_and_goes_on_where_it_was() {
     let before = reached(&daemon);
     send(&daemon, "sink", Signal::CONT);
     more_than(&mut daemon, before + 1000);
-    // By the same connection.
+    // The data goes on over the same connection.
     let all = daemon.json(&["guest", "list"]);
     let all = all.as_array().unwrap();
     assert_eq!((state(all, "sink"), state(all, "source")), ("running".into(), "running".into()));

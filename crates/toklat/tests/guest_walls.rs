@@ -70,7 +70,7 @@ fn root_s_guest_has_every_wall_and_the_kernel_agrees() {
             assert_ne!(of(&pid.to_string()), of("self"), "{name}");
         }
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        // Standard streams, the manager's socket, the memory and the token.
+        // The guest has its standard streams, the manager's socket, the memory and the token.
         assert_eq!(open, 6);
     }
     assert!(daemon.done(&["guest", "show", "web"]).contains("system_calls"));
@@ -108,14 +108,14 @@ fn an_ordinary_user_s_guest_is_confined_too() {
     assert_eq!(info["walls"]["refused"], json!([]), "{info}");
     assert_eq!(info["walls"]["standing"].as_array().unwrap().len(), 16, "{info}");
     assert!(fetched(&daemon, "10.0.0.1") > 0);
-    // Other users' guests are not in root's list.
+    // Guests of other users are not in root's list.
     assert_eq!(daemon.json(&["guest", "list"]), json!([]));
 }
 
 #[test]
 fn a_guest_that_must_have_all_walls_does_not_serve_without_one() {
     let daemon = daemon();
-    // A user namespace that allows no further ones.
+    // The guest runs in a user namespace that allows no further ones.
     let run = |more: &str| {
         let script = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$0\" guest run httpd \
                       vale0:web 10.0.0.1/24 --restart never";
@@ -129,7 +129,7 @@ fn a_guest_that_must_have_all_walls_does_not_serve_without_one() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("all walls are required, and one is missing"), "{said}");
     assert!(said.contains("user_namespace"), "{said}");
-    // Otherwise it serves, and says what is missing.
+    // Otherwise the guest serves, and reports which walls are missing.
     let _manager = Manager::start(run(""));
     let all = until(&daemon, "the guest", |all| state(all, "web") == "running");
     let refused = named(&all, "web")["walls"]["refused"].to_string();
@@ -164,7 +164,7 @@ fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
         assert!(text(&named(&all, name)["last_end"]).contains("killed"), "{name}: {all:#?}");
     }
     assert!(fetched(&daemon, "10.0.0.1") > 0);
-    // The one that prints without end fills two files, and no more.
+    // The guest that prints without end fills two log files, and no more.
     let path = daemon.dir().join("guests/flood.log");
     let start = Instant::now();
     while std::fs::metadata(path.with_extension("log.1")).is_err() {

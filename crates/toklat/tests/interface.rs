@@ -12,7 +12,7 @@ use daemon::namespace::{Namespace, may_load_programs};
 use daemon::underlay::{ip, pings, transfer};
 use serde_json::Value;
 
-/// Why a test of AF_XDP is skipped.
+/// The reason for which a test of AF_XDP is skipped.
 const NO_PROGRAMS: &str = "AF_XDP needs a program in the kernel: that is root's alone";
 
 /// A host with interfaces c1, c2, ... without addresses. At the other end of each is a namespace
@@ -23,7 +23,7 @@ struct Cards {
 }
 
 impl Cards {
-    /// Makes `count` of them; none, and why is said, if that cannot be here.
+    /// Makes `count` interfaces; prints why and returns `None` if they cannot be made here.
     fn new(test: &str, count: usize) -> Option<Self> {
         let made = Namespace::new().and_then(|host| {
             let far = (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
@@ -34,10 +34,10 @@ impl Cards {
         Some(cards)
     }
 
-    /// Makes interface number `number`, which is gone.
+    /// Makes interface number `number` again after it was deleted.
     fn plug(&self, number: usize) {
         let (far, host) = (&self.far[number - 1], &self.host);
-        // The far end keeps its address, so that neighbours know it still.
+        // The far end keeps its address, so that its neighbours still know it.
         let peer = format!("name u0 address 02:77:00:00:00:0{number} netns {}", far.id());
         ip(host, &format!("link add c{number} type veth peer {peer}"));
         ip(host, &format!("link set c{number} addrgenmode none up"));
@@ -47,15 +47,15 @@ impl Cards {
         ip(far, "link set lo up");
     }
 
-    /// Has the far ends complete checksums themselves: a veth hands AF_XDP what its other end left
-    /// to it.
+    /// Makes the far ends complete checksums themselves: a veth gives AF_XDP packets whose
+    /// checksums its other end left to the veth.
     fn complete_checksums(&self) {
         for far in &self.far {
             far.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
         }
     }
 
-    /// A switch with a port p1, p2, ... for each; `more` is in each port's kind.
+    /// Makes a switch with a port p1, p2, ... for each interface; `more` is in each port's kind.
     fn switch(&self, more: &str) -> String {
         let port = |number| {
             format!(
@@ -67,14 +67,15 @@ impl Cards {
         (1..=self.far.len()).map(port).collect()
     }
 
-    /// Sends TCP both ways between 1 and 2.
+    /// Sends TCP data both ways between hosts 1 and 2.
     fn both_ways(&self, bytes: usize) {
         transfer(&self.far[0], (&self.far[1], "10.77.0.2"), bytes);
         transfer(&self.far[1], (&self.far[0], "fd77::1"), bytes);
     }
 }
 
-/// The sum of what a switch's ports took in and did not account for.
+/// Returns the number of frames that a switch's ports took in and that no counter of an outcome
+/// includes.
 fn unaccounted(daemon: &Daemon) -> i64 {
     let stats = daemon.get("/v1/stats");
     let count = |port: &Value, name: &str| port[name].as_i64().unwrap_or(0);
@@ -100,7 +101,7 @@ fn hosts_talk_through_the_interfaces_of_a_switch() {
     daemon.apply(&cards.switch(""));
     assert!(pings(&cards.far[0], "10.77.0.2") && pings(&cards.far[1], "fd77::1"));
     cards.both_ways(16 << 20);
-    // TCP crosses in long packets: with frames of 1,514 bytes it would be 22,000 and more.
+    // TCP data crosses in long packets: with frames of 1,514 bytes there would be 22,000 or more.
     let counters = daemon.counters("p1");
     let (frames, bytes) = (&counters["in_frames"], &counters["in_bytes"]);
     assert!(bytes.as_u64().unwrap() > 16 << 20, "{counters}");
@@ -135,7 +136,7 @@ fn tags_pass_an_interface_though_the_kernel_takes_them_out() {
     let dropped = |daemon: &Daemon| daemon.counters("p1")["in_drops"]["vlan"].as_u64().unwrap_or(0);
     let untagged = [&tagged(5)[..12], &tagged(5)[16..]].concat();
     for other in [tagged(6), untagged] {
-        // Neighbour discovery sends some of its own, but not as many.
+        // Neighbour discovery sends some frames of its own, but not as many.
         let before = dropped(&daemon);
         (0..100).for_each(|_| assert!(sender.send(&other)));
         daemon.wait_for("frames to be dropped", |daemon| dropped(daemon) >= before + 100);
@@ -180,7 +181,7 @@ fn connections_outlive_the_data_process_and_the_supervisor() {
     assert!(daemon.ports("vale0").iter().all(|(_, state)| state == "attached"));
 }
 
-/// What a port says of its interface.
+/// Returns what a port reports about its interface.
 fn info(daemon: &Daemon, port: &str) -> Value {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))
 }
@@ -199,7 +200,7 @@ fn an_interface_that_is_deleted_is_a_state_of_its_port_which_comes_back_with_it(
         daemon.apply(&cards.switch(engine));
         assert!(pings(&cards.far[0], "10.77.0.2"), "{engine}: {}", daemon.log());
         let before = daemon.data_process("vale0");
-        // Also while no supervisor watches, and while another data process is started.
+        // This also holds while no supervisor runs, and while another data process is started.
         for round in 0..3 {
             ip(&cards.host, "link del c1");
             match round {
@@ -359,7 +360,7 @@ fn regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down() 
         send(&mut port, &frame);
         out(daemon) >= Some(before.0 + count)
     });
-    // Each attempt to send them ends a sleep of 100 ms.
+    // Each attempt to send the waiting frames ends a sleep of 100 ms.
     let (begun, slept) = (std::time::Instant::now(), sleeps(&daemon));
     daemon.wait_for("the worker to sleep between attempts", |daemon| sleeps(daemon) > slept + 6);
     assert!(begun.elapsed().as_millis() > 300, "{:?} for six sleeps", begun.elapsed());
@@ -456,7 +457,8 @@ fn garbage(ifname: &str, stop: &std::sync::atomic::AtomicBool) -> u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             byte.copy_from_slice(&seed.to_le_bytes()[..byte.len()]);
         }
-        // Unicast, broadcast and multicast; IPv4, IPv6 and what looks like a tag.
+        // The garbage has unicast, broadcast and multicast addresses, and looks like IPv4, IPv6 or
+        // a tagged frame.
         bytes[0] = [2, 0xff, 1, bytes[0]][seed as usize % 4];
         bytes[12..14]
             .copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [9, 9]][(seed >> 8) as usize % 4]);

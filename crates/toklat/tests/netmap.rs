@@ -52,7 +52,7 @@ impl Machine {
         command
     }
 
-    /// Runs a program until its end, or until it has taken too long.
+    /// Runs a program until it ends, or until it has taken too long.
     fn run(&self, name: &str, arguments: &[&str]) -> Output {
         let program = compile(name, self.programs.path(), &[]);
         let mut command = self.command(&program, arguments);
@@ -85,7 +85,7 @@ impl Machine {
     }
 }
 
-/// A program at work.
+/// A program that runs.
 struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -155,7 +155,7 @@ fn two_processes_exchange_frames_through_a_pipe_and_none_is_lost() {
     let mut receiver = machine.start_program("traffic", &["receive", "p}1", "300000"]);
     machine.good("traffic", &["send", "p{1", "300000", "60", "64"]);
     let said = receiver.line();
-    // One frame of the receiver's tells a switch where it is: not here.
+    // One frame from the receiver tells a switch the receiver's address; a pipe needs none.
     assert!(said.starts_with("received 300000:"), "{said}");
     receiver.ends_well();
 }
@@ -268,7 +268,7 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
         assert!(code == Some(1) && said.contains("netmap program has"), "{taken:?}: {said}");
     }
     machine.daemon.done(&["switch", "rm", "vale1"]);
-    // Who watches it keeps it from nobody.
+    // A capture that watches the interface keeps nobody from opening it.
     let mut watcher = machine.daemon.start_tool(&["cap", "nic-c1:card", "-w", "/dev/null"]);
     machine.daemon.wait_for("the monitor", |daemon| daemon.ports("nic-c1").len() == 3);
     drop(stay);
@@ -292,7 +292,7 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
     assert_eq!(machine.daemon.get("/v1/switches").as_array().unwrap().len(), 1);
 }
 
-/// What `toklat run` says of a program that it does not run.
+/// Returns the message of `toklat run` about a program that it refuses to run.
 fn refusal(machine: &Machine, program: &Path) -> String {
     let output = machine.command(program, &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -1,4 +1,4 @@
-//! What the packages bring along.
+//! Tests of the files that the packages install.
 
 mod daemon;
 
@@ -20,7 +20,7 @@ fn systemd_understands_the_units() {
     for unit in std::fs::read_dir(units).unwrap().map(|unit| unit.unwrap().path()) {
         let kind = unit.extension().and_then(|kind| kind.to_str());
         if matches!(kind, Some("service" | "socket")) {
-            // The program is where it was built.
+            // The unit is changed to name the program where cargo built it.
             let text = std::fs::read_to_string(&unit).unwrap();
             let text = text.replace("/usr/bin/toklat", env!("CARGO_BIN_EXE_toklat"));
             let name = dir.path().join(unit.file_name().unwrap());
@@ -52,7 +52,7 @@ fn recipes_use_places_that_the_package_makes() {
         words.filter(|word| word.starts_with('/') && word.contains(".sock")).collect();
     assert!(sockets.len() > 10, "{sockets:?}");
     for socket in sockets {
-        // A migration's is between two QEMUs.
+        // The socket of a migration connects two QEMUs.
         let directory = socket.rsplit_once('/').unwrap().0;
         let known = ["/run/toklat", "/run/toklat/peers"].contains(&directory);
         assert!(

@@ -31,12 +31,12 @@ const USERS: [&str; 9] = [
     "etc/gshadow-",
 ];
 
-/// A package, which `cargo xtask` makes into a directory of its own; or why it cannot.
+/// A package that `cargo xtask` makes in a directory of its own, or the reason why it cannot.
 fn package(kind: &str, directory: &Path) -> Result<PathBuf, String> {
-    // One at a time: they lay out what they pack in the same place.
+    // Packages are made one at a time: all are laid out in the same place.
     static PACKING: Mutex<()> = Mutex::new(());
     let _alone = PACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // The library that it holds is built by now.
+    // The library that the package contains has been built by now.
     daemon::programs::library();
     let mut xtask = Command::new(env!("CARGO"));
     xtask.args(["run", "--quiet", "--package=xtask", "--", kind, "--dev", "--out"]);
@@ -52,7 +52,8 @@ fn package(kind: &str, directory: &Path) -> Result<PathBuf, String> {
     Ok(files.find(|file| file.extension().is_some_and(|end| end == kind)).expect("a package"))
 }
 
-/// A package of this kind beside a copy of a bare Debian, into which it is copied; or why not.
+/// Copies a package of this kind into a copy of a bare Debian; returns both, or the reason why it
+/// cannot.
 fn prepare(kind: &str) -> Result<(Chroot, tempfile::TempDir, PathBuf), String> {
     if Path::new(env!("CARGO_BIN_EXE_toklat")).parent().unwrap().file_name().unwrap() != "debug" {
         return Err("it packs what the dev profile builds".into());
@@ -82,7 +83,7 @@ fn the_debian_package_installs_serves_and_goes() {
     assert_units_are_understood(&chroot);
     let mut daemon = Unit::start(&chroot);
     assert_serves(&chroot);
-    // The next version keeps what the operator wrote, and the switch.
+    // The next version of the package keeps what the operator wrote, and the switch.
     let settings = chroot.read("etc/toklat/net.toml") + "# ours\n";
     std::fs::write(chroot.path("etc/toklat/net.toml"), &settings).unwrap();
     chroot.run("dpkg --install /tmp/toklat.deb");
@@ -92,7 +93,7 @@ fn the_debian_package_installs_serves_and_goes() {
     assert!(daemon.child.wait().unwrap().success());
     drop(daemon);
     assert_eq!(running(&chroot), "");
-    // systemctl's own note.
+    // systemctl itself writes this directory.
     assert!(left(&chroot, &bare, &["run/systemd"]).is_empty());
 }
 
@@ -133,15 +134,16 @@ fn the_rpm_installs_and_goes() {
     assert!(daemon.child.wait().unwrap().success());
     drop(daemon);
     assert_eq!(running(&chroot), "");
-    // What others own on Fedora; and RPM's own habit: what runs made stays, for the next
-    // installation.
+    // These belong to other packages on Fedora; and RPM leaves the files that programs made, for
+    // the next installation.
     let kept = ["etc/libvirt", "usr/share/fish", "usr/share/zsh", "run", "var/lib/toklat"];
     let left = left(&chroot, &bare, &kept);
-    // The directory of all licences is the system's.
+    // The directory of all licences belongs to the system.
     assert_eq!(left, [Path::new("usr/share/licenses")]);
 }
 
-/// The files that are there beside those of a bare Debian, its users, and what is below `kept`.
+/// Returns the files that are there in addition to those of a bare Debian, its users, and the files
+/// below `kept`.
 fn left(chroot: &Chroot, bare: &BTreeSet<PathBuf>, kept: &[&str]) -> Vec<PathBuf> {
     let is_kept = |path: &Path| {
         USERS.iter().any(|user| path == Path::new(user))
@@ -184,8 +186,9 @@ fn assert_units_are_understood(chroot: &Chroot) {
     assert_eq!(chroot.run(verify), "");
 }
 
-/// The operators' group controls it, other users do not; a switch forwards, in its jail; a recipe's
-/// socket can be made; programs find the library.
+/// Checks that the operators' group controls the daemon and other users do not, that a switch
+/// forwards in its jail, that a socket of the recipes can be made, and that programs find the
+/// library.
 fn assert_serves(chroot: &Chroot) {
     let user = |groups: &str, script: &str| {
         let groups = if groups.is_empty() { "--clear-groups" } else { groups };
@@ -275,7 +278,7 @@ impl Drop for Unit {
     }
 }
 
-/// What a unit sets `key` to.
+/// Returns the value that a unit gives to `key`.
 fn value<'a>(unit: &'a str, key: &str) -> &'a str {
     let mut lines = unit.lines().filter_map(|line| line.split_once('='));
     lines.find(|(name, _)| *name == key).map(|(_, value)| value).unwrap_or_else(|| panic!("{key}"))

@@ -55,12 +55,12 @@ fn wait_for_port(daemon: &mut Daemon, port: &str) {
     });
 }
 
-/// Waits until tcpdump says that it listens: then its port is open, and its filter is set, which
-/// throws away what came before.
+/// Waits until tcpdump says that it listens: then its port is open and its filter is set, which
+/// discards earlier frames.
 fn wait_until_it_listens(child: &mut Child) {
     let errors = child.stderr.as_mut().unwrap();
     let mut said = Vec::new();
-    // Byte by byte: the rest of what it says is for others.
+    // This reads byte by byte: the rest of the output is for other readers.
     while !said.windows(12).any(|part| part == b"listening on") || !said.ends_with(b"\n") {
         let mut byte = [0];
         errors.read_exact(&mut byte).unwrap_or_else(|_| panic!("{}", said.escape_ascii()));
@@ -233,7 +233,7 @@ fn rules(daemon: &Daemon) -> Option<PathBuf> {
     built.status.success().then_some(program)
 }
 
-/// Runs a rule to its end, which must be a good one.
+/// Runs a rule to its end, and checks that it succeeds.
 fn check_rule(rule: &[&str]) {
     let daemon = Daemon::start();
     let Some(program) = rules(&daemon) else { return skip(rule[0], "libpcap-dev is missing") };
@@ -258,7 +258,7 @@ macro_rules! rules {
 
 rules! { states errors filters loops signals selectable files lists shared forks }
 
-/// A rule that goes on until its port is gone, and its first line.
+/// Starts a rule that runs until its port is closed, and returns it with the rest of its output.
 fn start_waiting(daemon: &Daemon, program: &Path) -> (Child, impl BufRead + use<>) {
     let mut child = daemon.start_run(&["--", program.to_str().unwrap(), "waits"]);
     let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -303,7 +303,7 @@ fn what_a_program_sent_last_arrives() {
     let Some(program) = rules(&daemon) else {
         return skip("what_a_program_sent_last_arrives", "libpcap-dev is missing");
     };
-    // Nothing reads while the program sends: the ring has room for all.
+    // Nothing reads while the program sends: the ring has room for all its frames.
     let open = netring::Open::new("vale0:peer").slots(1024).directory(daemon.dir());
     let mut port = open.open().unwrap();
     let end = daemon.output_of(&["--", program.to_str().unwrap(), "leaves"]);

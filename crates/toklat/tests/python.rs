@@ -17,7 +17,7 @@ fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python")
 }
 
-/// The crates it is built of are there, or can be had.
+/// True if the crates that the package is built from are there, or can be fetched.
 fn has_crates() -> bool {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = package().join("Cargo.toml");
@@ -38,7 +38,7 @@ fn the_python_package_installs_and_passes_its_tests() {
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]);
     install.args(["--force-reinstall"]).arg(package());
-    // Beside the workspace's own, whose files have other features.
+    // The build has a directory beside the workspace's own, whose files have other features.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-target");
     install.env("CARGO_TARGET_DIR", target).env("MATURIN_PEP517_ARGS", "--profile dev");
     let bin = python.parent().unwrap().to_str().unwrap();

@@ -30,18 +30,18 @@ const NAME: &str = "honest_ports_lose_nothing_under_siege";
 const PART: &str = "TOKLAT_SIEGE_PART";
 /// The group that may open ports.
 const GROUP: (&str, u32) = ("nogroup", 65534);
-/// The honest pair's user; attackers have the numbers after it.
+/// The user of the honest pair; attackers have the user numbers after it.
 const HONEST: u32 = 4000;
-/// Where the worker is; everything else is on CPU 0.
+/// The CPU on which the worker runs; everything else runs on CPU 0.
 const WORKER_CPU: usize = 1;
 /// How much longer a turn may be under attack, at the 99.99th percentile: on a machine that does
 /// nothing else, which `TOKLAT_SIEGE_ALONE` says, and beside whatever else runs.
 const SLACK: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// When an attacker's blows fall.
+/// The phase in which an attacker attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// In the long phase: they may not lengthen a turn.
+    /// In the long phase: these attacks may not lengthen a turn.
     Always,
     /// In the last phase: the first attack cannot be predicted, and is charged to its user.
     Unforeseen,
@@ -50,11 +50,12 @@ pub enum When {
 /// One kind of attack.
 #[derive(Debug)]
 pub struct Attacker {
-    /// What it is called, and its process's part.
+    /// The name of the attack, and of the part that its process plays.
     pub name: &'static str,
-    /// When it attacks.
+    /// The phase in which it attacks.
     pub when: When,
-    /// The ports it needs, in the topology file's words; `UID` stands for its user.
+    /// The ports that the attack needs, in the syntax of the topology file; `UID` stands for its
+    /// user.
     pub ports: &'static str,
     /// Attacks until it is killed.
     pub run: fn(),
@@ -120,7 +121,7 @@ fn honest_ports_lose_nothing_under_siege() {
     let (first, mut wrong) = pair();
     let mut phases = Vec::from_iter([peak].into_iter().chain(first));
     if wrong.is_some() {
-        // An attack lengthens turns each time, a busy machine does not.
+        // An attack lengthens turns each time; a busy machine does not.
         let (second, still) = pair();
         phases.extend(second);
         wrong = still;
@@ -139,7 +140,7 @@ fn honest_ports_lose_nothing_under_siege() {
     assert_eq!((&switch["state"], &switch["restarts"]), (&"running".into(), &0.into()));
 }
 
-/// Why there can be no siege here.
+/// Returns the reason why there can be no siege here, if there is one.
 fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may have attackers of other users");
@@ -186,7 +187,7 @@ fn phase(
     let (before, stolen) = (turns(&stats()), steal());
     let options = [time.as_millis() as u64, rate].map(|n| n.to_string());
     let mut honest = start(daemon, "honest", HONEST, &options);
-    // The last of its ports' counters that were seen.
+    // The last values that were seen of the worker's turns and of the pair's dropped frames.
     let (mut after, mut drops, mut answer) = (Vec::new(), Vec::new(), Duration::ZERO);
     while honest.try_wait().unwrap().is_none() {
         let asked = Instant::now();
@@ -197,7 +198,7 @@ fn phase(
             drops = pair.into_iter().flat_map(dropped).collect();
         }
         after = turns(&stats);
-        // The operator is no attacker.
+        // The operator does not attack: it pauses.
         (0..20).for_each(|_| pause());
     }
     let honest = honest.wait_with_output().unwrap();
@@ -214,7 +215,7 @@ fn phase(
     Phase { what, report, turns: (before, after), drops, answer, steal }
 }
 
-/// What a port dropped: `a in no_room 7`.
+/// Returns what a port dropped, such as `a in no_room 7`.
 fn dropped(port: &PortStats) -> Vec<String> {
     let drops = [("in", &port.counters.in_drops), ("out", &port.counters.out_drops)];
     let each = drops.into_iter().flat_map(|(way, drops)| drops.iter().map(move |drop| (way, drop)));
@@ -230,7 +231,7 @@ fn start(daemon: &Daemon, part: &str, uid: u32, options: &[String]) -> Child {
     if part == "honest" {
         command.stdout(Stdio::piped());
     } else {
-        // What it meets is its own affair.
+        // Nobody needs the attacker's output.
         command.stdout(Stdio::null()).stderr(Stdio::null());
     }
     command.spawn().unwrap()
@@ -251,14 +252,14 @@ fn pin(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Percent of a CPU that the machine below took from all of ours so far, in seconds times a
-/// hundred.
+/// Returns the CPU time that the hypervisor has taken from all our CPUs so far, in hundredths of a
+/// second.
 fn steal() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     stat.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0.0)
 }
 
-/// The end of the daemon's log, after all that it says of the honest user.
+/// Returns the end of the daemon's log, after all that it contains about the honest user.
 fn tail(daemon: &Daemon) -> String {
     let log = daemon.log();
     let honest = [HONEST.to_string(), "vale0:a".into(), "vale0:b".into()];
@@ -274,7 +275,7 @@ fn directory() -> std::path::PathBuf {
     std::env::var_os("TOKLAT_DIR").unwrap().into()
 }
 
-/// A moment between two blows.
+/// Waits a moment between two attacks.
 fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }

@@ -46,8 +46,8 @@ fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// What is sent through a lossless port arrives whole and in order, and a sink that saw it all says
-/// so.
+/// Checks that what is sent through a lossless port arrives whole and in order, and that a sink
+/// that saw it all reports this.
 #[test]
 fn everything_sent_to_a_lossless_port_arrives() {
     let daemon = patient_daemon();
@@ -248,7 +248,7 @@ fn the_demo_of_hosts_pings_across_and_cleans_up() {
     assert_eq!(namespaces_of(&namespaces), [""; 0]);
 }
 
-/// The network namespaces whose names begin so.
+/// Returns the network namespaces whose names begin with `start`.
 fn namespaces_of(start: &str) -> Vec<String> {
     let all = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -78,7 +78,7 @@ fn a_sink_finds_no_flaw_in_what_a_generator_sends() {
 
 #[test]
 fn a_sink_finds_what_was_dropped_doubled_swapped_or_changed() {
-    /// What a bad switch does to every hundredth batch.
+    /// The fault of a bad switch that affects every hundredth batch.
     #[derive(Clone, Copy, PartialEq)]
     enum Corruption {
         Drop,
@@ -157,7 +157,7 @@ fn a_full_ring_holds_a_generator_up_and_loses_nothing() {
     assert!(sink.findings().unwrap().is_flawless());
 }
 
-/// A capture of frames `gap` apart, the i-th of `60 + i` bytes.
+/// Returns a capture of frames `gap` apart, of which frame `i` has `60 + i` bytes.
 fn capture(frames: usize, gap: Duration) -> Recording {
     let mut file = Vec::new();
     let mut writer = CaptureWriter::new(&mut file, "test", 65_535).unwrap();

@@ -44,7 +44,7 @@ fn numbers(card: &mut Card) -> Vec<u64> {
     card.receive().iter().filter_map(number).collect()
 }
 
-/// Frames that did not arrive once.
+/// The numbers of frames that did not arrive exactly once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     lost: u64,
@@ -57,12 +57,12 @@ impl std::ops::AddAssign for Faults {
     }
 }
 
-/// Frames from `a` to `b` until one with number `last` or a later one has arrived.
+/// Sends frames from `a` to `b` until one with number `last` or a later one has arrived.
 fn stream(a: &mut Card, b: &mut Card, number: &mut u64, last: u64, lossless: bool) -> Faults {
     stream_from(1, a, b, number, last, lossless)
 }
 
-/// As `stream`, from station 1 to 2, or from 2 to 1.
+/// Does the same as `stream`, from station 1 to 2, or from 2 to 1.
 fn stream_from(
     from: u8,
     a: &mut Card,
@@ -104,8 +104,8 @@ fn stream_from(
         std::thread::yield_now();
     }
     let failures = [a.failure(), b.failure()];
-    // Who is killed as it begins to answer leaves a doubt, and its successor says that the access
-    // failed.
+    // If a data process is killed as it begins to answer, it is unknown whether it did the access,
+    // and its successor reports that the access failed.
     let doubt = |failure: &ClientError| !lossless && matches!(failure, Refused(Errno::IO));
     assert!(failures.iter().flatten().all(doubt), "{failures:?}");
     faults
@@ -113,7 +113,7 @@ fn stream_from(
 
 fn start(daemon: &Daemon, a: &str, b: &str) -> (Card, Card) {
     let (a, mut b) = (Card::start(&socket(daemon, "a"), a), Card::start(&socket(daemon, "b"), b));
-    // So that the switch knows where it is.
+    // This frame tells the switch where station 2 is.
     b.send(&frame(2, 1, 0));
     (a, b)
 }
@@ -137,11 +137,12 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
         let (mut number, mut faults) = (0, Faults::default());
         for round in 0..20 {
             if round % 5 == 4 {
-                // One that dies too often in a row is not started again, but for this.
+                // A data process that dies too often in a row is not started again, unless an
+                // upgrade asks for it.
                 assert_eq!(daemon.ask("POST", "/v1/upgrade", &Value::Null).0, 200);
             }
             if round % 8 == 7 {
-                // What is kept is known to the next supervisor, too.
+                // The next supervisor, too, knows what is kept.
                 daemon.kill();
                 daemon.start_again();
             }
@@ -152,7 +153,7 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
                     std::thread::sleep(Duration::from_micros(2000 + 137 * round));
                     kill_process(pid);
                 });
-                // Until the data process is dead and its successor runs.
+                // This goes on until the data process is dead and its successor runs.
                 while !killer.is_finished() || data_process(&daemon).is_none_or(|now| now == pid) {
                     assert!(started.elapsed() < PATIENCE, "no successor: {}", daemon.log());
                     let next = number + 50;
@@ -204,7 +205,7 @@ fn doorbells_in_memory_are_heard() {
         let next = number + 3000;
         stream(&mut a, &mut b, &mut number, next, true);
         for round in 0..10 {
-            // Also by one who sleeps, and by his successor.
+            // A worker that sleeps must notice too, and so must the worker of the successor.
             std::thread::sleep(Duration::from_millis(7 * (round % 3)));
             if round == 5 {
                 kill_process(daemon.data_process("vale0"));
@@ -309,7 +310,7 @@ fn cards_move_to_another_host_and_no_frame_is_lost() {
         for round in 0..5 {
             let next = number + 300;
             stream(&mut a, &mut b, &mut number, next, true);
-            // These are still on their way.
+            // These frames are still on their way.
             let sent = (number + 1..=number + 20).take_while(|n| a.send(&frame(1, 2, *n))).count();
             let kill = |at: usize, host: usize| {
                 if at == round {

@@ -46,7 +46,7 @@ fn numbered(from: u8, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// What a frame carries; greetings carry 0.
+/// Returns the number in a frame; greetings have number 0.
 fn number(frame: &[u8]) -> Option<u64> {
     let bytes = frame.get(16..24).filter(|_| frame[12..14] == [0x88, 0xb5])?;
     let number = u64::from_le_bytes(bytes.try_into().unwrap());
@@ -63,8 +63,9 @@ fn start(daemon: &Daemon, models: [&str; 2], memory: [fn() -> Memory; 2]) -> [Ca
     let (started, mut greeted) = (Instant::now(), [false; 2]);
     while greeted != [true; 2] {
         for (i, from) in [(0, 1), (1, 2)] {
-            // Frames before the other's descriptors are read go nowhere. One is on its way at a
-            // time: a ring of greetings would leave no room for what follows them.
+            // Frames that arrive before the other card's descriptors are read are lost. Only one
+            // greeting is on its way at a time: a ring of greetings would leave no room for what
+            // follows them.
             if !greeted[1 - i] && cards[i].room() == empty[i] {
                 cards[i].send(&frame(from, 3 - from, 0));
             }
@@ -98,7 +99,7 @@ fn stream(cards: &mut [Card; 2], from: usize, numbers: std::ops::RangeInclusive<
             for frame in card.receive() {
                 let Some(got) = number(&frame).filter(|_| i != from) else { continue };
                 assert_eq!(got, seen + 1, "lost or doubled");
-                // Some drivers are shown the check sequence.
+                // Some drivers get the frame check sequence as well.
                 let good = numbered(station, got);
                 assert_eq!(frame[..good.len()], good[..], "of {got}");
                 seen = got;
@@ -193,7 +194,7 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
                 if sent < seen + WINDOW && cards[0].send(&numbered(1, sent + 1)) {
                     sent += 1;
                 } else if started.elapsed() > Duration::from_millis(500) {
-                    // What was lost is not waited for.
+                    // Frames that were lost are not waited for.
                     seen = sent;
                 }
                 drop(cards[0].receive());

@@ -81,7 +81,7 @@ fn state(daemon: &Daemon, port: &str) -> String {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["state"].as_str().unwrap().to_owned()
 }
 
-/// Mappings of its owner's memory.
+/// Returns the number of mappings of the port owner's memory.
 fn mappings(daemon: &Daemon, port: &str) -> u64 {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["memory"]["mappings"].as_u64().unwrap()
 }
@@ -141,7 +141,7 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
                     }
                 }
                 if heard.elapsed() > Duration::from_millis(100) {
-                    // What is in flight may be lost: one more, which will tell.
+                    // Frames in flight may have been lost: one more is sent, which will show it.
                     (heard, window) = (Instant::now(), (number + 1).saturating_sub(WINDOW));
                 }
                 let log = || daemon.log();

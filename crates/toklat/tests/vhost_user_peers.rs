@@ -96,7 +96,7 @@ fn testpmd(daemon: &Daemon, ports: [&str; 2], station: u8, packed: bool) -> Peer
     };
     let mut command = Command::new("dpdk-testpmd");
     command.args(["-l", "0,1", "--no-pci", "--no-huge", "-m", "128", "--no-telemetry"]);
-    // Tests run at the same time: each has its own.
+    // Tests run at the same time: each has its own testpmd.
     let test = daemon.dir().file_name().unwrap().to_string_lossy().into_owned();
     command.arg(format!("--file-prefix=toklat{test}-{station}"));
     command.args(["--vdev", &device(0), "--vdev", &device(1), "--", "-i", "--no-lsc-interrupt"]);
@@ -120,7 +120,8 @@ fn has_testpmd(test: &str) -> bool {
     found
 }
 
-/// Has a peer send frames until they circle: the first may come before the other side's queues run.
+/// Makes a peer send frames until they circle: the first frames may come before the queues of the
+/// other side run.
 fn start_frames(daemon: &Daemon, peer: &mut Peer, ports: [&str; 2]) {
     let before = ports.map(|port| count(daemon, port, "out_frames"));
     let mut tried = Instant::now();
@@ -134,7 +135,7 @@ fn start_frames(daemon: &Daemon, peer: &mut Peer, ports: [&str; 2]) {
     });
 }
 
-/// Frames go from both ports to both.
+/// Checks that frames go from both ports to both.
 fn frames_flow(daemon: &Daemon, ports: [&str; 2]) {
     let before = ports.map(|port| count(daemon, port, "out_frames"));
     wait_until("frames to flow", daemon, || {
@@ -261,7 +262,7 @@ fn path(socket: &Path) -> String {
     format!("path={}", socket.display())
 }
 
-/// Sequence numbers of the answers to a guest's ping.
+/// Returns the sequence numbers of the answers to a guest's ping.
 fn answers(peer: &Peer) -> Vec<u32> {
     let number = |line: &str| line.split("seq=").nth(1)?.split(' ').next()?.parse().ok();
     peer.said().lines().filter_map(number).collect()
@@ -297,7 +298,7 @@ fn qemu_guests_ping_each_other_over_a_killed_data_process() {
     assert_eq!(count(&daemon, "a", "faults") + count(&daemon, "b", "faults"), 0);
 }
 
-/// Says something to a QEMU's monitor; what it answers.
+/// Sends a line to a QEMU's monitor, and returns the answer.
 fn monitor(daemon: &Daemon, name: &str, line: &str) -> String {
     let socket = UnixStream::connect(daemon.dir().join(format!("{name}.monitor"))).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -24,7 +24,7 @@ use self::daemon::{Daemon, skip};
 mod daemon;
 
 const CARDS: [&str; 2] = ["82540em", "82574l"];
-/// The card's address, and the test's.
+/// The addresses of the card and of the test.
 const CARD: Mac = Mac::local(1);
 const PEER: Mac = Mac::local(2);
 /// Bytes behind the headers of UDP and TCP: the shortest without padding, odd ones, the longest.
@@ -52,7 +52,7 @@ enum Wrong {
     Transport,
 }
 
-/// A frame from the test to the card, with the right checksums.
+/// Returns a frame from the test to the card, with the right checksums.
 fn packet(protocol: Protocol, payload: usize) -> Vec<u8> {
     let (source, destination) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
     let mut upper = if protocol == Protocol::UDP {
@@ -102,7 +102,8 @@ fn frames() -> Vec<(Vec<u8>, Vec<u8>)> {
     frames
 }
 
-/// Sends all frames, and waits until they are back, each as it has to be, in their order.
+/// Sends all frames, and waits until they are back, each as it has to be, in the order in which
+/// they were sent.
 fn exchange(port: &mut Port, frames: &[(Vec<u8>, Vec<u8>)]) {
     let started = Instant::now();
     for (frame, _) in frames {
@@ -159,12 +160,12 @@ fn drive(dir: &Path, card: &str) {
     guest.says("csum packet forwarding - ports=1");
     let frames = frames();
     exchange(&mut port, &frames);
-    // What it counts begins when it forwards already.
+    // testpmd's counts begin when it forwards already.
     let mut testpmd = UnixStream::connect(socket).unwrap();
     testpmd.write_all(b"clear fwd stats all\nshow port summary 0\n").unwrap();
     guest.says("Number of available ports: 1");
     (0..ROUNDS).for_each(|_| exchange(&mut port, &frames));
-    // The card interrupts.
+    // The card sends an interrupt when its link changes.
     for link in [false, true] {
         let (status, _) =
             daemon.ask("PATCH", "/v1/switches/vale0/ports/dpdk", &json!({ "link": link }));

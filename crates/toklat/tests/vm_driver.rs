@@ -49,12 +49,13 @@ fn client(daemon: &Daemon, card: &str, parameters: &str, commands: &str) -> Gues
     Guest::boot(daemon, "b", 2, &["--nic", card, "--csb", "--append", &append], &commands)
 }
 
-/// Of a line such as `     send_doorbells: 12`.
+/// Returns the number at the end of a line such as `     send_doorbells: 12`.
 fn number(line: &str) -> u64 {
     line.rsplit(' ').next().and_then(|number| number.trim().parse().ok()).expect(line)
 }
 
-/// What frames cost, and that they arrive. A server of iperf3 may not be ready again at once.
+/// Measures what frames cost, and checks that they arrive. A server of iperf3 may not be ready
+/// again at once.
 const PASS: &str = "flow() { iperf3 -c 10.0.0.1 -t 1 $* >/dev/null || { sleep 1; iperf3 -c 10.0.0.1 -t 1 $* >/dev/null; }; }; \
     readlink /sys/class/net/eth0/device/driver; ping -c 3 -s 1400 10.0.0.1 | grep received; \
     flow --bidir && ethtool -K eth0 tso off && flow && ethtool -K eth0 tx off rx off && flow --bidir && \
@@ -89,7 +90,7 @@ fn pass_frames(card: &str, test: &str) {
         assert_eq!(number(&client.says("status_block: ")), block, "{card} {parameters}");
         assert_eq!(number(&client.says("status_block_fault: ")), 0);
         client.succeeds();
-        // Bursts of 32 need one each at most, and one when the ring is full.
+        // Bursts of 32 frames need one doorbell each at most, and one when the ring is full.
         let sent: u64 = sent.parse().expect("a number of frames");
         let rung = doorbells - before;
         assert!(sent > 0 && rung < 1000 + sent / 8, "{rung} doorbells for {sent} frames");

@@ -17,7 +17,7 @@ mod daemon;
 
 /// How a guest comes to its switch.
 enum Attachment {
-    /// By `toklat vm run` with these options.
+    /// `toklat vm run` with these options attaches it.
     Run(&'static [&'static str]),
     /// By a QEMU with its own `-netdev`, where `DIR` stands for the daemon's directory. `kind` is
     /// the port's.
@@ -47,7 +47,7 @@ const GUESTS: [(&str, u8, Attachment); 6] = [
         },
     ),
 ];
-/// The stack of the host, at a tap, and that of a program, at a ring port.
+/// The stations of the host's stack, at a tap, and of a program's stack, at a ring port.
 const HOST: u8 = 8;
 const PROGRAM: u8 = 9;
 
@@ -63,7 +63,8 @@ fn stations() -> Vec<u8> {
     GUESTS.iter().map(|guest| guest.1).chain([HOST, PROGRAM]).collect()
 }
 
-/// Serves its page, fetches those of all others, compares, and says so for each.
+/// Returns the commands by which a guest serves its page, fetches those of all others, compares
+/// them, and prints the result of each.
 fn commands(number: u8) -> String {
     let others = stations().into_iter().filter(|other| *other != number);
     let others = others.map(|other| other.to_string()).collect::<Vec<_>>().join(" ");
@@ -74,7 +75,7 @@ fn commands(number: u8) -> String {
     )
 }
 
-/// A guest by QEMU, started as `toklat vm run --print` says but for its `-netdev`.
+/// Starts a guest by QEMU with the arguments of `toklat vm run --print` but another `-netdev`.
 fn own(daemon: &Daemon, name: &str, number: u8, netdev: &str) -> Running {
     let mut print = Command::new(env!("CARGO_BIN_EXE_toklat"));
     print.env("TOKLAT_DIR", daemon.dir()).args(["vm", "run", "--switch", "vale0", "--test-guest"]);
@@ -106,7 +107,7 @@ fn answer(mut stream: TcpStream, page: &[u8]) {
     let _ = stream.write_all(head(page.len()).as_bytes()).and_then(|()| stream.write_all(page));
 }
 
-/// The host, at its tap: a page is served until the test ends.
+/// Serves a page on the host, at its tap, until the test ends.
 fn serve(host: &Namespace) {
     let listener = host.enter(|| TcpListener::bind((address(HOST), 80)).unwrap());
     let page = page();
@@ -126,7 +127,7 @@ fn fetch(host: &Namespace, from: Ipv4Addr) -> Vec<u8> {
     body(&answer).unwrap_or_default().to_vec()
 }
 
-/// Fetches a page until one comes whole: guests take a while to boot.
+/// Fetches a page until one arrives whole: guests take a while to boot.
 fn until_complete(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
     let started = Instant::now();
     loop {
@@ -162,7 +163,7 @@ fn every_two_kinds_of_ports_exchange_tcp() {
     );
     for (name, _, way) in &GUESTS {
         if let Attachment::Own { kind, .. } = way {
-            // A socket of datagrams holds ten of them only.
+            // The queue of a datagram socket holds only ten datagrams.
             let kind = place(kind);
             topology += &format!("[switch.vale0.port.{name}]\nkind.{kind}\nlossless = true\n");
         }
@@ -205,8 +206,9 @@ fn every_two_kinds_of_ports_exchange_tcp() {
             guest.wait_for(&text, PATIENCE, &AtomicBool::new(false)).unwrap();
         }
     }
-    // With a limit the page takes as long as it must, and is whole: but for what the bucket holds,
-    // 25 kB, and a last segment of 64 KiB, in debt.
+    // With a rate limit, the page takes at least the time that its bytes need and is whole. Two
+    // parts need no time: the 25 kB in the bucket, and the last segment of 64 KiB, for which the
+    // bucket goes into debt.
     let least = Duration::from_secs_f64((page().len() - 25_000 - 65_536) as f64 * 8.0 / 2e6);
     let ports = GUESTS.iter().map(|(name, number, _)| (*name, *number));
     for (name, number) in ports.chain([("program", PROGRAM)]) {

@@ -28,7 +28,7 @@ fn serve_boot_files(world: &Namespace, asked: Sender<String>) {
         let request = String::from_utf8_lossy(&request).into_owned();
         let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
         let body = match path.as_str() {
-            // Long enough for more than one segment.
+            // The file is long enough for more than one segment.
             "/boot" => format!(
                 "#!ipxe\n{}imgfetch http://{SERVER}/fetched-by-${{net0/mac:hexhyp}}\n",
                 "# a comment\n".repeat(500)
@@ -38,7 +38,7 @@ fn serve_boot_files(world: &Namespace, asked: Sender<String>) {
         let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         let _ = stream.write_all((head + &body).as_bytes());
         let _ = asked.send(path);
-        // The guest closes.
+        // The guest closes the connection.
         let _ = stream.read(&mut piece);
     });
 }
@@ -76,7 +76,7 @@ fn boot_over(nic: &str, test: &str) {
     vm.args(["--mac", "02:00:00:00:00:77", "--kernel", IPXE]);
     let dhcp = ["dhcp net0"; 5].join(" || ");
     let commands = format!("{dhcp} ; chain http://{SERVER}/boot");
-    // What the firmware writes to the screen goes to the serial line, too.
+    // The serial line also gets what the firmware writes to the screen.
     vm.args(["--append", &commands, "--", "-machine", "graphics=off"]);
     let log = dir.path().join("screen");
     vm.stdout(File::create(&log).unwrap()).stderr(File::options().append(true).open(&log).unwrap());

@@ -18,7 +18,7 @@ fn switch() -> Daemon {
     daemon
 }
 
-/// QEMU's own models reach a virtio guest, whose segments are cut for them.
+/// QEMU's own models reach a virtio guest, whose long segments the switch cuts for them.
 #[test]
 fn models_without_offloads_talk_to_virtio() {
     if !can_run("models_without_offloads_talk_to_virtio") {
@@ -38,7 +38,7 @@ fn models_without_offloads_talk_to_virtio() {
         let stats = daemon.get("/v1/stats");
         let mut ports = stats["switches"][0]["ports"].as_array().unwrap().iter();
         let port = ports.find(|port| port["name"] == nic).unwrap();
-        // What virtio sends in whole segments is cut for them.
+        // The switch cuts the long segments that virtio sends.
         assert!(port["out_segmented"].as_u64() > Some(0), "{port}");
         client.succeeds();
     }
@@ -52,7 +52,7 @@ fn the_host_and_a_guest_share_a_segment() {
     if !can_run(test) {
         return;
     }
-    // Of this only its network namespace is wanted.
+    // Only the bridge's network namespace is needed.
     let bridge = match Bridge::new() {
         Ok(bridge) => bridge,
         Err(why) => return skip(test, &format!("{why:#}")),
@@ -125,7 +125,8 @@ fn a_killed_qemu_costs_no_other_guest_a_frame() {
         let mut gone_at = None;
         while gone_at.is_none_or(|at| number < at + 1000) {
             number += 1;
-            // One frame to all stations, the guest included; then one to the neighbour alone.
+            // The neighbour sends one frame to all stations, the guest included, and then one to
+            // the other neighbour alone.
             let mut broadcast = frame(1, 0, number);
             broadcast[..6].fill(0xff);
             assert!(send(&mut a, &broadcast));

@@ -35,7 +35,7 @@ impl Monitor {
             self.0.read_line(&mut line).ok()?;
             let said: Value = serde_json::from_str(&line).ok()?;
             assert!(said.get("error").is_none(), "{command}: {said}");
-            // The greeting and events come in between.
+            // QEMU's greeting and its events come in between.
             if let Some(answer) = said.get("return") {
                 return Some(answer.clone());
             }

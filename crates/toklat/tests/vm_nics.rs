@@ -160,7 +160,7 @@ fn cards_pass_the_tests_that_their_drivers_have_for_them() {
         return;
     }
     let daemon = switch();
-    // Registers, EEPROM, interrupts, loopback, link.
+    // The tests cover registers, EEPROM, interrupts, loopback and link.
     let test = "until ethtool eth0 | grep -q detected..yes; do sleep 0.1; done; \
         ethtool -t eth0 offline; sleep 1";
     for (nic, _) in &MODELS[..2] {
@@ -221,7 +221,7 @@ fn a_port_that_goes_does_not_take_its_guest_along() {
             "QEMU did not live through the end of its port: {}",
             client.ends()
         );
-        // And the same when everything goes.
+        // The guest also survives when the whole daemon goes.
         daemon.stop(&json!({}));
         std::thread::sleep(Duration::from_secs(1));
         assert!(

@@ -56,7 +56,7 @@ fn nothing_is_left_of_a_killed_benchmark() {
     if qemu("nothing_is_left_of_a_killed_benchmark").is_none() {
         return;
     }
-    // All that it starts inherit this.
+    // All processes that the benchmark starts inherit this variable.
     let place = tempfile::tempdir().unwrap();
     let running = || processes_with("TMPDIR", place.path());
     let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
@@ -89,7 +89,7 @@ fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// True once it is QEMU that runs the first guest of a [`Pair`].
+/// True once the process is the QEMU that runs the first guest of a [`Pair`].
 fn is_guest(pid: Pid) -> bool {
     command_line(pid).contains(" -name guest-0,")
 }

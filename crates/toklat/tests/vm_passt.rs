@@ -13,7 +13,7 @@ use self::daemon::{Daemon, skip, small};
 
 mod daemon;
 
-/// Takes a megabyte that is posted, of a word over and over, and says thanks if it is right.
+/// Receives a posted megabyte that repeats one word, and answers with thanks if it is right.
 ///
 /// So much is sent to the server, not by it, and neither side says that it ends: the passt of
 /// 2023-03-09, Debian 12's, stops sending to a guest whose window was full, sends some bytes twice,
@@ -32,7 +32,7 @@ fn reply_and_close(mut stream: TcpStream) {
     if body(&bytes).unwrap().chunks(7).all(|word| b"toklat\n".starts_with(word)) {
         let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nthanks\n");
     }
-    // The guest closes, and needs no end of ours for that.
+    // The guest closes the connection, and does not need us to close it first.
     let _ = stream.read(&mut piece);
 }
 
@@ -89,8 +89,8 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
     guest.says("toklat-guest: thanked");
     daemon.wait_for("a stream", |_| streamed.load(Ordering::Relaxed) > 1_000_000);
 
-    // Once passt is gone its address is not known: what the guest sends it goes to all ports, and
-    // must not fill their rings.
+    // Once passt is gone, the switch does not know passt's address: what the guest sends to passt
+    // goes to all ports, and must not fill their rings.
     let [mut a, mut b] = ["vale0:a", "vale0:b"]
         .map(|name| small(name).slots(1024).directory(daemon.dir()).open().unwrap());
     let mut number = 0;

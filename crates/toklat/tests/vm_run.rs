@@ -21,7 +21,7 @@ fn count(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"))
 }
 
-/// Waits until the other guest is there, whether it serves or not.
+/// Returns the command that waits until the other guest is there, whether or not that guest serves.
 fn meet(number: u8) -> String {
     format!(
         "until ping -c 1 -W 1 10.0.0.{number} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached"
@@ -189,7 +189,7 @@ fn nothing_is_left_of_a_killed_machine() {
     kill_process(qemu);
     b.ends();
     assert_eq!(daemon.ports("vale0"), [("a".to_owned(), "attached".to_owned())]);
-    // The next machine is reached at the same address.
+    // The next machine can be reached at the same address.
     let next = Guest::boot(&daemon, "b", 2, &[], &meet(1));
     next.succeeds();
     let (qemu, run) = (a.qemu(), a.pid());
@@ -199,8 +199,8 @@ fn nothing_is_left_of_a_killed_machine() {
     daemon.wait_for("QEMU's end", |_| !is_alive(qemu));
 }
 
-/// A data process that is killed under live guests is back within a second, and so is their
-/// network.
+/// A data process that is killed while guests run is replaced within a second, and so is the
+/// guests' network.
 #[test]
 fn guests_do_not_notice_that_the_data_process_died() {
     if !can_run("guests_do_not_notice_that_the_data_process_died") {
@@ -226,7 +226,7 @@ fn guests_do_not_notice_that_the_data_process_died() {
         let summary = client.says("packets received");
         let received = summary.split(", ").find_map(|part| part.strip_suffix(" packets received"));
         let received: u32 = received.unwrap().parse().unwrap();
-        // 20 a second; on a busy machine most of them may come late.
+        // 20 pings are sent each second; on a busy machine, most of the answers may come late.
         assert!(received >= 20, "{summary}");
         client.succeeds();
     }

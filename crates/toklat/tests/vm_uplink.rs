@@ -64,14 +64,14 @@ fn set_up(test: &str) -> Option<(Namespace, Daemon)> {
     Some((world, daemon))
 }
 
-/// What a guest serves at its port 80, by the world's port 8080.
+/// Returns what a guest serves at its port 80, read through port 8080 of the world.
 fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
     let to = (Ipv4Addr::LOCALHOST, 8080);
     let mut stream = world.enter(|| TcpStream::connect(to)).ok()?;
     stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
     stream.write_all(b"GET /name HTTP/1.0\r\n\r\n").ok()?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
-    // A passt of 2023 does not always pass an end on.
+    // A passt of the year 2023 does not always forward the end of a connection.
     while let Ok(got @ 1..) = stream.read(&mut piece) {
         answer.extend(&piece[..got]);
         if body(&answer).is_some_and(|body| !body.is_empty()) {
@@ -216,7 +216,7 @@ fn a_killed_uplink_leaves_nothing() {
     };
     let mut daemon = Daemon::start();
     let mut out = uplink(&daemon, &world, &["vale0", "--create"]);
-    // Any program's frame to all is a guest's: it asks for the gateway.
+    // To the uplink, any program that broadcasts a frame is a guest: this one asks for the gateway.
     let mut asker = loop {
         if let Ok(port) = daemon.open("vale0:asker") {
             break port;

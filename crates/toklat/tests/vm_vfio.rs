@@ -29,7 +29,7 @@ const PEER: Mac = Mac::local(2);
 /// Bytes of frames, and how many of each are sent.
 const SIZES: [u16; 3] = [60, 777, 1514];
 const FRAMES: u64 = 300;
-/// The program's folder in the guest, with its libraries.
+/// How to run the program from its folder in the guest, with the libraries there.
 const PROGRAM: &str = "/host/ld.so --library-path /host /host/toklat";
 
 /// A directory with the test guest and, in it, the program; else the test is skipped.
@@ -93,7 +93,8 @@ fn libraries(program: &Path) -> Vec<(String, PathBuf)> {
     libraries
 }
 
-/// A request as it has to be, of the protocol of `toklat ping`, with the program's own filling.
+/// Returns a request of the protocol of `toklat ping` as it has to be, with the filler bytes that
+/// the program uses.
 fn request(number: u64, size: usize) -> Vec<u8> {
     let mut frame = [PEER.octets(), CARD.octets()].concat();
     frame.extend([0x88, 0xb5, 0x70, 0x71]);
@@ -103,7 +104,7 @@ fn request(number: u64, size: usize) -> Vec<u8> {
     frame
 }
 
-/// Answers requests until it is told to end; how many there were.
+/// Answers requests until it is told to end; returns how many requests came.
 fn serve(mut port: Port, over: &AtomicBool) -> u64 {
     let mut answered = 0;
     while !over.load(Ordering::Relaxed) {
@@ -127,9 +128,9 @@ fn serve(mut port: Port, over: &AtomicBool) -> u64 {
     answered
 }
 
-/// A model of QEMU's.
+/// A model of network card that QEMU emulates.
 struct Nic {
-    /// As `vm run` names it.
+    /// The name of the model for `vm run`.
     model: &'static str,
     /// The NIC's driver in the kernel.
     driver: &'static str,
@@ -169,7 +170,7 @@ fn drive(dir: &Path, nic: &Nic) {
     let over = AtomicBool::new(false);
     let answered = std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(port, &over));
-        // Whatever happens here ends the server, too.
+        // Whatever happens here, the server ends, too.
         let _over = Over(&over);
         let mut guest = Guest::boot_from(Some(dir), &daemon, "card", 1, &options, &commands);
         // While the kernel has the card, no other process can use it.
@@ -198,7 +199,7 @@ fn drive(dir: &Path, nic: &Nic) {
     assert_eq!(answered, 2 * SIZES.len() as u64 * FRAMES, "{model}");
 }
 
-/// Sets its flag as it goes.
+/// Sets the flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -17,7 +17,7 @@ use dataplane::attach::virtio::message::code;
 use nic::virtio::Features;
 use serde_json::{Value, json};
 
-/// The namespaces of a test, or none, and why is said.
+/// Returns the namespaces of a test; if there can be none, prints why and returns `None`.
 fn hosts(test: &str, count: usize) -> Option<Underlay> {
     Underlay::new(count).inspect_err(|why| daemon::skip(test, why)).ok()
 }
@@ -37,7 +37,7 @@ fn switch(name: &str, (guest, mtu): (&Namespace, u16), host: &Namespace, tunnel:
     )
 }
 
-/// A namespace with an address on the tap that a switch has there.
+/// Gives an address to the tap that a switch has in a namespace.
 fn address(guest: &Namespace, switch: &str, address: &str) {
     ip(guest, &format!("address add {address} dev tap-{switch}"));
 }
@@ -124,7 +124,7 @@ fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
     };
     assert!(pings(&guests[0], "192.168.7.2"));
     both_ways();
-    // Each process in turn, then all of them.
+    // Each process is killed in turn, then all of them.
     let before = daemon.data_process("vale0");
     daemon::kill_process(before);
     daemon.wait_for("another data process", |daemon| {
@@ -139,7 +139,7 @@ fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
     both_ways();
     let peer = |daemon: &Daemon| daemon.get("/v1/switches/vale0/ports/fabric")["tunnel"].clone();
     assert!(peer(&daemon)["peers"][0]["in_bytes"].as_u64().unwrap() > 12 << 20, "counted anew");
-    // A supervisor that did not create the sockets adds others and removes them.
+    // A supervisor that did not create the sockets can add others and remove them.
     let third = Namespace::new().unwrap();
     let tunnel = r#"vni = 8, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
     daemon.apply(&format!("{net}{}", switch("vale2", (&third, 1450), &underlay.hosts[0], tunnel)));
@@ -239,7 +239,7 @@ fn frames_too_long_for_the_path_are_counted_as_such() {
         let args = ["ping", "-n", "-c", "1", "-W", "1", "-s", bytes, "192.168.7.2"];
         guests[0].command(&args).output().unwrap().status.success()
     };
-    // 1450 bytes of IP fit, of which 28 are headers.
+    // 1450 bytes of IP fit, of which 28 bytes are headers.
     assert!(ping("1422"));
     assert!(!ping("1423"));
     daemon.wait_for("the drop", |daemon| drops(daemon, "vale0", "fabric", "too_long") == 1);
@@ -298,7 +298,7 @@ fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
         }
         transfer(&guests[2], (&underlay.hosts[2], "192.168.8.3"), 1 << 20);
         let lost = all.map(|(at, ..)| drops(&daemon, &format!("vale{at}"), "fabric", "too_long"));
-        // Without, those that send first find the MTU by losing frames.
+        // Without the clamp, the senders that send first find the MTU by losing frames.
         let first = [lost[0], lost[2], lost[3]].map(|lost| lost > 0);
         assert_eq!(first, [!clamps; 3], "{lost:?}");
         assert!(!clamps || lost == [0; 5], "{lost:?}");
@@ -314,7 +314,8 @@ fn guests_are_told_the_inner_mtu_as_tunnels_come_and_go() {
     let socket = daemon.dir().join("vale0-vm.sock");
     let guest = FrontEnd::start(&socket, Features::VERSION_1 | Features::EVENT_IDX);
     let mtu = || {
-        // Two bytes behind address, status and pairs of queues (virtio 1.2, 5.1.4).
+        // The MTU is the two bytes after address, status and the number of queue pairs (virtio 1.2,
+        // 5.1.4).
         let question = [10u32, 2, 0].map(u32::to_ne_bytes).concat();
         assert!(say(&guest.socket, code::GET_CONFIG, &[&question[..], &[0; 2]].concat(), &[]));
         let reply = reply(&guest.socket).unwrap();
@@ -370,7 +371,7 @@ fn floods_reach_a_thousand_hosts_some_at_a_time() {
     const FLOODS: u64 = 200;
     let test = "floods_reach_a_thousand_hosts_some_at_a_time";
     let Some(underlay) = hosts(test, 2) else { return };
-    // Host 2 is all of them.
+    // Host 2 stands for all remote hosts.
     ip(&underlay.hosts[1], "route add local 10.98.0.0/16 dev lo");
     ip(&underlay.hosts[0], "route add 10.98.0.0/16 via 10.99.0.2");
     let socket = underlay.hosts[1].enter(|| UdpSocket::bind("0.0.0.0:4789").unwrap());

@@ -38,7 +38,7 @@ pub fn daemon() -> Daemon {
     daemon
 }
 
-/// An entry of a manifest for a guest that does `what`.
+/// Returns the entry of a manifest for a guest that does `what`.
 pub fn guest(i: usize, name: &str, what: &str, more: &str) -> String {
     let app = std::env::current_exe().unwrap();
     format!(
@@ -48,7 +48,7 @@ pub fn guest(i: usize, name: &str, what: &str, more: &str) -> String {
     )
 }
 
-/// Waits until the guests are so; returns them.
+/// Waits until `is_so` is true of the list of guests; returns the list.
 pub fn until(daemon: &Daemon, what: &str, is_so: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let start = Instant::now();
     loop {
@@ -70,13 +70,13 @@ pub fn state(all: &[Value], name: &str) -> String {
     named(all, name)["state"].as_str().unwrap_or("absent").to_owned()
 }
 
-/// Fetches pages from a guest by another guest; how many came.
+/// Lets one guest fetch pages from another; returns how many pages came.
 pub fn fetched(daemon: &Daemon, address: &str) -> u64 {
     let told = fetching(daemon, address, "0.5");
     told["answers"].as_u64().unwrap()
 }
 
-/// Fetches pages for that many seconds; what the guest that fetched them says.
+/// Lets a guest fetch pages for that many seconds; returns what this guest reports.
 pub fn fetching(daemon: &Daemon, address: &str, seconds: &str) -> Value {
     let server = format!("{address}:80");
     let args = ["guest", "run", "load", "vale0:load", "10.0.0.200/24", "--restart", "never"];

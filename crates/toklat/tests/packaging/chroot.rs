@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// What runs first there. The root is the mount namespace's own, as `chroot` forbids user
-/// namespaces.
+/// The script that runs first in the copy. The root directory is changed by a mount namespace,
+/// because `chroot` would forbid user namespaces.
 const INIT: &str = r#"set -e
 mount --bind "$1" "$1"
 cd "$1"
@@ -21,7 +21,7 @@ umount -l /mnt
 echo
 read end"#;
 
-/// The copy; its processes end with it.
+/// A copy of a system in a directory. Its processes end when it is dropped.
 pub struct Chroot {
     root: PathBuf,
     init: Child,
@@ -29,7 +29,7 @@ pub struct Chroot {
 }
 
 impl Chroot {
-    /// Makes one; or says why there is none.
+    /// Makes a copy, or returns the reason why it cannot.
     pub fn new() -> Result<Self, &'static str> {
         let program = Path::new(env!("CARGO_BIN_EXE_toklat"));
         let archive = program.parent().unwrap().parent().unwrap().join("chroot/debian.tar");
@@ -58,7 +58,7 @@ impl Chroot {
         }
     }
 
-    /// Where a path of it is outside.
+    /// Returns where a path of the copy is outside of it.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -67,7 +67,7 @@ impl Chroot {
         std::fs::read_to_string(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// A command that is to run in it.
+    /// Returns a command that is to run in the copy.
     pub fn command(&self, script: &str) -> Command {
         let init = self.init.id();
         let mut command = Command::new("nsenter");
@@ -82,13 +82,13 @@ impl Chroot {
         command
     }
 
-    /// How a script ends, and all that it says.
+    /// Returns whether a script succeeded, and all its output.
     pub fn output(&self, script: &str) -> (bool, String) {
         let Output { status, stdout, stderr } = self.command(script).output().unwrap();
         (status.success(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
     }
 
-    /// What a script says, which has to succeed.
+    /// Returns the output of a script, which has to succeed.
     pub fn run(&self, script: &str) -> String {
         let (succeeded, said) = self.output(script);
         assert!(succeeded, "{script}: {said}");
@@ -103,7 +103,8 @@ impl Chroot {
         line.and_then(|mut rest| rest.nth(1)?.parse().ok()).unwrap_or_else(|| panic!("{name}"))
     }
 
-    /// All its files, but what the kernel shows and what packages' managers note.
+    /// Returns all files of the copy, except those that the kernel provides and the records of
+    /// package managers.
     pub fn files(&self) -> BTreeSet<PathBuf> {
         const NOTES: [&str; 6] =
             ["proc", "dev", "var/lib/dpkg", "var/lib/rpm", "var/log", "var/cache/man"];

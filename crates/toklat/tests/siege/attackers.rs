@@ -25,7 +25,8 @@ use super::daemon::frames::frame;
 use super::daemon::front_end::{FrontEnd, RECEIVE, TRANSMIT, memfd, say, send_raw, words};
 use super::{Attacker, When, directory, pause};
 
-/// All kinds. Each has a user of its own, by its place here.
+/// All kinds of attackers. Each has a user of its own; the number depends on the place in this
+/// list.
 pub const ATTACKERS: &[Attacker] = &[
     Attacker {
         name: "lingering descriptors",
@@ -112,7 +113,7 @@ impl Persistent {
         Self { name, port: None }
     }
 
-    /// The port, if it can be had.
+    /// Returns the port, if it can be opened.
     fn get(&mut self) -> Option<&mut Port> {
         if self.port.is_none() {
             self.port = open(self.name);
@@ -120,7 +121,7 @@ impl Persistent {
         self.port.as_mut()
     }
 
-    /// Sends a frame, and takes what came.
+    /// Sends a frame, and receives what came.
     fn push(&mut self, frame: &[u8]) {
         let Some(port) = self.get() else { return pause() };
         port.send(1).push(frame);
@@ -131,7 +132,7 @@ impl Persistent {
     }
 }
 
-/// A vhost-user front end at the port, if the daemon is there to talk to.
+/// Connects a vhost-user front end to the port, if the daemon is there to talk to.
 fn front_end(port: &str) -> Option<FrontEnd> {
     let start = || FrontEnd::start(&socket(port), Features::VERSION_1);
     std::panic::catch_unwind(start).ok()
@@ -148,7 +149,7 @@ fn linger() {
             // This peer does not read, and stays.
             peers.push_back(peer);
             send_with(socket, bytes, &[lingering.as_fd()]);
-            // Where the receiver was quicker, this close is the one that waits.
+            // Where the receiver closed its copy earlier, this close is the one that waits.
             drop(lingering);
         };
         if let Some(attach) = attach_socket() {
@@ -180,7 +181,8 @@ fn space() {
     loop {
         let Ok(front_end) = UnixStream::connect(socket("space")) else { continue };
         for at in 0..32u64 {
-            // One page at an offset of almost three TiB, at another address each time.
+            // Each region is one page at an offset of almost three TiB, with another address each
+            // time.
             let region = words(&[0, at << 20, 4096, at << 20, (3 << 40) - 4096 * (at + 1)]);
             if !say(&front_end, code::ADD_MEM_REG, &region, &[file.as_fd()]) {
                 break;
@@ -218,7 +220,8 @@ fn chains() {
         }
         put(queue.layout.driver + 2, &entries.to_le_bytes());
         for _ in 0..200 {
-            // To everybody, so to the queue as well; the flood limit is the switch's.
+            // The flooded frames go to all ports, so also to the queue; the flood limit is that of
+            // the switch.
             let mut flood = frame(7, 7, 0);
             flood[..6].fill(0xff);
             sender.push(&flood);
@@ -227,7 +230,7 @@ fn chains() {
     }
 }
 
-/// All ports, switches and pipes that there are.
+/// Makes all ports, switches and pipes that the quotas allow.
 fn exhaust_quotas() {
     let mut held = Vec::new();
     for n in 0u64.. {
@@ -283,7 +286,7 @@ fn rings() {
     }
 }
 
-/// Frames from ever new source addresses.
+/// Sends frames from ever new source addresses.
 fn addresses() {
     let mut port = Persistent::open("vale0:addresses");
     for n in 0u32.. {

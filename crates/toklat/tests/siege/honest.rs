@@ -58,7 +58,7 @@ pub fn run_honest() {
     let options: Vec<u64> = options.split(' ').map(|n| n.parse().unwrap()).collect();
     let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
     until_traffic_flows(&mut a, &mut b, &mut 0);
-    // The numbers begin beyond those that found the way.
+    // The numbers begin above those of the frames with which the pair found each other.
     let (first, ends, sent) = (1 << 32, AtomicBool::new(false), AtomicU64::new(1 << 32));
     let started = Instant::now();
     let (received, elapsed) = std::thread::scope(|scope| {
@@ -73,7 +73,7 @@ pub fn run_honest() {
     Report { sent, lost: sent - received, elapsed_ms: elapsed.as_millis() as u64 }.print();
 }
 
-/// Sends at a steady rate; what is late is made up for.
+/// Sends at a steady rate; catches up when it is late.
 fn say(port: &mut Port, first: u64, rate: u64, end: Instant, sent: &AtomicU64) {
     let (started, mut number) = (Instant::now(), first);
     while until(end) {
@@ -89,7 +89,7 @@ fn say(port: &mut Port, first: u64, rate: u64, end: Instant, sent: &AtomicU64) {
                 number += 1;
             }
         }
-        // Before the receiver can have them.
+        // The number is stored before the receiver can have the frames.
         sent.store(number, Ordering::Release);
         port.flush().unwrap();
         receive(port);
@@ -99,13 +99,14 @@ fn say(port: &mut Port, first: u64, rate: u64, end: Instant, sent: &AtomicU64) {
     }
 }
 
-/// Receives; how many of the frames came. None comes twice or out of order.
+/// Receives frames, and returns how many came. None comes twice or out of order.
 fn count_received(port: &mut Port, first: u64, ends: &AtomicBool, sent: &AtomicU64) -> u64 {
     let (mut seen, mut received, mut heard) = (first, 0, Instant::now());
     let (started, mut spoke) = (Instant::now(), Instant::now());
     while !ends.load(Ordering::Acquire) || seen < sent.load(Ordering::Acquire) {
         let numbers = receive(port);
-        // As every host does: an address that is not heard of ages, and frames for it are floods.
+        // The receiver sends now and then as every host does: a switch forgets an address that
+        // sends nothing, and floods frames for it.
         if spoke.elapsed() > Duration::from_secs(1) {
             spoke = Instant::now();
             port.send(1).push(&frame(2, 1, 0));

@@ -31,7 +31,7 @@ static BEFORE_MAIN: extern "C" fn() = {
     before_main
 };
 
-/// What a sealed guest is told to do, and the system call that ends it.
+/// What a guest in its sandbox is told to do, and the system call that ends it.
 pub const FORBIDDEN: [(&str, &str); 24] = [
     ("open", "openat"),
     ("socket", "socket"),

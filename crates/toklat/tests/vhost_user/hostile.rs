@@ -21,14 +21,14 @@ use super::{
 /// Numbers of frames that hostile guests send, and more.
 const OTHERS: u64 = 1 << 32;
 
-/// What a hostile front end does to its port.
+/// The name of an attack, and the function by which a hostile front end attacks its port.
 type Attack = (&'static str, fn(&Daemon));
 
 fn connect(daemon: &Daemon) -> UnixStream {
     UnixStream::connect(socket(daemon, "evil")).unwrap()
 }
 
-/// The port hangs up.
+/// Checks that the port closes the connection.
 fn is_hung_up_on(socket: &UnixStream) {
     assert_eq!(reply(socket), None);
 }
@@ -75,7 +75,7 @@ const ATTACKS: [Attack; 9] = [
         let device = std::fs::File::open("/dev/zero").unwrap();
         let table = words(&[1, 0, 4096, USER, 0]);
         assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &table, &[device.as_fd()]), 1);
-        // Without the queues' memory.
+        // The table does not include the queues' memory.
         assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &table, &fds[..1]), 1);
     }),
     ("a descriptor that leads nowhere", |daemon| {
@@ -91,7 +91,7 @@ const ATTACKS: [Attack; 9] = [
         let queue = &mut evil.queues[TRANSMIT];
         let buffer = Buffer { at: 0x8_0000, len: 64, writable: false };
         queue.driver.add(&[buffer], None).unwrap();
-        // Descriptor 0: the next one is descriptor 0.
+        // Descriptor 0 names descriptor 0 as the next one.
         let descriptor = evil.memory.bytes(queue.layout.descriptors, 16).unwrap();
         descriptor.write(12, 1u16);
         descriptor.write(14, 0u16);
@@ -140,7 +140,7 @@ fn regression_rings_that_cannot_run_are_refused_as_they_are_said() {
             0,
             "{part} at {at:#x}"
         );
-        // QEMU does not ask whether that could be done, and may say another one before it starts
+        // QEMU does not ask whether the address was good, and may set another one before it starts
         // the queue.
         assert!(say(&a.socket, code::SET_VRING_ADDR, &address(bad), &[]));
         a.must(code::SET_VRING_ADDR, &address(good), &[]);

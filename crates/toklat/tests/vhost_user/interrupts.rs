@@ -52,7 +52,7 @@ fn interrupts_are_held_back_and_none_is_lost() {
         }
         let most = 5.0 + started.elapsed().as_secs_f64() * f64::from(most_a_second);
         assert!(f64::from(signals) < most, "{signals} with {interrupts}");
-        // A last frame's interrupt is late, but comes.
+        // The interrupt for a last frame is late, but comes.
         numbers(&mut b);
         b.queues[RECEIVE].driver.want_interrupts(true);
         was_signalled(&b.queues[RECEIVE].call);
@@ -109,7 +109,7 @@ fn under_heavy_traffic_guests_are_not_asked_for_kicks_and_no_frame_stays() {
     }
     let before = daemon.counters("a");
     let first = number;
-    // A frame every few hundred microseconds: each would be a kick.
+    // A frame is sent every few hundred microseconds: without suppression, each would be a kick.
     for _ in 0..2000 {
         a.reclaim();
         a.queues[TRANSMIT].driver.want_interrupts(true);

@@ -49,7 +49,8 @@ fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
         let pids = [daemon.pid() as i32, daemon.data_process("vale0")];
         pids.map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count))
     };
-    // What came with b's messages, and is not kept, is closed by threads of its own.
+    // Threads of their own close the descriptors that came with the messages of `b` and are not
+    // kept.
     let mut number = 0;
     let mut before = count(&daemon);
     for round in 0..6 {
@@ -67,7 +68,8 @@ fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
             daemon.wait_for("memory, log and areas to be mapped again", |daemon| {
                 state(daemon, "a") == "vacant" || mappings(daemon, "a") == 3
             });
-            // One that died right after its last reply cannot know whether that left.
+            // A data process that died right after its last reply cannot know whether the reply
+            // left.
             if state(&daemon, "a") == "vacant" {
                 a = guest(&daemon, "a", features);
             }
@@ -120,7 +122,7 @@ fn another_back_end_learns_what_was_in_flight_and_where_the_queues_stand() {
         until_frames_flow(&mut a, &mut b, &mut number);
         for killed in [true, false] {
             if killed {
-                // Nothing that toklat keeps is left.
+                // The state that toklat keeps is lost.
                 let data_process = daemon.data_process("vale0");
                 daemon.kill();
                 kill_process(data_process);
@@ -135,7 +137,7 @@ fn another_back_end_learns_what_was_in_flight_and_where_the_queues_stand() {
         }
         kill_process(daemon.data_process("vale0"));
         until_frames_flow(&mut a, &mut b, &mut number);
-        // Somebody else has taken the next frame, and is gone.
+        // Another back end has taken the next frame, and is gone.
         a.stop_queue(TRANSMIT);
         a.socket.shutdown(std::net::Shutdown::Both).unwrap();
         daemon.wait_for("the port to be vacant", |daemon| state(daemon, "a") == "vacant");
@@ -250,7 +252,7 @@ fn pages_that_are_written_are_logged() {
     b.must(code::SET_FEATURES, &words(&[b.features | LOG_ALL]), &[]);
     until_frames_flow(&mut a, &mut b, &mut number);
     let logged = pages();
-    // The receive queue's used ring, and buffers.
+    // The log includes the receive queue's used ring, and its buffers.
     assert!(logged.contains(&0) || logged.contains(&1), "{logged:?}");
     assert!(logged.iter().any(|page| *page >= 0x80), "{logged:?}");
 }
