@@ -83,7 +83,7 @@ fn prepare_tests() {
     }
 }
 
-/// Why a command failed.
+/// The reason why a command failed.
 enum Failed {
     /// There is no such command.
     Usage,

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::fuzz::{self, Seeds};
 use crate::tool::{self, cargo, command};
 
-/// Most seconds that all tests may take, and most for one test program.
+/// The maximum number of seconds for all tests, and for one test program.
 const LIMIT: &str = "1500";
 const PROGRAM_LIMIT: &str = "300";
 

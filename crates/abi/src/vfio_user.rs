@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
-/// Most bytes of a message, header and body.
+/// The maximum number of bytes of a message, header and body.
 pub const MAX_MESSAGE: usize = 8000;
-/// Most bytes of a message's data.
+/// The maximum number of bytes of a message's data.
 pub const MAX_TRANSFER: u32 = 4096;
 /// The commands of messages.
 pub mod command {

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_int};
 
 use netring::{OpenError, PortError, RegionError};
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub struct Failure {
     /// A positive errno.

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// No command is waiting for a reply.
 const NONE: u16 = 0;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Global;
 use crate::api::{self, ApiError};
 
-/// Why a request failed: the daemon could not be reached, or it refused.
+/// The reason why a request failed: the daemon could not be reached, or it refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens on the control socket.

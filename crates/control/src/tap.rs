@@ -75,7 +75,7 @@ pub fn enter(netns: &str) -> Result<(), ApiError> {
         .map_err(|e| failed(e.into()))
 }
 
-/// Why an interface or a namespace cannot be used, and the remedy.
+/// The reason why an interface or a namespace cannot be used, and the remedy.
 #[must_use]
 pub fn privileged(what: &str, error: io::Error) -> ApiError {
     match error.raw_os_error() {

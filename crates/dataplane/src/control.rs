@@ -82,9 +82,9 @@ pub enum Command {
         fdb_ageing_s: u32,
         /// Milliseconds that a sender waits for a lossless port.
         stall_timeout_ms: u32,
-        /// Most bytes that may be mapped for one port.
+        /// The maximum number of bytes that may be mapped for one port.
         max_guest_memory: u64,
-        /// Most bytes that may be mapped for all ports.
+        /// The maximum number of bytes that may be mapped for all ports.
         max_mapped_memory: u64,
     },
     /// Changes the limits of users ([`PortConfig::uid`]).
@@ -179,7 +179,7 @@ pub struct Remote {
     pub moved: bool,
 }
 
-/// Most stations in a message.
+/// The maximum number of stations in a message.
 pub const MAX_STATIONS: usize = 512;
 
 impl Command {
@@ -260,7 +260,7 @@ pub enum Answer {
     },
 }
 
-/// Why a message could not be sent or received.
+/// The reason why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
@@ -278,9 +278,9 @@ pub enum ChannelError {
     TooLarge,
 }
 
-/// Most bytes of a message.
+/// The maximum number of bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 10;
-/// Most descriptors with a message.
+/// The maximum number of descriptors with a message.
 pub const MAX_DESCRIPTORS: usize = 20;
 
 /// Sends one message with its descriptors.

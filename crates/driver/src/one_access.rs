@@ -29,7 +29,7 @@ mod reg {
     pub const SENT: u64 = 0x24;
 }
 
-/// Why a device cannot be driven.
+/// The reason why a device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
     /// The device is not a one-access NIC.

@@ -47,7 +47,7 @@ const ADDRESS: u64 = 0x12;
 const RESET: u64 = 0x14;
 const BUS: u64 = 0x16;
 
-/// Why a device cannot be driven.
+/// The reason why a device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {

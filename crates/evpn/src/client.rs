@@ -25,11 +25,11 @@ use crate::route::{Mobility, OwnRoute};
 const CALL: Duration = Duration::from_secs(3);
 /// More time for each route that is added.
 const EACH: Duration = Duration::from_millis(1);
-/// Most bytes of a message.
+/// The maximum number of bytes of a message.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Most paths in a message.
+/// The maximum number of paths in a message.
 const BATCH: usize = 500;
-/// Most splits of a refused part; beyond, the whole part is sent without counts.
+/// The maximum number of splits of a refused part; beyond, the whole part is sent without counts.
 const SEARCHES: u32 = 64;
 /// The global table (`api.TableType`).
 const GLOBAL: i32 = 1;
@@ -69,7 +69,7 @@ pub struct Identity {
     pub restart_time: u16,
 }
 
-/// Why the daemon cannot be used.
+/// The reason why the daemon cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No process answers at the socket.

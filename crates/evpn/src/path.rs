@@ -14,7 +14,7 @@ use crate::gobgp::{
 };
 use crate::route::{Distinguisher, INGRESS_REPLICATION, Key, Mobility, RouteTarget, VXLAN};
 
-/// Most route targets of a route that are looked at.
+/// The maximum number of route targets of a route that are looked at.
 const MAX_TARGETS: usize = 64;
 
 /// A route of another host.
@@ -43,7 +43,7 @@ pub enum Event {
     Own(Key, Mobility),
 }
 
-/// Why a path was not taken.
+/// The reason why a path was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// Other types of routes are for hosts with several links, and for routing.

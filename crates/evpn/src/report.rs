@@ -91,7 +91,7 @@ pub struct NeighborInfo {
     pub advertised: u64,
     /// How often the session went down.
     pub flaps: u32,
-    /// Why the session last went down.
+    /// The reason why the session last went down.
     pub reason: String,
 }
 
@@ -108,7 +108,7 @@ impl NeighborInfo {
 pub struct Summary {
     /// The routing daemon answers.
     pub connected: bool,
-    /// Why the routing daemon does not answer.
+    /// The reason why the routing daemon does not answer.
     pub trouble: Option<String>,
     /// How often the routing daemon was lost.
     pub restarts: u64,

@@ -20,9 +20,9 @@ const HOSTS: usize = 16_384;
 /// What other hosts may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most stations of a host. Routes of more are ignored until it has fewer.
+    /// The maximum number of stations of a host. Routes of more are ignored until it has fewer.
     pub per_host: u32,
-    /// Most routes of all hosts together.
+    /// The maximum number of routes of all hosts together.
     pub routes: usize,
 }
 

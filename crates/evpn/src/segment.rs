@@ -18,7 +18,7 @@ use crate::told::{Notice, Routes, Told};
 pub const MAX_MOVES: u32 = 5;
 /// The window in which moves are counted. A duplicate stays where it is for as long.
 pub const WINDOW_MS: u64 = 180_000;
-/// Most stations in a [`TableChange`].
+/// The maximum number of stations in a [`TableChange`].
 const STATIONS: usize = 512;
 
 /// The settings of a segment.

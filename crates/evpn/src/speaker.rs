@@ -98,7 +98,7 @@ pub struct Speaker {
     give_up_at: Option<Instant>,
 }
 
-/// Why the connection to a daemon ended.
+/// The reason why the connection to a daemon ended.
 enum Ended {
     /// The supervisor has closed the channel.
     Finished,

@@ -102,7 +102,7 @@ impl Told {
     }
 
     pub fn say(&mut self, notice: Notice) {
-        /// Most notices that wait.
+        /// The maximum number of notices that wait.
         const MOST: usize = 256;
         self.counters.duplicates += u64::from(matches!(notice, Notice::Duplicate { .. }));
         if self.notices.len() < MOST {

@@ -40,9 +40,10 @@ pub struct Rules {
     /// and neighbour discovery. Messages of DHCP servers and routers are dropped, and so are frames
     /// that could hide such a message.
     pub guard: bool,
-    /// Most addresses that the port may learn.
+    /// The maximum number of addresses that the port may learn.
     pub mac_limit: u32,
-    /// Most flooded frames per second (unknown, multicast, broadcast); `None` for no limit.
+    /// The maximum number of flooded frames per second (unknown, multicast, broadcast); `None` for
+    /// no limit.
     pub flood_limit: Option<u32>,
     /// Refuse to learn addresses that move too often.
     pub flap_guard: bool,

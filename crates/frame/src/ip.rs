@@ -169,7 +169,7 @@ pub struct Ipv6 {
     destination: [u8; 16],
 }
 
-/// Most extension headers that are parsed.
+/// The maximum number of extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
 impl Ipv6 {

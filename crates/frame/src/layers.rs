@@ -50,7 +50,7 @@ pub enum Transport<'a> {
     Other,
 }
 
-/// Most VLAN tags that are parsed.
+/// The maximum number of VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
 
 impl<'a> Layers<'a> {

@@ -8,7 +8,7 @@ use crate::{ETHERNET_HEADER, Ipv4, Ipv6, Protocol, Tcp, tcp_flags};
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
-/// Most bytes of options.
+/// The maximum number of bytes of options.
 const MAX_OPTIONS: usize = 40;
 /// No size is set below this one, as Linux refuses smaller ones (`TCP_MIN_MSS`).
 const LEAST: u16 = 88;

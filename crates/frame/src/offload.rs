@@ -28,7 +28,7 @@ pub struct Offload {
     pub checksum_offset: u16,
 }
 
-/// Why an offload request cannot be met: it is invalid, or was never offered.
+/// The reason why an offload request cannot be met: it is invalid, or was never offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
@@ -49,9 +49,9 @@ pub enum OffloadError {
     Headers,
 }
 
-/// Most bytes of headers of a frame with segmentation.
+/// The maximum number of bytes of headers of a frame with segmentation.
 pub const MAX_HEADERS: usize = 124;
-/// Most segments of a frame: a full frame (64 KiB) in segments of 64 bytes.
+/// The maximum number of segments of a frame: a full frame (64 KiB) in segments of 64 bytes.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Bytes of a virtio-net header without `num_buffers`.
 pub const OFFLOAD_HEADER: usize = 10;

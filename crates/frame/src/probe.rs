@@ -110,7 +110,7 @@ pub struct Probe {
     pub filled: bool,
 }
 
-/// Why a payload is not the expected probe.
+/// The reason why a payload is not the expected probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     /// Shorter than a probe, or without its check word: an unrelated frame, or a damaged one.

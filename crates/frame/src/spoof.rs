@@ -6,7 +6,7 @@
 
 use crate::{ETHERNET_HEADER, Mac, VLAN_TAG};
 
-/// Most VLAN tags that are parsed.
+/// The maximum number of VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
 /// Protocol numbers (IANA, "Assigned Internet Protocol Numbers").
 const UDP: u8 = 17;

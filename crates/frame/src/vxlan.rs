@@ -85,7 +85,7 @@ impl fmt::Display for Vni {
     }
 }
 
-/// Why a datagram holds no frame of a segment.
+/// The reason why a datagram holds no frame of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoVxlan {
     /// Shorter than a header, or its header names no segment.

@@ -17,7 +17,7 @@ pub struct Config {
     pub prefix: u8,
     /// The router to other networks.
     pub gateway: Option<Ipv4Addr>,
-    /// Most neighbours that are remembered.
+    /// The maximum number of neighbours that are remembered.
     pub max_neighbours: usize,
     /// The key of hashes and sequence numbers: random, and different for each stack.
     pub secret: Secret,

@@ -2,7 +2,7 @@
 
 macro_rules! drops {
     ($($variant:ident $name:literal $doc:literal,)*) => {
-        /// Why a frame, or its content, was dropped.
+        /// The reason why a frame, or its content, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Drop {

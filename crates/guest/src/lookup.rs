@@ -7,9 +7,9 @@ use tcp::Nanos;
 /// Maximum length of a name on the wire (RFC 1035, 2.3.4).
 const MAX_NAME: usize = 255;
 const MAX_LABEL: usize = 63;
-/// Most records of an answer that are read.
+/// The maximum number of records of an answer that are read.
 const MAX_RECORDS: usize = 64;
-/// Most pointers of a compressed name.
+/// The maximum number of pointers of a compressed name.
 const MAX_POINTERS: usize = 16;
 /// Time until a question is repeated; it doubles.
 const PATIENCE: u64 = Nanos::SECOND;
@@ -21,7 +21,7 @@ const A: [u8; 4] = [0, 1, 0, 1];
 /// Type CNAME, class IN.
 const CNAME: [u8; 4] = [0, 5, 0, 1];
 
-/// Why the lookup found no address.
+/// The reason why the lookup found no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// There is no such name, or it has no IPv4 address.

@@ -8,7 +8,7 @@ use netring::layout::{MAX_FRAGS, MAX_SEGMENTED};
 use netring::{Incoming, Interest, Outgoing, Port, PortError};
 use tcp::Full;
 
-/// Most frames of a batch.
+/// The maximum number of frames of a batch.
 pub const BATCH: usize = 64;
 /// Maximum number of pieces of all frames of a batch, without the first of each.
 const PIECES: usize = 4 * MAX_FRAGS;
@@ -61,7 +61,7 @@ impl Pieces<std::iter::Empty<&'static [u8]>> {
 
 /// A network interface, as a stack uses it.
 pub trait Nic {
-    /// Why the interface has failed.
+    /// The reason why the interface has failed.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// Returns the maximum length of a frame, Ethernet header included. For frames with a

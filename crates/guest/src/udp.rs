@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 128 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpId(pub(crate) u16);
 
-/// Why a UDP socket could not be opened, or a datagram not be sent.
+/// The reason why a UDP socket could not be opened, or a datagram not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {

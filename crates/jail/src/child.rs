@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 
 use crate::parent_death;
 
-/// Most descriptors that can be handed over.
+/// The maximum number of descriptors that can be handed over.
 const MOST_GIVEN: usize = 8;
 
 /// What a child gets, and what it cannot do. It gets the three standard streams as the command

@@ -39,7 +39,7 @@ pub struct RateLimiter {
     pub ops: Option<TokenBucket>,
 }
 
-/// Why a limit is invalid.
+/// The reason why a limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// The size is 0 or too large.

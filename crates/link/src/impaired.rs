@@ -11,9 +11,9 @@ use shmem::Shared;
 
 use crate::{Channel, Impairment, ImpairmentCounts};
 
-/// Most frames in a batch that is handed on.
+/// The maximum number of frames in a batch that is handed on.
 const BATCH: usize = 64;
-/// Most batches handed on in one turn.
+/// The maximum number of batches handed on in one turn.
 const BATCHES: usize = 4;
 
 /// A receive queue at the far end of a [`Channel`]. Deliveries only put frames into the channel.

@@ -24,17 +24,18 @@ pub struct Impairment {
     /// Delay of a frame in microseconds, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
     #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub delay_us: u32,
-    /// Most that a delay varies, up or down, in microseconds, evenly spread. Frames stay in order.
+    /// The maximum number of that a delay varies, up or down, in microseconds, evenly spread.
+    /// Frames stay in order.
     #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub jitter_us: u32,
-    /// Most frames in flight in a queue, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it,
-    /// senders to a lossless port wait, and so does the port itself when it sends. Other frames are
-    /// dropped.
+    /// The maximum number of frames in flight in a queue, from 1 to
+    /// [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it, senders to a lossless port wait, and so does
+    /// the port itself when it sends. Other frames are dropped.
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Impairment::MAX_FRAMES)))]
     pub limit: u32,
 }
 
-/// Why an impairment is invalid.
+/// The reason why an impairment is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpairmentError {
     /// A share exceeds a million parts.

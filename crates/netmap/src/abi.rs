@@ -77,7 +77,7 @@ pub mod reqtype {
     }
 }
 
-/// Most bytes of a body.
+/// The maximum number of bytes of a body.
 pub const MOST_BODY: usize = 64;
 
 /// `nro_reqtype`.

@@ -17,7 +17,7 @@ const LEAST: Geometry = Geometry {
     buf_size: 2048,
     buf_num: 4098,
 };
-/// Most buffers of a region.
+/// The maximum number of buffers of a region.
 const MOST_BUFFERS: u64 = 1_000_000;
 
 /// Returns the layout of memory for the numbers that the program wants. The remaining space becomes

@@ -15,7 +15,7 @@ use crate::exchange::{self, ExchangeError, exchange};
 use crate::queue::Memory;
 use crate::region::Ends;
 
-/// Why a port could not be opened.
+/// The reason why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

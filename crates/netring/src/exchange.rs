@@ -13,10 +13,10 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most descriptors of a message.
+/// The maximum number of descriptors of a message.
 const MOST_FDS: usize = 4;
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug)]
 pub enum ExchangeError {
     /// The operating system refused something, or the reply did not come in time.

@@ -16,15 +16,15 @@ pub const BUFFER_BYTES: u32 = 2048;
 pub const BUFFER_STRIDE: u32 = 2112;
 /// Slots of a ring by default.
 pub const SLOTS: u32 = 1024;
-/// Most slots of a ring.
+/// The maximum number of slots of a ring.
 pub const MAX_SLOTS: u32 = 4096;
-/// Most rings of a port in each direction.
+/// The maximum number of rings of a port in each direction.
 pub const MAX_RINGS: u32 = 16;
-/// Most slots of a frame (`NETMAP_MAX_FRAGS`).
+/// The maximum number of slots of a frame (`NETMAP_MAX_FRAGS`).
 pub const MAX_FRAGS: usize = 64;
 /// Buffers 0 and 1 are never handed out.
 pub const RESERVED_BUFFERS: u32 = 2;
-/// Most bytes of a region: legacy programs keep offsets in 32 bits.
+/// The maximum number of bytes of a region: legacy programs keep offsets in 32 bits.
 pub const MAX_REGION: u64 = 1 << 32;
 
 /// Slot flags (`NS_*`).
@@ -497,7 +497,8 @@ impl RingMemory {
     }
 }
 
-/// Most bytes of a frame that is to be segmented: an IP packet, its Ethernet header and two tags.
+/// The maximum number of bytes of a frame that is to be segmented: an IP packet, its Ethernet
+/// header and two tags.
 pub const MAX_SEGMENTED: u32 = u16::MAX as u32 + 14 + 8;
 
 /// The requests among `wanted` that a port can carry that receives by `rx`, in buffers of `usable`

@@ -130,7 +130,7 @@ pub(crate) fn join(name: &str, (reply, fds): (Reply, Vec<OwnedFd>)) -> Result<Po
     })
 }
 
-/// Why a port could not be taken over.
+/// The reason why a port could not be taken over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartsError {

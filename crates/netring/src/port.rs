@@ -18,7 +18,7 @@ use crate::queue::{Memory, ReceiveQueue, SendQueue, View};
 use crate::region::{Buffer, Ends, Lease, Region};
 use crate::{Incoming, Outgoing};
 
-/// Why a port cannot be used.
+/// The reason why a port cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {

@@ -28,7 +28,7 @@ pub enum Code {
     NoPrecision = -12,
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// For callers of libpcap.

@@ -51,7 +51,7 @@ impl Counter {
     }
 }
 
-/// Why a frame was dropped.
+/// The reason why a frame was dropped.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]

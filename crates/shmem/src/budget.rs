@@ -154,7 +154,7 @@ pub struct Limits {
     pub port: Extent,
     /// The limit of all ports together.
     pub all: Extent,
-    /// Most ports; each is guaranteed a share.
+    /// The maximum number of ports; each is guaranteed a share.
     pub ports: u64,
 }
 

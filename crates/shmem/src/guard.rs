@@ -23,9 +23,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::GuestMemory;
 use crate::place::Place;
 
-/// Most mappings of files at once: 16 for each of 4,096 ports.
+/// The maximum number of mappings of files at once: 16 for each of 4,096 ports.
 pub const MAPPINGS: usize = 1 << 16;
-/// Most mappings with one replaced page: the kernel counts each as three.
+/// The maximum number of mappings with one replaced page: the kernel counts each as three.
 pub const MAX_SPLIT: u32 = 1024;
 const HUGE_PAGE: usize = 2 << 20;
 

@@ -44,7 +44,7 @@ pub struct GuestRange {
     pub offset: usize,
 }
 
-/// Why ranges do not make a memory table.
+/// The reason why ranges do not make a memory table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestMemoryError {

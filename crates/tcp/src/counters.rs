@@ -2,7 +2,7 @@
 
 macro_rules! drops {
     ($($variant:ident $name:literal $doc:literal,)*) => {
-        /// Why a segment, or a part of it, was dropped.
+        /// The reason why a segment, or a part of it, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Drop {

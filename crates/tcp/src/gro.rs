@@ -2,7 +2,7 @@
 
 use crate::segment::{Ecn, Flags, Segment};
 
-/// Most bytes of a run.
+/// The maximum number of bytes of a run.
 const MOST: usize = 1 << 18;
 
 /// Returns how many segments at the start of `batch` can be processed as one.

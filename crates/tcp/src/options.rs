@@ -2,7 +2,7 @@
 
 use crate::seq::Seq;
 
-/// Most bytes of options.
+/// The maximum number of bytes of options.
 pub const MAX_OPTIONS: usize = 40;
 
 const END: u8 = 0;

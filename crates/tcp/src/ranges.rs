@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::options::SackBlocks;
 use crate::seq::Seq;
 
-/// Most ranges of a connection.
+/// The maximum number of ranges of a connection.
 pub(crate) const MAX_RANGES: usize = 64;
 
 #[derive(Clone, Copy)]

@@ -65,7 +65,7 @@ fn debian() -> Result<PathBuf, &'static str> {
     Ok(root)
 }
 
-/// Why the image cannot be built here.
+/// The reason why the image cannot be built here.
 fn missing() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may make a Debian and mount images");

@@ -43,7 +43,7 @@ impl Accelerator {
     }
 }
 
-/// Why KVM cannot be used.
+/// The reason why KVM cannot be used.
 fn obstacle(cpuinfo: &str, device: Option<std::io::Error>) -> Option<String> {
     if let Some(error) = device {
         let remedy = match error.kind() {

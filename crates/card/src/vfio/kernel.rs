@@ -9,7 +9,7 @@ use shmem::Mapping;
 
 /// `VFIO_TYPE1v2_IOMMU`.
 pub const TYPE1V2: libc::c_ulong = 3;
-/// Most vectors set in one request.
+/// The maximum number of vectors set in one request.
 const VECTORS: usize = 8;
 
 /// `_IO(VFIO_TYPE, VFIO_BASE + number)`.

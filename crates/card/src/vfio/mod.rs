@@ -41,7 +41,7 @@ const FIRST_BAR: u64 = 0x10;
 /// Pauses of at least this length sleep instead of spinning.
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// Why a card cannot be used.
+/// The reason why a card cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfioError {

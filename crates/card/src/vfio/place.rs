@@ -10,7 +10,7 @@ const DRIVER: &str = "vfio-pci";
 /// A group's name where there is no IOMMU (`CONFIG_VFIO_NOIOMMU`).
 const UNPROTECTED: &str = "vfio-noiommu";
 
-/// Why a card cannot be used.
+/// The reason why a card cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaceError {

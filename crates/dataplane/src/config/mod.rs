@@ -158,10 +158,11 @@ pub struct PortConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserLimits {
-    /// Most learned addresses; `None` for the table's share, [`u32::MAX`] for no limit.
+    /// The maximum number of learned addresses; `None` for the table's share, [`u32::MAX`] for no
+    /// limit.
     pub addresses: Option<u32>,
-    /// Most bytes of guests' memory that may be mapped; `None` for the process's share,
-    /// [`u64::MAX`] for no limit.
+    /// The maximum number of bytes of guests' memory that may be mapped; `None` for the process's
+    /// share, [`u64::MAX`] for no limit.
     pub memory: Option<u64>,
 }
 
@@ -176,7 +177,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Most users that can be named: they must fit a message.
+    /// The maximum number of users that can be named: they must fit a message.
     pub const MAX_USERS: usize = 512;
 
     /// What a user may take.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 pub use self::limit::{Limiter, Repeated};
 
-/// Most lines that wait to be written.
+/// The maximum number of lines that wait to be written.
 const QUEUED: usize = 1024;
 /// Bytes of a line; longer ones are cut off.
 const LONGEST: usize = 2048;

@@ -1,6 +1,6 @@
-//! Why a data process ended.
+//! The reason why a data process ended.
 
-/// Why a data process ended.
+/// The reason why a data process ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {

@@ -13,11 +13,11 @@ use crate::config::{Limits, PortId, SwitchConfig};
 const OWN_MAPPINGS: u64 = 16 * 1024 + 2 * guard::MAX_SPLIT as u64;
 /// The kernel's default of `vm.max_map_count`, for systems where it cannot be read.
 const MAX_MAP_COUNT: u64 = 65_530;
-/// Most mappings for one port: twice those for a front end's slots or ranges, logs and areas,
-/// because a new memory table exists beside the old one for a while.
+/// The maximum number of mappings for one port: twice those for a front end's slots or ranges, logs
+/// and areas, because a new memory table exists beside the old one for a while.
 const MAPPINGS_OF_A_PORT: u64 = 600;
 
-/// Most mappings of this process. It is read once, before the process is confined.
+/// The maximum number of mappings of this process. It is read once, before the process is confined.
 pub(super) fn max_map_count() -> u64 {
     static MAPPINGS: OnceLock<u64> = OnceLock::new();
     *MAPPINGS.get_or_init(|| {
@@ -26,7 +26,7 @@ pub(super) fn max_map_count() -> u64 {
     })
 }
 
-/// Most mappings for all peers together.
+/// The maximum number of mappings for all peers together.
 pub(super) fn most_mappings() -> u64 {
     let kernel = max_map_count();
     // Some entries of the guard cover registers of cards, in our own files.

@@ -48,7 +48,7 @@ use crate::sandbox;
 use crate::suspicion::Suspicion;
 use crate::worker::{Common, Job, Worker, WorkerSettings};
 
-/// Most supervisors that are served at a time; others wait to be accepted.
+/// The maximum number of supervisors that are served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 8;
 /// How long a supervisor may leave answers unread before it is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -118,7 +118,7 @@ struct Process {
     limits: Limits,
     /// The budget for mapped memory of peers.
     budget: Arc<Budget>,
-    /// Most mappings that the kernel allows.
+    /// The maximum number of mappings that the kernel allows.
     most_mappings: u64,
     state_file: Memfd,
     state: State,
@@ -532,7 +532,7 @@ impl Process {
     }
 }
 
-/// Most ports that take effect together: their answers must fit a socket's buffer.
+/// The maximum number of ports that take effect together: their answers must fit a socket's buffer.
 const TOGETHER: usize = 64;
 
 fn answer_of(done: Result<Answer, String>) -> Answer {

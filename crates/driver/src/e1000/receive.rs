@@ -8,7 +8,8 @@ use shmem::Bytes;
 use super::regs::rx;
 use crate::{Buffers, Dma, Slots};
 
-/// Most descriptors of a frame: 16 KiB in buffers of 256 bytes, and the frame check sequence.
+/// The maximum number of descriptors of a frame: 16 KiB in buffers of 256 bytes, and the frame
+/// check sequence.
 const MAX_PIECES: usize = 65;
 /// Bytes of the frame check sequence.
 const FCS: usize = 4;

@@ -21,7 +21,7 @@ const PHY: u32 = 1;
 /// The 82540EM's I/O ports: one for the register's offset, one for its content.
 const IO: (u64, u64) = (0, 4);
 
-/// Why a NIC was not brought up.
+/// The reason why a NIC was not brought up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {

@@ -212,7 +212,7 @@ impl<E: Egress> PassState<'_, E> {
         (refused, filter, tag)
     }
 
-    /// Why to drop a frame of a guarded port, if it forges anything.
+    /// The reason to drop a frame of a guarded port, if it forges anything.
     #[cold]
     fn spoofs(&self, head: &Head, len: usize) -> Option<DropReason> {
         let own = self.port.allowed.as_deref().unwrap_or_default();

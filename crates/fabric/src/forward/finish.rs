@@ -10,9 +10,9 @@ use shmem::Bytes;
 
 use super::ALL;
 
-/// Most pieces delivered together.
+/// The maximum number of pieces delivered together.
 const PIECES: usize = 64;
-/// Most bytes of pieces delivered together; a single piece may be longer.
+/// The maximum number of bytes of pieces delivered together; a single piece may be longer.
 const BYTES: usize = 128 << 10;
 
 /// How much of a list of frames was delivered.

@@ -10,9 +10,9 @@ use tcp::Nanos;
 pub const TICK: u64 = 20 * Nanos::MILLI;
 /// A player that is silent for this long is removed.
 const SILENCE: u64 = 5 * Nanos::SECOND;
-/// Most players of a server.
+/// The maximum number of players of a server.
 pub const MOST_PLAYERS: usize = 1024;
-/// Most neighbours in one update.
+/// The maximum number of neighbours in one update.
 const SEEN: usize = 32;
 /// Length of an input: a number, and a move in two directions.
 const INPUT: usize = 8;

@@ -10,9 +10,9 @@ use tcp::{Bytes, Nanos};
 
 use crate::app::{App, Io};
 
-/// Most bytes of a key.
+/// The maximum number of bytes of a key.
 const MAX_KEY: usize = 250;
-/// Most bytes of a value.
+/// The maximum number of bytes of a value.
 const MAX_VALUE: usize = 1 << 20;
 /// Maximum length of a command line.
 const MAX_LINE: usize = 8 << 10;

@@ -37,7 +37,7 @@ use crate::{RingNic, Stack};
 /// The descriptors that a guest needs beside those of its ports.
 pub const OTHER_DESCRIPTORS: u64 = 16;
 
-/// Why a guest could not start, or why it ended.
+/// The reason why a guest could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-/// Most fragments between the first that is missing and the last that was sent.
+/// The maximum number of fragments between the first that is missing and the last that was sent.
 pub const WINDOW: u16 = 64;
 /// A fragment is lost if a receiver has got one that was sent this many later.
 const REORDERING: u32 = 3;

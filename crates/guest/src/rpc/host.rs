@@ -12,7 +12,7 @@ use super::server::{Call, Handler, Server};
 use super::{Config, Dispatch};
 use crate::nic::{BATCH, Exchange, Frame, Nic, Room, SendRing};
 
-/// Most batches of frames in a turn.
+/// The maximum number of batches of frames in a turn.
 const BATCHES: usize = 4;
 
 /// The frame in one piece, copied if necessary.

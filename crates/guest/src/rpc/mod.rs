@@ -44,7 +44,7 @@ pub use workers::{Dispatch, Worker, bay};
 
 /// The longest message.
 pub const MAX_MESSAGE: usize = 8 << 20;
-/// Most slots of a session.
+/// The maximum number of slots of a session.
 pub const MAX_SLOTS: u8 = 64;
 /// The shortest length that a link's fragments may have, so that their number fits 16 bits.
 const MIN_FRAGMENT: u16 = 256;
@@ -57,11 +57,12 @@ pub struct Config {
     /// Packets carry a checksum, and those without one are dropped. Frames between ring ports stay
     /// in memory, and do without.
     pub checksum: bool,
-    /// Most bytes of a frame after the Ethernet header. It is lowered to what the NIC can send.
+    /// The maximum number of bytes of a frame after the Ethernet header. It is lowered to what the
+    /// NIC can send.
     pub mtu: u16,
     /// Slots of a session: requests that it has at once. At most [`MAX_SLOTS`].
     pub slots: u8,
-    /// Most fragments that may be in flight to this end, of one session.
+    /// The maximum number of fragments that may be in flight to this end, of one session.
     pub credits: u16,
     /// Fragments that the receive ring takes. A server shares them among its sessions.
     pub receive_room: u16,

@@ -134,7 +134,7 @@ impl Packet<'_> {
     }
 }
 
-/// Why a frame is no packet for this end.
+/// The reason why a frame is no packet for this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
     /// Another protocol, or another host's.

@@ -72,7 +72,7 @@ pub const STEPS: [&str; 5] = [
 pub struct Cell {
     /// The user, and the group with the same number, that processes become.
     pub user: Option<u32>,
-    /// Most bytes of private memory (`RLIMIT_DATA`).
+    /// The maximum number of bytes of private memory (`RLIMIT_DATA`).
     pub memory: Option<u64>,
     /// Most descriptors.
     pub descriptors: u64,

@@ -8,7 +8,7 @@ use crate::{Wall, Walls};
 
 /// Bytes of the longest report.
 pub const MAX_REPORT: usize = 4096;
-/// Most bytes of a reason.
+/// The maximum number of bytes of a reason.
 const MAX_REASON: usize = 200;
 
 /// A report. Its sender may be an intruder, so it is a claim about the sender, and nothing else.

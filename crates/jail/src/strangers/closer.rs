@@ -15,9 +15,9 @@ use rustix::net::sockopt;
 use super::receive::most_parked;
 use super::{drain_and_hang_up, shut_down};
 
-/// Most closes of a user that run at a time.
+/// The maximum number of closes of a user that run at a time.
 const AT_ONCE: usize = 2;
-/// Most threads that close for users other than root and the process's own.
+/// The maximum number of threads that close for users other than root and the process's own.
 const MOST_THREADS: usize = 32;
 /// How long a close may take before its user is refused. Ordinary closes take microseconds, except
 /// on an overloaded machine.

@@ -11,7 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use super::Descriptor;
 
-/// Most descriptors that one receive call can bring (`SCM_MAX_FD`).
+/// The maximum number of descriptors that one receive call can bring (`SCM_MAX_FD`).
 pub const MOST: usize = 253;
 
 /// The result of a receive call.
@@ -47,7 +47,7 @@ fn spare() -> i32 {
     (limit() / 8).clamp(MOST as i32, 8 * MOST as i32)
 }
 
-/// Most descriptors that may wait to be closed: of all users, and of one.
+/// The maximum number of descriptors that may wait to be closed: of all users, and of one.
 pub(super) fn most_parked() -> (usize, usize) {
     let limit = limit().unsigned_abs() as usize;
     ((limit / 8).clamp(64, 8192), (limit / 16).clamp(32, 4096))

@@ -7,7 +7,7 @@ use shmem::Bytes;
 
 use crate::Impairment;
 
-/// Most bytes in flight, apart from the batch that crosses this limit.
+/// The maximum number of bytes in flight, apart from the batch that crosses this limit.
 const MAX_BYTES: usize = 16 << 20;
 /// A buffer that is kept for reuse is no longer than this.
 const KEPT: usize = 4096;

@@ -62,7 +62,7 @@ fn pairs(bytes: &[u8]) -> Option<Vec<(i32, i32)>> {
     Some(bytes.chunks_exact(8).map(|pair| (word(&pair[..4]), word(&pair[4..]))).collect())
 }
 
-/// Why a list was refused.
+/// The reason why a list was refused.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) errno: Errno,

@@ -26,7 +26,7 @@ pub(crate) use lease::{Ends, Lease, Wanted};
 pub(crate) use numbers::Holder;
 use numbers::{BufferTable, Numbers};
 
-/// Why a region could not be made, or could not meet a request.
+/// The reason why a region could not be made, or could not meet a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -98,7 +98,7 @@ impl RegionConfig {
         Self { rings, ..self }
     }
 
-    /// Most slots of a ring (2 to 4,096).
+    /// The maximum number of slots of a ring (2 to 4,096).
     #[must_use]
     pub fn slots(self, slots: u32) -> Self {
         Self { slots, ..self }

@@ -13,7 +13,7 @@ pub const SPIN_CAP_US: u32 = 50;
 /// fence.
 pub const RECHECK_NS: u64 = 100_000;
 
-/// Why a block cannot be used.
+/// The reason why a block cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {

@@ -13,7 +13,7 @@ use crate::model::fault::faults;
 pub struct Registers {
     /// Not zero after the first power-on.
     pub(super) powered: AtomicU32,
-    /// Why the device has stopped: a [`Fault`], or 0.
+    /// The reason why the device has stopped: a [`Fault`], or 0.
     pub(super) fault: AtomicU32,
     /// How many faults the device has had.
     pub(super) faults: AtomicU32,

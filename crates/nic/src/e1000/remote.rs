@@ -26,7 +26,7 @@ use crate::csb::Direction;
 use crate::model::ring::{Place, of_queue};
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
-/// Most descriptors of a transmit or receive queue that are fetched together.
+/// The maximum number of descriptors of a transmit or receive queue that are fetched together.
 const SENT: u32 = 32;
 const RECEIVED: u32 = 128;
 /// Length of the longest buffer that can hold a frame.

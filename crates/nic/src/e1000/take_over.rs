@@ -10,7 +10,7 @@ use super::table::{self, Access, Effect, Register};
 use super::{Chip, phy};
 use crate::device::Impossible;
 
-/// Most descriptors of a ring, by the width of its length register.
+/// The maximum number of descriptors of a ring, by the width of its length register.
 const LONGEST_RING: u32 = 0x000f_ff80 / 16;
 
 impl Register {

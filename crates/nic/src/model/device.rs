@@ -111,7 +111,7 @@ pub struct Interrupt {
     pub due: Option<Nanos>,
 }
 
-/// Why registers from elsewhere are refused: no driver's accesses can produce them.
+/// The reason why registers from elsewhere are refused: no driver's accesses can produce them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} cannot be {value:#x}")]
 pub struct Impossible {
@@ -182,7 +182,8 @@ pub trait Device: Send + Sync {
     /// to hear.
     fn headroom(&self) -> u32;
 
-    /// Why the device has stopped, if its driver caused a fault. A reset by the driver clears it.
+    /// The reason why the device has stopped, if its driver caused a fault. A reset by the driver
+    /// clears it.
     fn fault(&self) -> Option<&'static str>;
 }
 

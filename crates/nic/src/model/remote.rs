@@ -15,11 +15,11 @@
 use port::Nanos;
 use shmem::GuestMemory;
 
-/// Most bytes held at a time.
+/// The maximum number of bytes held at a time.
 const ROOM: usize = 128 << 10;
 
-/// Most descriptors of a ring that are shown and not pushed. It bounds what a front end that never
-/// answers can have a model fill.
+/// The maximum number of descriptors of a ring that are shown and not pushed. It bounds what a
+/// front end that never answers can have a model fill.
 pub const AHEAD: u32 = 1024;
 
 /// The part of a device that keeps a copy of memory in step with the driver's memory.

@@ -54,9 +54,9 @@ pub fn descriptors_read() -> u64 {
     counter::READ.get()
 }
 
-/// Most descriptors that a turn of any model may read for `frames` frames of `bytes` bytes in all.
-/// It adds up the frames' shares, the allowance, the frame that exceeds it (two chains), and a look
-/// at a batch's buffers before each frame.
+/// The maximum number of descriptors that a turn of any model may read for `frames` frames of
+/// `bytes` bytes in all. It adds up the frames' shares, the allowance, the frame that exceeds it
+/// (two chains), and a look at a batch's buffers before each frame.
 #[cfg(debug_assertions)]
 #[must_use]
 pub fn most_descriptors(frames: usize, bytes: usize) -> u64 {

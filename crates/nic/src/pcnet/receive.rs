@@ -25,7 +25,7 @@ use crate::walk;
 pub(super) const SHORTEST: usize = 60;
 /// Bytes of a check sequence.
 pub(super) const CHECK: usize = 4;
-/// Most buffers of a frame; one that needs more is a buffer error.
+/// The maximum number of buffers of a frame; one that needs more is a buffer error.
 const MAX_CHAIN: usize = 64;
 /// Message counts have twelve bits.
 const LONGEST: usize = 4095;

@@ -22,7 +22,7 @@ use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
 use crate::csb::Direction;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
-/// Most descriptors that are fetched together.
+/// The maximum number of descriptors that are fetched together.
 const RUN: u32 = 32;
 /// When to read a ring again that had nothing. The time doubles with each empty read, at most this
 /// many times: for the transmit ring, whose driver announces frames, and for the receive ring.

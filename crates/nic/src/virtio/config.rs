@@ -8,7 +8,7 @@ use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
 use super::{Features, Inflight, QueueLayout};
 use crate::model::fault::faults;
 
-/// Most entries of a queue (virtio 1.2, 2.6 and 2.8).
+/// The maximum number of entries of a queue (virtio 1.2, 2.6 and 2.8).
 const MAX_SIZE: u16 = 32_768;
 
 /// What a queue is made of.
@@ -42,7 +42,7 @@ impl QueueConfig {
     }
 }
 
-/// Why a queue cannot be made.
+/// The reason why a queue cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {

@@ -5,7 +5,7 @@ use shmem::Bytes;
 
 use super::Fault;
 
-/// Most bytes of a header.
+/// The maximum number of bytes of a header.
 pub(super) const MAX_HEADER: usize = 12;
 /// The header of a frame in one buffer that requests no offload.
 pub(super) const PLAIN: [u8; MAX_HEADER] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];

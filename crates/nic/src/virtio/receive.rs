@@ -17,7 +17,7 @@ use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;
 
-/// Most buffers read together.
+/// The maximum number of buffers read together.
 const CHUNK: usize = 64;
 /// A value that is no position, because those have 16 bits.
 const NEVER: u32 = u32::MAX;

@@ -11,10 +11,11 @@ use crate::walk;
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: u32 = 16;
-/// Most entries of a table of indirect descriptors, unless the queue itself has more.
+/// The maximum number of entries of a table of indirect descriptors, unless the queue itself has
+/// more.
 const MAX_TABLE: u32 = 1024;
-/// Most descriptors of a chain, including its table's. QEMU and the kernel's vhost have the same
-/// limit.
+/// The maximum number of descriptors of a chain, including its table's. QEMU and the kernel's vhost
+/// have the same limit.
 pub(super) const MAX_CHAIN: u16 = 1024;
 
 /// A piece of a chain: a buffer named by a descriptor.

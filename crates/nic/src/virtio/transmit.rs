@@ -15,7 +15,7 @@ use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;
 
-/// Most chains read together.
+/// The maximum number of chains read together.
 const CHUNK: usize = 64;
 
 /// A guest's transmit queue: frames that the guest hands in. The guest's buffers are lent as the

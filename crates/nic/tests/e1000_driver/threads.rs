@@ -16,7 +16,7 @@ use crate::bench::{BASE, MEMORY, pattern, plug};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u64 = 2_000;
-/// Most frames in flight: fewer than the smallest ring holds.
+/// The maximum number of frames in flight: fewer than the smallest ring holds.
 const WINDOW: u64 = 12;
 const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
 

@@ -12,7 +12,7 @@ use crate::{Nanos, Offload};
 
 /// Bytes of a frame that are copied into private memory before any decision.
 pub const HEAD: usize = 128;
-/// Most segments a frame may consist of; also netmap's `NETMAP_MAX_FRAGS`.
+/// The maximum number of segments a frame may consist of; also netmap's `NETMAP_MAX_FRAGS`.
 pub const MAX_SEGS: usize = 64;
 /// Frames in a scratch for each gathered frame: itself, tagged, untagged, retagged.
 const VARIANTS: usize = 4;

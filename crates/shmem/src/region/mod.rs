@@ -12,7 +12,7 @@ use crate::budget::{Account, Charge, OverBudget};
 use crate::guard::{Guarded, MAPPINGS};
 use crate::{Bytes, Mapping, Shareable, Shared};
 
-/// Why a region could not be made, adopted or mapped.
+/// The reason why a region could not be made, adopted or mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {

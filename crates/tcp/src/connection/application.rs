@@ -10,7 +10,7 @@ use crate::seq::Seq;
 use crate::shared::Shared;
 use crate::time::Nanos;
 
-/// Most chunks in a send buffer.
+/// The maximum number of chunks in a send buffer.
 const MAX_CHUNKS: usize = 16_384;
 
 impl Connection {

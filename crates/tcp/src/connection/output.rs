@@ -444,7 +444,7 @@ impl Connection {
         u32::from(self.send.mss) - fixed.max(blocks)
     }
 
-    /// Most payload of a request.
+    /// The maximum number of payload bytes in a request.
     fn request_max(&self, shared: &Shared, mss: u32) -> u32 {
         let headers = u32::from(self.flow.ip_header_len()) + 60;
         let most = shared.config.gso_max.min(u32::from(u16::MAX) - headers);

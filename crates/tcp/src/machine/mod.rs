@@ -29,7 +29,7 @@ use listen::{HalfOpen, Listener};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(u32);
 
-/// Why a connection or a listener could not be made.
+/// The reason why a connection or a listener could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -47,7 +47,7 @@ pub enum OpenError {
     Full,
 }
 
-/// Why data could not be sent.
+/// The reason why data could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -373,7 +373,7 @@ impl Machine {
         self.get(id).map(|connection| connection.flow)
     }
 
-    /// Why a connection is closed, if it is.
+    /// The reason why a connection is closed, if it is.
     #[must_use]
     pub fn close_reason(&self, id: ConnId) -> Option<CloseReason> {
         self.get(id)?.reason

@@ -183,7 +183,7 @@ fn methods(path: &str) -> String {
     methods.collect::<Vec<_>>().join(", ")
 }
 
-/// Why a request body could not be read.
+/// The reason why a request body could not be read.
 fn unread(why: &BytesRejection) -> ApiError {
     if why.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let reason = format!("The body is longer than {} MiB", MAX_BODY >> 20);

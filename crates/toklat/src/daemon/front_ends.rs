@@ -72,7 +72,7 @@ pub struct Waiting {
     task: JoinHandle<()>,
     /// Whether the port has no peer.
     vacant: Arc<watch::Sender<bool>>,
-    /// Why the port cannot connect.
+    /// The reason why the port cannot connect.
     trouble: Trouble,
     /// The socket that was made, and its inode.
     made: Option<(PathBuf, u64)>,
@@ -92,7 +92,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Why a port cannot connect to its peer, and since when.
+/// The reason why a port cannot connect to its peer, and since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble(Arc<Mutex<Option<(String, Instant)>>>);
 
@@ -169,7 +169,7 @@ impl Waiting {
         self.interface.as_deref()
     }
 
-    /// Why the port cannot connect to its peer, and for how long by now.
+    /// The reason why the port cannot connect to its peer, and for how long by now.
     #[must_use]
     pub fn trouble(&self) -> Option<(String, Duration)> {
         locked(&self.trouble.0).as_ref().map(|(why, since)| (why.clone(), since.elapsed()))

@@ -21,7 +21,7 @@ use dataplane::config::UserLimits;
 use super::locked;
 use crate::api::{self, ApiError, ErrorCode, Limit, Quota, Quotas, Usage};
 
-/// Most switches that clients made by opening ports of them: each has a process.
+/// The maximum number of switches that clients made by opening ports of them: each has a process.
 const MAX_SWITCHES: u64 = 64;
 /// Pause between two switches of a user, after a burst of [`AT_ONCE`].
 const PACE: Duration = Duration::from_millis(250);

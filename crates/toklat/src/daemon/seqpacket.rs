@@ -17,7 +17,7 @@ use super::descriptors;
 
 /// Backlog of a listening socket.
 pub const BACKLOG: i32 = 1024;
-/// Most descriptors of a message, in both protocols.
+/// The maximum number of descriptors of a message, in both protocols.
 pub const MAX_FDS: usize = dataplane::control::MAX_DESCRIPTORS;
 
 /// A message as it arrived.

@@ -39,7 +39,7 @@ pub struct Said {
     sealed: Option<Walls>,
     pub loaded: bool,
     pub up: bool,
-    /// Why the process ended, if it reported a reason.
+    /// The reason why the process ended, if it reported a reason.
     end: Option<String>,
     reports: u32,
 }
@@ -89,7 +89,7 @@ pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Report>, Why> {
     }
 }
 
-/// Why no more reports come.
+/// The reason why no more reports come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Closed,

@@ -88,7 +88,7 @@ pub struct RoundTrips {
     times: Histogram<u64>,
 }
 
-/// Most outstanding requests. Beyond them the oldest is forgotten.
+/// The maximum number of outstanding requests. Beyond them the oldest is forgotten.
 const OUTSTANDING: u64 = 1 << 16;
 /// A closed schedule gives a reply up after this many nanoseconds.
 const GIVE_UP: u64 = 1_000_000_000;

@@ -7,7 +7,7 @@ use frame::{Layers, Network, Probe, ProbeError};
 
 /// Up to this far behind the newest of their stream, late frames can be told from duplicates.
 const WINDOW: u64 = 4096;
-/// Most streams that are followed.
+/// The maximum number of streams that are followed.
 const MAX_STREAMS: usize = 1 << 16;
 
 /// The results of a sink's checks.

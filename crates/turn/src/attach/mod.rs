@@ -118,7 +118,7 @@ impl std::fmt::Debug for Attached {
     }
 }
 
-/// Why an attachment could not be made.
+/// The reason why an attachment could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {

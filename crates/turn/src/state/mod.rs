@@ -36,15 +36,15 @@ pub use self::turns::{TurnTime, Turns, percentile};
 pub use self::work::{Activity, Work};
 use crate::user::{Conduct, Payer};
 
-/// Most ports of a switch.
+/// The maximum number of ports of a switch.
 pub const MAX_PORTS: usize = 16_384;
-/// Most workers of a switch.
+/// The maximum number of workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout or the meaning of the types below.
 const MAGIC: u64 = 0x746f_6b6c_6174_000d;
 const PAGE: usize = 4096;
-/// Most rings, or queues, of a port in each direction.
+/// The maximum number of rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;
 
 /// The switch's own numbers.

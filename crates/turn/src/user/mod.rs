@@ -61,9 +61,10 @@ const FADES: u64 = 100;
 const CLOSELY_NS: u64 = Nanos::SECOND;
 /// Nanoseconds of a user's first term.
 const TERM_NS: u64 = 60 * Nanos::SECOND;
-/// Most helper threads of users in this process. Without a free one, a user is at fault at once.
+/// The maximum number of helper threads of users in this process. Without a free one, a user is at
+/// fault at once.
 const MOST_HELPERS: usize = 8;
-/// Most users that are remembered in addition to those with ports.
+/// The maximum number of users that are remembered in addition to those with ports.
 const REMEMBERED: usize = 1024;
 
 /// The kind of thread that made a call.

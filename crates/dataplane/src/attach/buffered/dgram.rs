@@ -26,7 +26,7 @@ use turn::user::Payer;
 use super::{Buffered, Dry, Reader, is_readable};
 use crate::attach::{Kind, Place, one};
 
-/// Most datagrams a call moves.
+/// The maximum number of datagrams a call moves.
 const AT_ONCE: usize = 64;
 /// Bytes of the largest frame.
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;

@@ -30,7 +30,7 @@ use turn::state::PortState;
 use super::{Buffered, Dry, Reader, is_readable};
 use crate::attach::{Kind, Place};
 
-/// Most queues of a tap.
+/// The maximum number of queues of a tap.
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
 const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;

@@ -15,14 +15,15 @@ use jail::strangers::TooMany;
 use rustix::io::Errno;
 use serde_json::Value;
 
-/// Most descriptors with a message. Front ends are told 16, because QEMU refuses a larger number.
+/// The maximum number of descriptors with a message. Front ends are told 16, because QEMU refuses a
+/// larger number.
 pub const MAX_FDS: usize = 32;
-/// Most bytes in a read of configuration space.
+/// The maximum number of bytes in a read of configuration space.
 pub const MAX_READ: usize = nic::pci::EXTENDED_SIZE;
 /// Bytes of one write in a message of several writes.
 pub const MULTI: usize = 24;
 
-/// Why a session ends.
+/// The reason why a session ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -200,7 +201,7 @@ pub enum Request {
     Version {
         /// The protocol's version.
         major: u16,
-        /// Most bytes of a message's data that the front end accepts or sends.
+        /// The maximum number of bytes of a message's data that the front end accepts or sends.
         transfer: u64,
         /// The front end supports migration.
         migration: bool,

@@ -81,7 +81,7 @@ impl Room {
     }
 }
 
-/// Why bytes are not the state of a card.
+/// The reason why bytes are not the state of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// The bytes are something else's state.

@@ -20,9 +20,9 @@ use crate::attach::guest::kept::Kept;
 use crate::attach::guest::memory::{MemoryError, Region, Slot};
 use crate::attach::guest::vectors::Pin;
 
-/// Most ranges of a guest's memory.
+/// The maximum number of ranges of a guest's memory.
 const MAX_RANGES: usize = 256;
-/// Most bytes of memory that can be copied.
+/// The maximum number of bytes of memory that can be copied.
 const MAX_COPY: u64 = 64 << 30;
 /// Regions: base address registers, ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -31,7 +31,7 @@ pub const CONFIG: u32 = 7;
 /// Kinds of interrupts: pin, MSI, MSI-X. PCI devices can have two more, for errors and for requests
 /// to release the device; these devices have neither.
 const KINDS: u32 = 3;
-/// Most vectors of a kind.
+/// The maximum number of vectors of a kind.
 const VECTORS: usize = 32;
 /// The name of everything that is not a descriptor.
 const SESSION: &str = "session";
@@ -74,7 +74,7 @@ pub struct Session {
     pub last: (u64, Vec<u8>),
     /// The registers that the front end may map.
     pub shared: Option<SharedPages>,
-    /// Why the last memory file that was refused cannot be used.
+    /// The reason why the last memory file that was refused cannot be used.
     pub refused: Option<MemoryError>,
     /// The budget that the last refused mapping would have exceeded.
     pub over_budget: Option<OverBudget>,

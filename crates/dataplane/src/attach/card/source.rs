@@ -95,7 +95,7 @@ pub struct Wire {
     /// - Without it: two threads read one socket, or none does
     /// - Shown by: data process tests `devices`
     parked: AtomicBool,
-    /// Why the worker parked it, if the session is over.
+    /// The reason why the worker parked it, if the session is over.
     failed: Mutex<Option<ProtocolError>>,
     summons: Arc<ServeRequests>,
     id: PortId,
@@ -135,7 +135,7 @@ impl Wire {
         self.parked.store(false, Ordering::Release);
     }
 
-    /// Why the worker parked it, if the session is over.
+    /// The reason why the worker parked it, if the session is over.
     pub fn take_failure(&self) -> Option<ProtocolError> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use shmem::budget::{Account, OverBudget};
 use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, LentWindow, RegionError};
 
-/// Most regions of a guest's memory. Front ends are told that there are this many slots.
+/// The maximum number of regions of a guest's memory. Front ends are told that there are this many
+/// slots.
 pub const MAX_SLOTS: usize = 64;
-/// Most bytes of a dirty log: a bit for each page of 8 TiB of guest addresses.
+/// The maximum number of bytes of a dirty log: a bit for each page of 8 TiB of guest addresses.
 const MAX_LOG: u64 = (8 << 40) / 4096 / 8;
 
-/// Why memory is not used.
+/// The reason why memory is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {

@@ -17,7 +17,7 @@ use turn::state::PortState;
 pub use self::config::{Engine, InterfaceConfig, PacketRings, Umem, XdpRing};
 use crate::attach::{Kind, Place};
 
-/// Most queues of an interface.
+/// The maximum number of queues of an interface.
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
 const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;

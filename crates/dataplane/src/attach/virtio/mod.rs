@@ -52,7 +52,7 @@ use crate::config::Interrupts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VhostUserConfig {
-    /// Most pairs of queues (at most 16).
+    /// The maximum number of pairs of queues (at most 16).
     pub queue_pairs: u16,
 }
 
@@ -72,7 +72,7 @@ impl Kind for VhostUserConfig {
 
 /// The name in the persistent state that says that a reply is being sent. It sorts last.
 const ANSWERING: &str = "~answering";
-/// Most bytes of replies that wait for a front end to read.
+/// The maximum number of bytes of replies that wait for a front end to read.
 const MAX_UNSENT: usize = 64 << 10;
 
 /// The direction of a virtqueue, as its guest sees it.
@@ -281,7 +281,7 @@ impl VhostUser {
         std::mem::replace(&mut self.interrupts, interrupts) != interrupts
     }
 
-    /// Most pairs of queues that the front end may use.
+    /// The maximum number of pairs of queues that the front end may use.
     #[must_use]
     pub fn queue_pairs(&self) -> u16 {
         self.queue_pairs as u16

@@ -7,7 +7,7 @@ use super::Tunnel;
 
 /// Answers that wait at most.
 const MAX_ANSWERS: usize = 16;
-/// Most answers of all kinds that may wait.
+/// The maximum number of answers of all kinds that may wait.
 const MAX_WAITING: usize = 64;
 /// The least time between two answers. Linux limits such messages in the same way
 /// (`icmp_msgs_per_sec`).

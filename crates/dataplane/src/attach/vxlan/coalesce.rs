@@ -7,8 +7,8 @@ use shmem::Bytes;
 
 use super::socket::{Inbox, Part};
 
-/// Most segments in a frame: one less than a scratch with room takes, so that another frame fits
-/// after it.
+/// The maximum number of segments in a frame: one less than a scratch with room takes, so that
+/// another frame fits after it.
 const MAX_PARTS: usize = MAX_SEGS - 1;
 
 /// A frame that may be extended.

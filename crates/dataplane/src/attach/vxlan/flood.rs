@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use super::peers::{Paths, Peers};
 use super::socket::{AT_ONCE, Post};
 
-/// Most trains that wait.
+/// The maximum number of trains that wait.
 const MAX_JOBS: usize = 256;
-/// Most bytes that wait.
+/// The maximum number of bytes that wait.
 const MAX_BYTES: usize = 4 << 20;
-/// Most frames of a train.
+/// The maximum number of frames of a train.
 const MAX_CARS: u16 = 64;
-/// Most bytes of a train.
+/// The maximum number of bytes of a train.
 const MAX_TRAIN: usize = 65_000;
 
 /// A train for all peers.
@@ -129,7 +129,7 @@ impl Floods {
     }
 
     fn retire(&mut self, mut job: Job) -> Done {
-        /// Most buffers that are kept for reuse.
+        /// The maximum number of buffers that are kept for reuse.
         const SPARE: usize = 8;
         self.bytes -= job.bytes.len();
         let frames = u64::from(job.count);

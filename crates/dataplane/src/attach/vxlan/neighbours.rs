@@ -6,13 +6,13 @@ use std::net::IpAddr;
 
 use frame::Mac;
 
-/// Most IP addresses of local stations.
+/// The maximum number of IP addresses of local stations.
 const MAX_CLAIMS: usize = 8192;
-/// Most IP addresses of one station.
+/// The maximum number of IP addresses of one station.
 const MAX_OF_ONE: u8 = 16;
-/// Most claims that wait for the supervisor.
+/// The maximum number of claims that wait for the supervisor.
 const MAX_NEWS: usize = 512;
-/// Most addresses of other hosts' stations.
+/// The maximum number of addresses of other hosts' stations.
 const MAX_OWNERS: usize = 262_144;
 
 /// What is known of IP addresses.

@@ -12,7 +12,7 @@ use turn::attach::AttachError;
 
 use super::socket::Address;
 
-/// Most peers of a tunnel.
+/// The maximum number of peers of a tunnel.
 pub const MAX_PEERS: usize = 1024;
 
 /// The counters of a peer, in memory that outlives a data process. The supervisor reads them.

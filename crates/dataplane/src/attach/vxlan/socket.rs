@@ -12,11 +12,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use frame::Ecn;
 use rustix::io::Errno;
 
-/// Most messages in one call.
+/// The maximum number of messages in one call.
 pub(super) const AT_ONCE: usize = 64;
 /// Bytes of a message's control part: `UDP_SEGMENT` or `UDP_GRO`, and a type of service.
 const CONTROL: usize = 64;
-/// Most messages that a call receives. Each may be a train of 64 KiB.
+/// The maximum number of messages that a call receives. Each may be a train of 64 KiB.
 const MESSAGES: usize = 32;
 /// Bytes of the longest datagram or train.
 const LONGEST: usize = u16::MAX as usize;

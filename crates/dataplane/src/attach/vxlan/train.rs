@@ -11,11 +11,11 @@
 
 use frame::Ecn;
 
-/// Most frames that are sorted in one batch.
+/// The maximum number of frames that are sorted in one batch.
 pub(super) const FRAMES: usize = 64;
-/// Most datagrams in a train (`UDP_MAX_SEGMENTS` of Linux before 6.9).
+/// The maximum number of datagrams in a train (`UDP_MAX_SEGMENTS` of Linux before 6.9).
 const MAX_CARS: u16 = 64;
-/// Most bytes in a train: an IPv4 packet with its headers.
+/// The maximum number of bytes in a train: an IPv4 packet with its headers.
 const MAX_BYTES: usize = 65_000;
 
 /// What the frames of a train have in common.

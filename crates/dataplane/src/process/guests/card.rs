@@ -20,7 +20,7 @@ use crate::config::{NicConfig, Policy, PortConfig, PortId};
 use crate::process::Process;
 use crate::worker::Job;
 
-/// Most messages of a front end that are carried out before others get their turn.
+/// The maximum number of messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 64;
 
 impl Process {

@@ -17,7 +17,7 @@ use crate::attach::virtio::session::{Answer, Offer, Refused};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::process::{Process, Record};
 
-/// Most messages of a front end that are carried out before others get their turn.
+/// The maximum number of messages of a front end that are carried out before others get their turn.
 const MESSAGES: usize = 32;
 
 impl Process {

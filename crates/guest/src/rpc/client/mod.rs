@@ -22,16 +22,16 @@ use crate::nic::Room;
 const INLINE: usize = 32;
 /// A time-out doubles at most this often.
 const DOUBLINGS: u8 = 6;
-/// Most sessions that [`Client::poll`] sends for.
+/// The maximum number of sessions that [`Client::poll`] sends for.
 const TURN: usize = 16;
-/// Most memory that is kept for the next long reply.
+/// The maximum amount of memory that is kept for the next long reply.
 const SPARE: usize = 4;
 
 /// Names a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(u32);
 
-/// Why a request has no reply.
+/// The reason why a request has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The session has ended: the server was restarted, or does not answer.
@@ -42,7 +42,7 @@ pub enum Failure {
     TooLong,
 }
 
-/// Why a request was not sent.
+/// The reason why a request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The session is not open yet. Call again once [`Client::is_open`] says so.

@@ -19,9 +19,9 @@ use crate::nic::Room;
 
 /// Sessions that [`Server`] looks at for idle ones when another is opened.
 const SWEEP: usize = 4;
-/// Most slots that [`Server::poll`] sends for.
+/// The maximum number of slots that [`Server::poll`] sends for.
 const TURN: usize = 16;
-/// Most memory that is kept for the next long request.
+/// The maximum amount of memory that is kept for the next long request.
 const SPARE: usize = 4;
 
 /// Names a request that a handler answers later.

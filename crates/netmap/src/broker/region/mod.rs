@@ -18,7 +18,7 @@ use crate::abi::{API, PoolsInfo};
 
 /// Default number of slots of a ring.
 pub(super) const SLOTS: u32 = 1024;
-/// Most slots of a ring.
+/// The maximum number of slots of a ring.
 pub(super) const MOST_SLOTS: u32 = 4096;
 /// Maximum number of rings of a port in each direction.
 pub(super) const MOST_RINGS: u32 = 16;

@@ -17,7 +17,7 @@ use crate::e1000::table;
 use crate::model::ring::{Place, of_queue};
 use crate::walk;
 
-/// Most descriptors read together.
+/// The maximum number of descriptors read together.
 const CHUNK: usize = 64;
 
 impl Filling {

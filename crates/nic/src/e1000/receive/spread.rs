@@ -12,8 +12,8 @@ use crate::e1000::table;
 use crate::model::ring::of_queue;
 use crate::walk;
 
-/// Most descriptors read for a frame: twice as many as the longest frame needs of the smallest
-/// buffers.
+/// The maximum number of descriptors read for a frame: twice as many as the longest frame needs of
+/// the smallest buffers.
 const MAX_SPREAD: u32 = 128;
 /// Shortest frame without its check sequence; shorter ones are padded.
 pub(super) const SHORTEST: usize = 60;

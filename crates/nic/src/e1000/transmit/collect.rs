@@ -15,13 +15,14 @@ use crate::e1000::table::{self, ctrl};
 use crate::model::ring::Place;
 use crate::walk::{self, Allowance};
 
-/// Most frames read together.
+/// The maximum number of frames read together.
 const CHUNK: usize = 64;
 /// Longest frame that can be lent, with all its segments.
 const LONGEST: usize = 0x1_0000 + 256;
-/// Most descriptors read for a frame, contexts included. Drivers use fewer than 64, of 64 KiB.
+/// The maximum number of descriptors read for a frame, contexts included. Drivers use fewer than
+/// 64, of 64 KiB.
 const MAX_CHAIN: usize = 256;
-/// Most bytes looped back in one turn; the last frame may exceed it.
+/// The maximum number of bytes looped back in one turn; the last frame may exceed it.
 const MAX_LOOPED: usize = 0x1_0000;
 /// The low 48 bits.
 const ADDRESS: u64 = 0xffff_ffff_ffff;

@@ -32,7 +32,7 @@ use crate::csb::Host;
 use crate::device::{Combining, Transmit as Transmitting};
 use crate::model::ring::{Place, of_queue};
 
-/// Most frames lent at a time; a power of two.
+/// The maximum number of frames lent at a time; a power of two.
 const LENT: usize = 2048;
 
 /// What the model remembers of a lent descriptor.

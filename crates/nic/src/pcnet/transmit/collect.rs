@@ -11,10 +11,10 @@ use super::super::ring::{Ring, Style, bits, errors};
 use super::{LONGEST_LOOPED, Look, PATIENCE_NS, Transmit};
 use crate::walk;
 
-/// Most descriptors read for a frame: twice as many as a sent frame may have.
+/// The maximum number of descriptors read for a frame: twice as many as a sent frame may have.
 const MAX_CHAIN: u32 = 128;
-/// Most descriptors, and looped-back bytes, that one turn finishes without the switch. The last
-/// frame may exceed them.
+/// The maximum number of descriptors, and looped-back bytes, that one turn finishes without the
+/// switch. The last frame may exceed them.
 const MAX_ABSORBED: u32 = 256;
 const MAX_LOOPED: usize = 0x1_0000;
 /// Bytes of the longest frame that is not a babble error, with its check sequence (Am79C970A,

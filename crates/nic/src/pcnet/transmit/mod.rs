@@ -22,7 +22,7 @@ use crate::combine::Combine;
 use crate::csb::{Direction, Host};
 use crate::device;
 
-/// Most frames lent at a time.
+/// The maximum number of frames lent at a time.
 const MAX_LENT: usize = 1024;
 /// Bytes of the longest frame that is looped back.
 const LONGEST_LOOPED: usize = 4096;

@@ -28,7 +28,7 @@ const OLDEST: u32 = 4;
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause before the daemon is started again: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Most descriptors that it may have.
+/// The maximum number of descriptors that it may have.
 const MAX_DESCRIPTORS: u64 = 4096;
 
 /// Looks after the routing daemon.
@@ -69,7 +69,7 @@ impl Keeper {
         &self.socket
     }
 
-    /// Why the daemon does not run.
+    /// The reason why the daemon does not run.
     pub fn trouble(&self) -> Option<String> {
         locked(&self.state).trouble.clone()
     }

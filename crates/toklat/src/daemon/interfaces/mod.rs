@@ -159,7 +159,7 @@ fn refused(ifname: &str, why: &str) -> ApiError {
     ApiError::new(ErrorCode::System, reason, "leave --engine to auto, or say packet")
 }
 
-/// Why an interface cannot be used, and the remedy.
+/// The reason why an interface cannot be used, and the remedy.
 fn privileged(what: &str, error: io::Error) -> ApiError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ApiError::new(

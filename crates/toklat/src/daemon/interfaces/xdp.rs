@@ -228,7 +228,7 @@ pub(super) fn receive_queues(ifname: &str) -> u32 {
     super::ethtool::channels(ifname).unwrap_or(1).max(1)
 }
 
-/// Why AF_XDP cannot be used, in words.
+/// The reason why AF_XDP cannot be used, in words.
 pub(super) fn refusal(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {

@@ -28,7 +28,7 @@ use super::supervisor::{Ports, Supervisor};
 use super::{locked, token_pair};
 use crate::api::{Client, PortSpec};
 
-/// Most descriptors of one user's programs.
+/// The maximum number of descriptors of one user's programs.
 const MOST_OPENED: usize = 4096;
 /// How long an answer waits for a close.
 const CLOSING: Duration = Duration::from_secs(5);

@@ -33,12 +33,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Added to a data process's OOM score, in thousandths of the machine's memory. A data process that
 /// leaks can still be chosen.
 const OOM_SCORE_ADJ: i32 = -900;
-/// Most commands sent before their first answer arrives.
+/// The maximum number of commands sent before their first answer arrives.
 pub const MAX_PENDING: usize = 64;
 /// The suffix of a data process's socket name.
 pub const SOCKET_SUFFIX: &str = ".data.sock";
 
-/// Why a command was not carried out.
+/// The reason why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The data process refused, and runs on.
@@ -67,7 +67,7 @@ pub struct FoundPort {
     pub fds: Vec<Descriptor>,
 }
 
-/// Most items that are kept for one port.
+/// The maximum number of items that are kept for one port.
 const MAX_KEPT: usize = 1024;
 
 /// The items that a port keeps for the next data process, by name: a value and a descriptor.

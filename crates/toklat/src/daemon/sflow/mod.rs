@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Bits of an interface number that hold the port's number.
 const PORT_BITS: u32 = 14;
 const _: () = assert!(dataplane::state::MAX_PORTS <= 1 << PORT_BITS);
-/// Most switches that sample, because an interface number has 24 bits.
+/// The maximum number of switches that sample, because an interface number has 24 bits.
 const MAX_AGENTS: u32 = (1 << (24 - PORT_BITS)) - 1;
 
 /// A switch's sampling settings.

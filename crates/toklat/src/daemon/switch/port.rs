@@ -85,7 +85,7 @@ impl Port {
         self.watch.is_some()
     }
 
-    /// Why the port cannot connect to its peer, and for how long by now.
+    /// The reason why the port cannot connect to its peer, and for how long by now.
     #[must_use]
     pub fn unconnected(&self) -> Option<(String, Duration)> {
         self.waiting.as_ref()?.trouble()

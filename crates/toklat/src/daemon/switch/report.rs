@@ -143,7 +143,7 @@ impl Switch {
         }
     }
 
-    /// Why a port does not work; `None` if it does.
+    /// The reason why a port does not work; `None` if it does.
     pub(super) fn failure_of(&self, port: &Port) -> Option<String> {
         let failed = || {
             let state = self.view.port(port.id).filter(|state| port.known && state.has_failed())?;
@@ -162,7 +162,7 @@ impl Switch {
         port.failure.clone().or_else(failed)
     }
 
-    /// Why a port's file is not written any more; `None` if it is.
+    /// The reason why a port's file is not written any more; `None` if it is.
     fn unwritten(&self, port: &Port) -> Option<String> {
         let path = open::of(&port.spec.kind).file()?;
         let error = self.view.port(port.id).filter(|_| port.known)?.write_error()?;

@@ -17,7 +17,7 @@ use vm::{Accelerator, Backend, Model, Qemu, guest};
 /// The table's text when no guests run.
 pub const WHAT: &str = "two Linux guests";
 
-/// Why guests cannot be run, and the remedy; `None` if they can.
+/// The reason why guests cannot be run, and the remedy; `None` if they can.
 pub fn obstacle() -> Option<String> {
     if let Err(error) = Qemu::find(None) {
         return Some(error.to_string());

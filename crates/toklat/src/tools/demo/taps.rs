@@ -17,7 +17,7 @@ use crate::api::{NewPort, PortInfo, PortSpec};
 /// The capabilities that are needed to make taps, and network namespaces for them.
 const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_ADMIN);
 
-/// Why taps cannot be made; `None` if they can.
+/// The reason why taps cannot be made; `None` if they can.
 pub fn obstacle() -> Option<String> {
     if !jail::holds(NEEDED) {
         return Some("needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run the demo as root".into());

@@ -30,7 +30,7 @@ use control::Result;
 const HEADER: [u8; 10] = [0; 10];
 /// Bytes of a tap's frame.
 const LONGEST: usize = 65_536;
-/// Most frames forwarded before the other ports have their turn.
+/// The maximum number of frames forwarded before the other ports have their turn.
 const BURST: usize = 64;
 /// Characters of an interface's name.
 const NAME: usize = 15;

@@ -33,7 +33,7 @@ use control::name::SwitchName;
 pub const PORT: &str = "uplink";
 /// The last byte of the first guest's address.
 const FIRST: u8 = 15;
-/// Most addresses remembered for a guest.
+/// The maximum number of addresses remembered for a guest.
 const ADDRESSES: usize = 16;
 /// Frames taken at a time.
 const BURST: usize = 64;

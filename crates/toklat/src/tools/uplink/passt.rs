@@ -17,7 +17,8 @@ use rustix::process::Signal;
 const PREFIX: usize = 4;
 /// Bytes of the longest frame. passt's buffers hold 64 KiB; this is larger.
 const MAX_FRAME: usize = 65_550;
-/// Most bytes that wait to be sent. Frames beyond it are lost, as at any full queue.
+/// The maximum number of bytes that wait to be sent. Frames beyond it are lost, as at any full
+/// queue.
 const MAX_WAITING: usize = 1 << 20;
 /// passt's limit of descriptors: one socket for each of its guest's connections, and some more.
 const MAX_DESCRIPTORS: u64 = 16_384;

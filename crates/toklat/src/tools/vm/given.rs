@@ -19,7 +19,7 @@ pub struct Given {
     pub model: Model,
     /// The socket at which the port's back end listens.
     pub socket: PathBuf,
-    /// Most pairs of queues.
+    /// The maximum number of pairs of queues.
     pub queues: u16,
     /// The machine's address, if the port has one.
     pub mac: Option<Mac>,

@@ -35,7 +35,7 @@ use super::{AttachError, Attached, Bells, Exit, Source};
 use crate::state::PortState;
 use crate::user::Waker;
 
-/// Most bytes in one slot, whose length has 16 bits.
+/// The maximum number of bytes in one slot, whose length has 16 bits.
 const MAX_PIECE: u32 = u16::MAX as u32;
 
 /// Attaches a client's rings.

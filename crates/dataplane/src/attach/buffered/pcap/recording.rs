@@ -16,8 +16,8 @@ const MAX_FRAME: usize = 65_535;
 /// The size in bytes of the largest packet block: a frame of the largest usual snap length, with
 /// options.
 const MAX_PACKET_BLOCK: usize = 1 << 20;
-/// Most bytes of all section headers and interface descriptions together: a small option takes much
-/// more memory when parsed.
+/// The maximum number of bytes of all section headers and interface descriptions together: a small
+/// option takes much more memory when parsed.
 const MAX_DESCRIPTIONS: usize = 1 << 20;
 
 /// Block types (pcapng, section 11.1).
@@ -27,7 +27,7 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// Why a capture file cannot be used.
+/// The reason why a capture file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PcapError {

@@ -34,7 +34,8 @@ use super::PcapError;
 use crate::attach::{Kind, Place, one};
 use crate::log;
 
-/// Most bytes that wait to be written. As many again may be in the hands of the writer.
+/// The maximum number of bytes that wait to be written. As many again may be in the hands of the
+/// writer.
 const BUFFER: usize = 8 << 20;
 /// How long frames wait for more frames before they are written.
 const LINGER: Duration = Duration::from_millis(50);

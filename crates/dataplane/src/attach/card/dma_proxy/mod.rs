@@ -23,9 +23,9 @@ use port::Nanos;
 
 use super::message::{Fields, Header, ProtocolError, command, write_header};
 
-/// Most messages in flight. The messages of the last descriptor may exceed it.
+/// The maximum number of messages in flight. The messages of the last descriptor may exceed it.
 const WINDOW: usize = 32;
-/// Most bytes in flight, with the same exception. A socket has room for them.
+/// The maximum number of bytes in flight, with the same exception. A socket has room for them.
 const WINDOW_BYTES: usize = 48 << 10;
 /// Least and most bytes of a message's data, whatever the front end accepts.
 const TRANSFER: (usize, usize) = (64, 4096);

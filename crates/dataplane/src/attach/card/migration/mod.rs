@@ -36,9 +36,9 @@ pub struct Migration {
     state: DeviceState,
     /// The number of bytes of the state that were read or written.
     at: usize,
-    /// Most bytes of the state in one message.
+    /// The maximum number of bytes of the state in one message.
     transfer: u32,
-    /// Why the last state was refused.
+    /// The reason why the last state was refused.
     #[serde(skip)]
     pub refused: Option<StateError>,
 }
@@ -65,7 +65,7 @@ impl Migration {
         self.transfer = transfer.min(MAX_TRANSFER.into()) as u32;
     }
 
-    /// Most bytes of a message's data.
+    /// The maximum number of bytes of a message's data.
     pub fn transfer(&self) -> usize {
         self.transfer as usize
     }

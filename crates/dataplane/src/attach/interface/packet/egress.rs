@@ -14,7 +14,7 @@ use shmem::{Bytes, Shared};
 
 use crate::attach::interface::MAX_FRAME;
 
-/// Most frames in one call.
+/// The maximum number of frames in one call.
 const AT_ONCE: usize = 64;
 /// Bytes of frames in one call: what stays in a processor's cache.
 const ARENA: usize = 256 << 10;
@@ -139,7 +139,8 @@ impl Sending {
     }
 }
 
-/// Why the kernel refused a frame, and whether the frames behind it fail for the same reason.
+/// The reason why the kernel refused a frame, and whether the frames behind it fail for the same
+/// reason.
 const fn reason_of(error: Errno) -> (DropReason, bool) {
     match error {
         Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => (DropReason::Full, true),

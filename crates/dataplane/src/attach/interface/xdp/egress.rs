@@ -21,7 +21,7 @@ use super::{TX_HEADROOM, TX_METADATA};
 const WITH_METADATA: u32 = 1 << 1;
 /// `XDP_TXMD_FLAGS_CHECKSUM`.
 const CHECKSUM: u64 = 1 << 1;
-/// Most calls for a batch: the kernel sends up to 32 frames with each.
+/// The maximum number of calls for a batch: the kernel sends up to 32 frames with each.
 const CALLS: usize = 8;
 
 /// What the kernel has left in a transmit ring.

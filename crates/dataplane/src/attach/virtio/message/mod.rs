@@ -29,8 +29,8 @@ pub const HEADER: usize = 12;
 pub const MAX_PAYLOAD: usize = 12 + CONFIG_SPACE;
 /// The size in bytes of the configuration space (`VHOST_USER_MAX_CONFIG_SIZE`).
 pub const CONFIG_SPACE: usize = 256;
-/// Most regions of one memory table (`VHOST_MEMORY_BASELINE_NREGIONS`), and most descriptors with a
-/// message.
+/// The maximum number of regions of one memory table (`VHOST_MEMORY_BASELINE_NREGIONS`), and of
+/// descriptors with a message.
 pub const MAX_REGIONS: usize = 8;
 
 const VERSION: u32 = 1;
@@ -78,7 +78,7 @@ pub mod code {
     pub const BACKEND_CONFIG_CHANGE: u32 = 2;
 }
 
-/// Why a session cannot go on.
+/// The reason why a session cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {

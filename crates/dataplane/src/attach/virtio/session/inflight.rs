@@ -14,7 +14,8 @@ use super::{Answer, Refused, Session};
 use crate::attach::guest::memory::{self, MemoryError};
 use crate::attach::virtio::message::InflightAreas;
 
-/// Most bytes of the areas of one front end, which holds their file as long as it likes.
+/// The maximum number of bytes of the areas of one front end, which holds their file as long as it
+/// likes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The areas that a front end has set.

@@ -56,7 +56,7 @@ mod protocol {
         | STATUS;
 }
 
-/// Why a request was refused. The session can go on.
+/// The reason why a request was refused. The session can go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {

@@ -8,7 +8,7 @@ use crate::attach::virtio::message::CONFIG_SPACE;
 /// What a port offers to its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Most pairs of queues.
+    /// The maximum number of pairs of queues.
     pub queue_pairs: u16,
     /// The address the guest is to use, if the port has one.
     pub mac: Option<Mac>,
