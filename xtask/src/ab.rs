@@ -50,7 +50,7 @@ pub fn run(base: &str, rows: &[&str]) -> Result<()> {
         let mut row = Row { id: (*id).to_owned(), unit: String::new(), pairs: Vec::new() };
         for pair in 0..PAIRS {
             let mut values = [0.0; 2];
-            // Who is first alternates.
+            // The two programs take turns in being first.
             for side in [pair % 2, 1 - pair % 2] {
                 let program = [&base, &ours][side];
                 (values[side], row.unit) = value(program, id)?;
@@ -94,7 +94,7 @@ fn build(tree: &Path, target: &Path, program: &Path) -> Result<()> {
     let mut build = cargo(&["build", "--profile", PROFILE, "--package", "toklat"]);
     tool::run(build.current_dir(tree).env("CARGO_TARGET_DIR", target))?;
     fs::create_dir_all(program.parent().unwrap_or(program))?;
-    // What runs cannot be written over.
+    // A running program's file cannot be written over.
     let _ = fs::remove_file(program);
     fs::copy(target.join(PROFILE).join("toklat"), program)
         .with_context(|| format!("Cannot write {}", program.display()))?;

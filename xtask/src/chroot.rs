@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::debian;
 use crate::tool::{self, command};
 
-/// Where it is, in the directory for what is made.
+/// The path of the archive in the directory for what is made.
 const ARCHIVE: &str = "chroot/debian.tar";
 /// What the package needs beside Debian's essential packages, and what its files are read by.
 const PACKAGES: &str = "systemd,man-db,bash-completion";

@@ -137,7 +137,7 @@ fn contents(options: &Options) -> Result<()> {
         .context("Cannot link toklat-cni")
 }
 
-/// Puts what was built for tests where a profile of its own would build it.
+/// Copies the programs that were built for tests to where a build for packages would put them.
 fn stage(built: &Path) -> Result<()> {
     fs::create_dir_all(built)?;
     for name in ["toklat", "libtoklat_preload.so"] {

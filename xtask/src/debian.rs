@@ -17,7 +17,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// `apt-get` with lists of its own.
 pub struct Apt {
-    /// Where they are.
+    /// The directory of apt's state.
     state: PathBuf,
     /// The releases they are of; none: those that the machine's own sources name.
     suites: &'static [&'static str],
@@ -191,8 +191,8 @@ pub fn fetch(apt: &Apt, dir: &Path, names: &[&str], taken: &[&str]) -> Result<Ve
     Ok(packages.into_values().collect())
 }
 
-/// The packages of a `Depends` field that are taken: of alternatives, the first; none that is there
-/// for compilers.
+/// The packages of a `Depends` field whose names begin with a word in `taken`: the first of several
+/// alternatives, and no package for compilers (`-dev`).
 fn dependencies(field: &str, taken: &[&str]) -> impl Iterator<Item = String> {
     let names = field.split(',').filter_map(|clause| clause.split_whitespace().next());
     let names = names.map(|name| name.split(':').next().unwrap_or(name));

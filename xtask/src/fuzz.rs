@@ -45,7 +45,7 @@ fn fuzz(target: &str, seconds: u64) -> Result<()> {
 pub struct Seeds {
     /// The target.
     pub target: String,
-    /// What it said, if it found something.
+    /// The fuzzer's message, if it found something.
     pub found: Result<(), String>,
 }
 

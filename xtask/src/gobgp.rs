@@ -9,7 +9,7 @@ use crate::tool::{self, command, installed, root};
 /// The module and its version.
 const PROGRAM: &str = "github.com/osrg/gobgp/v4/cmd/gobgpd@v4.8.0";
 
-/// Where it is built.
+/// Returns the directory in which the program is built.
 fn place() -> PathBuf {
     root().join("target/gobgp")
 }

@@ -13,7 +13,8 @@ use crate::tool::{self, command};
 /// The first that has `vfio-user-pci`.
 const LEAST: (u32, u32) = (10, 1);
 const PACKAGE: &str = "qemu-system-x86";
-/// Where it comes from: the last one has it, the first what it depends on.
+/// The Debian suites from which QEMU comes: QEMU itself from the last, what it depends on from the
+/// first.
 const SUITES: &[&str] = &["trixie", "trixie-backports"];
 const PROGRAM: &str = "qemu-system-x86_64";
 const LAUNCHER: &str = include_str!("../qemu/launcher");

@@ -84,7 +84,7 @@ impl Client {
         Self::on(UnixStream::connect(path)?)
     }
 
-    /// As [`connect`](Self::connect), on a connected socket.
+    /// Like [`connect`](Self::connect), on a connected socket.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -44,7 +44,7 @@ pub fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
 /// path.
 ///
 /// # Errors
-/// There is none, or the daemon may not enter it.
+/// There is no such namespace, or the daemon may not enter it.
 pub fn enter(netns: &str) -> Result<(), ApiError> {
     let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
     let path = match netns.parse::<u32>() {

@@ -35,7 +35,7 @@ pub enum Command {
     AddPort {
         /// Its number.
         id: PortId,
-        /// What it is.
+        /// The configuration of the port.
         config: PortConfig,
         /// Continue from the cursors in the state memory: the port outlives an earlier data
         /// process.
@@ -105,7 +105,7 @@ pub enum Command {
         mac: Mac,
         /// The address's VLAN, on a switch with VLANs.
         vlan: Option<VlanId>,
-        /// Where it is.
+        /// The port behind which the address is.
         port: PortId,
     },
     /// Removes an address.
@@ -231,7 +231,7 @@ pub enum Answer {
     Port {
         /// Its number.
         id: PortId,
-        /// What it is.
+        /// The configuration of the port.
         config: Box<PortConfig>,
     },
     /// Sent unasked at any time: a part of a port's persistent state, which replaces the part with

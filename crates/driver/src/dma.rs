@@ -51,7 +51,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The device's address of its first byte.
+    /// Returns the device's address of the chunk's first byte.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.device

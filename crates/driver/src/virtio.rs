@@ -22,7 +22,7 @@ pub struct Buffer {
     pub at: u64,
     /// Bytes.
     pub len: u32,
-    /// True if the device writes it.
+    /// True if the device writes the buffer.
     pub writable: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct MacInfo {
     pub host: Option<IpAddr>,
     /// The station never moves.
     pub sticky: bool,
-    /// The number of its moves, as routes count them.
+    /// The number of moves of the station, as routes count them.
     pub sequence: u32,
     /// The station's moves within the last three minutes.
     pub moves: u32,

@@ -131,7 +131,7 @@ pub enum Key {
     },
     /// Type 3: a host that wants floods.
     Multicast {
-        /// Who says so.
+        /// The route distinguisher of the host that advertises this.
         rd: Distinguisher,
         /// The Ethernet tag.
         tag: u32,
@@ -254,7 +254,7 @@ pub struct Mobility {
 /// A route that this host advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnRoute {
-    /// What identifies it.
+    /// The key that identifies the route.
     pub key: Key,
     /// The segment.
     pub vni: u32,

@@ -69,7 +69,7 @@ pub enum TableChange {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub sticky: bool,
-    /// The number of its moves, as its routes say.
+    /// The number of moves of the station, as its routes state it.
     pub sequence: u32,
 }
 

@@ -58,7 +58,7 @@ pub struct Change {
     pub vlan: Option<VlanId>,
     /// Where the station was before.
     pub before: Option<Station>,
-    /// Where it is.
+    /// Where the station is now.
     pub after: Option<Station>,
 }
 

@@ -38,7 +38,7 @@ pub struct Recorder {
     drops: Ring,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for Recorder {}
 
 /// The newest records.

@@ -143,7 +143,7 @@ pub trait Room {
     /// The maximum length of a frame.
     fn max_frame(&self) -> usize;
 
-    /// As [`Nic::build`].
+    /// Like [`Nic::build`].
     ///
     /// # Errors
     /// [`Full`] if there is no room. `build` was not called then.

@@ -19,7 +19,7 @@ pub enum UdpError {
     /// The port is taken.
     #[error("UDP port {0} is in use; choose another")]
     InUse(u16),
-    /// Port 0 is none.
+    /// Port 0 was requested, which is not a port.
     #[error("0 is not a UDP port; choose one from 1 to 65535")]
     NoPort,
     /// The socket is closed.

@@ -61,7 +61,7 @@ fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<R
 
 type Fetched = (Vec<u8>, World, Guest<RingNic, Site>, Guest<RingNic, Client>);
 
-/// As [`fetch`], with these offloads of server and client.
+/// Like [`fetch`], with these offloads of server and client.
 fn fetch_by(
     text: &str,
     impairment: Option<Impairment>,

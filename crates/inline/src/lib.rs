@@ -226,7 +226,7 @@ impl Inline {
         frames
     }
 
-    /// As [`turn`](Self::turn), for one port: for callers that know which of many ports has
+    /// Like [`turn`](Self::turn), for one port: for callers that know which of many ports has
     /// flushed. Resets wait for the next turn of all ports.
     pub fn turn_of(&mut self, id: PortId, now: Nanos) -> usize {
         let at = self.served.binary_search_by_key(&id, |served| served.id);

@@ -101,7 +101,7 @@ impl Group {
         fs::write(self.dir.join("cgroup.procs"), process.as_raw_pid().to_string())
     }
 
-    /// Where its events are counted: for [`kills`].
+    /// Returns the file that counts the group's events, for [`kills`].
     #[must_use]
     pub fn events(&self) -> PathBuf {
         self.dir.join(match self.version {

@@ -75,8 +75,8 @@ impl ChildSetup {
             outfit.limit()?;
             outfit.hand_over()
         };
-        // SAFETY: between fork and exec there are system calls alone, which allocate nothing and
-        // take no lock; nor do these errors.
+        // SAFETY: between fork and exec the child only makes system calls. Neither they nor the
+        // errors that are returned allocate memory or take a lock.
         unsafe { command.pre_exec(put_on) }
     }
 

@@ -84,7 +84,7 @@ impl Limiter {
         usize::try_from(by_bytes.min(by_frames)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// As [`charge`](Self::charge), for frames that [`allowance`](Self::allowance) has let pass.
+    /// Like [`charge`](Self::charge), for frames that [`allowance`](Self::allowance) has let pass.
     pub fn charge_allowed(&mut self, frames: usize, bytes: u64) {
         if frames > 0 {
             let len = bytes / frames as u64;

@@ -37,7 +37,7 @@ pub enum OpenError {
          again), or run this as root", socket.display()
     )]
     Denied {
-        /// Where it is.
+        /// The path of the socket.
         socket: PathBuf,
     },
     /// The daemon refused the request.
@@ -67,7 +67,7 @@ pub enum OpenError {
     Io(#[source] Errno),
 }
 
-/// What it takes to attach the port again.
+/// The data that is needed to attach the port again.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) directory: PathBuf,
@@ -120,7 +120,7 @@ pub(crate) fn ask(
     ask_on(&connect(directory)?, request, fds)
 }
 
-/// As [`ask`], on an existing connection.
+/// Like [`ask`], on an existing connection.
 pub(crate) fn ask_on(
     socket: &OwnedFd,
     request: &Request,

@@ -148,7 +148,7 @@ pub struct RingHeader {
     pub sem: [AtomicU64; 16],
 }
 
-// SAFETY: atomic words only, without padding between them (checked below).
+// SAFETY: the type consists of atomic words only, without padding between them (checked below).
 unsafe impl Shareable for RingHeader {}
 
 /// Bytes of [`RingHeader`].
@@ -265,7 +265,7 @@ pub struct OwnerFlags {
     pub holder: AtomicU32,
 }
 
-// SAFETY: atomic words.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for OwnerFlags {}
 
 /// What the core tells the client, besides its position.
@@ -297,7 +297,7 @@ pub struct CoreFlags {
     pub reset_done: AtomicU32,
 }
 
-// SAFETY: atomic words.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for CoreFlags {}
 
 /// What a client did to put its port into the error state.
@@ -359,7 +359,7 @@ pub struct Geometry {
     pub if_num: u32,
     /// Bytes of a ring object (header and slots).
     pub ring_size: u32,
-    /// How many of them.
+    /// The number of rings.
     pub ring_num: u32,
     /// Distance of buffers.
     pub buf_size: u32,

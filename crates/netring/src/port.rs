@@ -65,7 +65,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// True if there is something to do.
+    /// True if the port is readable or writable.
     #[must_use]
     pub fn any(self) -> bool {
         self.readable || self.writable

@@ -76,7 +76,7 @@ impl Memory {
     }
 }
 
-/// As [`View::buffer`].
+/// Like [`View::buffer`].
 #[inline(always)]
 pub(crate) fn buffer(buffers: Buffers<'_>, number: u32, len: u32) -> Option<Bytes<'_>> {
     buffers.get(number.wrapping_sub(RESERVED_BUFFERS), len)

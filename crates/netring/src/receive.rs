@@ -241,7 +241,7 @@ impl<'a> Received<'a> {
         self.slots()
     }
 
-    /// As [`into_slots`](Self::into_slots). After a slot was exchanged, `self` is out of date.
+    /// Like [`into_slots`](Self::into_slots). After a slot was exchanged, `self` is out of date.
     #[inline]
     pub(crate) fn slots(&self) -> impl Iterator<Item = ReceivedSlot<'a>> + use<'a> {
         let first = ReceivedSlot { ..self.first };

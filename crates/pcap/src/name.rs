@@ -31,7 +31,7 @@ impl Device {
         (is_ours && fits && (is_port || bare.is_some())).then(|| Self(port.to_owned()))
     }
 
-    /// As [`parse`](Self::parse), for a C string: the bytes up to the first zero.
+    /// Like [`parse`](Self::parse), for a C string: the bytes up to the first zero.
     #[must_use]
     pub fn parse_bytes(name: &[u8]) -> Option<Self> {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());

@@ -11,7 +11,7 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
     /// Original length in bytes.
     pub len: u32,
-    /// When it was taken from the port, since 1970.
+    /// The time at which the frame was taken from the port, since 1970.
     pub time: Duration,
 }
 

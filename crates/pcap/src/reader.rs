@@ -189,7 +189,7 @@ impl Reader {
         self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| Failure::io(Errno::BADF))
     }
 
-    /// As [`settle`](Self::settle), after one frame, whose bytes stay in place.
+    /// Like [`settle`](Self::settle), after one frame, whose bytes stay in place.
     pub(crate) fn settle_after_one(&mut self) {
         if self.watched.is_some() {
             // The next call checks again whether there are more frames.

@@ -122,7 +122,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 29;
     /// The first reasons, this many, can occur at egresses; the others only at ingresses.
     pub const AT_EGRESS: usize = 17;

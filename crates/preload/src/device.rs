@@ -227,7 +227,7 @@ pub fn mmap(device: &Device, fd: RawFd, wanted: &Wanted) -> Result<*mut c_void, 
         return Err(Errno::INVAL);
     }
     let Wanted { at, len, protection, flags, offset } = *wanted;
-    // SAFETY: the program's call, of another file.
+    // SAFETY: this is the program's own call, applied to another file.
     let mapped = unsafe { real::mmap(at, len, protection, flags, memory.as_raw_fd(), offset) };
     if mapped == libc::MAP_FAILED { Err(crate::errno()) } else { Ok(mapped) }
 }

@@ -18,7 +18,7 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// As [`prefetch`], for a line that is about to be written. The line arrives in the writer's
+/// Like [`prefetch`], for a line that is about to be written. The line arrives in the writer's
 /// exclusive state, so it crosses between the cores once instead of twice.
 #[inline(always)]
 pub fn prefetch_to_write(at: *const u8) {
@@ -291,7 +291,7 @@ impl<'m> Bytes<'m> {
         prefetch(self.at.wrapping_add(at));
     }
 
-    /// As [`prefetch_at`](Self::prefetch_at), to be written.
+    /// Like [`prefetch_at`](Self::prefetch_at), to be written.
     #[inline(always)]
     pub fn prefetch_to_write(self, at: usize) {
         prefetch_to_write(self.at.wrapping_add(at));

@@ -128,7 +128,7 @@ impl<'m> Near<'m> {
         Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
     }
 
-    /// As [`bytes`](Self::bytes), for bytes that are only read.
+    /// Like [`bytes`](Self::bytes), for bytes that are only read.
     #[inline]
     #[must_use]
     pub fn bytes_to_read(&mut self, at: u64, len: u32) -> Option<Bytes<'m>> {
@@ -185,7 +185,7 @@ impl GuestMemory {
         Self::new(vec![GuestRange { guest, user: guest, size, mapping, offset: 0 }])
     }
 
-    /// As [`new`](Self::new), with ranges that must not be written.
+    /// Like [`new`](Self::new), with ranges that must not be written.
     ///
     /// # Errors
     /// As `new`; overlaps between both kinds are errors, too.
@@ -259,7 +259,7 @@ impl GuestMemory {
         self.entry(at)?.bytes(at, len)
     }
 
-    /// As [`bytes`](Self::bytes), for bytes that are only read.
+    /// Like [`bytes`](Self::bytes), for bytes that are only read.
     #[must_use]
     pub fn bytes_to_read(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
         self.bytes(at, len).or_else(|| self.read_only_bytes(at, len))

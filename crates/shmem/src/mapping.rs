@@ -267,7 +267,7 @@ impl Pool {
         Buffers { at, stride, count, pool: PhantomData }
     }
 
-    /// As [`Buffers::get`].
+    /// Like [`Buffers::get`].
     #[inline(always)]
     #[must_use]
     pub fn get(&self, index: u32, len: u32) -> Option<Bytes<'_>> {

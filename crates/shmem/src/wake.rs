@@ -95,7 +95,7 @@ impl WakeFlag {
         self.must_kick_fenced(answered)
     }
 
-    /// As [`must_kick`](Self::must_kick), for a caller that fenced once for many flags.
+    /// Like [`must_kick`](Self::must_kick), for a caller that fenced once for many flags.
     #[inline]
     pub fn must_kick_fenced(&self, answered: &mut u32) -> bool {
         let value = self.0.load(Ordering::Relaxed);

@@ -131,7 +131,7 @@ impl<'a> Payload<'a> {
         self.len
     }
 
-    /// True if there are none.
+    /// True if the payload has no bytes.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {

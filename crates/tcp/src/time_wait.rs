@@ -20,7 +20,7 @@ struct Entry {
     send_next: Seq,
     receive_next: Seq,
     ts_recent: u32,
-    /// When it ends, in milliseconds; the highest bit says that timestamps are in use.
+    /// When the entry ends, in milliseconds; the highest bit tells that timestamps are in use.
     ends: u32,
     /// The chain's next entry plus 1.
     next: u32,

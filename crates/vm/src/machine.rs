@@ -13,17 +13,17 @@ use super::{Accelerator, Version};
 pub struct Machine {
     /// Name of the machine, shown in process lists.
     pub name: String,
-    /// What executes it.
+    /// The accelerator that executes the machine.
     pub accelerator: Accelerator,
     /// Memory in MiB. A vhost-user NIC shares it with its back end.
     pub memory: u32,
     /// Processors.
     pub cpus: u8,
-    /// What it boots.
+    /// What the machine boots.
     pub boot: Boot,
     /// Its NIC.
     pub nic: Nic,
-    /// Where its console is.
+    /// Where the machine's console is.
     pub console: Console,
     /// More arguments, appended unchanged.
     pub more: Vec<OsString>,
@@ -57,7 +57,7 @@ pub struct Nic {
     pub model: Model,
     /// Its address.
     pub mac: Mac,
-    /// Where its frames go.
+    /// Where the NIC's frames go.
     pub backend: Backend,
     /// Pairs of queues; only [`Model::Virtio`] has more than one.
     pub queues: u16,

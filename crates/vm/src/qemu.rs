@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// A program, and its version.
 #[derive(Clone, Debug)]
 pub struct Qemu {
-    /// Where it is.
+    /// The path of the program.
     pub program: PathBuf,
     /// The version of the program.
     pub version: Version,
@@ -40,7 +40,7 @@ pub enum QemuError {
          names any other", .found.0, .found.1, .least.0, .least.1
     )]
     Old {
-        /// What there is.
+        /// The version that was found.
         found: Version,
         /// The oldest version that suffices.
         least: Version,

@@ -44,7 +44,7 @@ const PKT: &str = include_str!("../../guest/pkt.c");
 const PKTGEN: &str = include_str!("../../guest/pktgen");
 const VLAN: &str = include_str!("../../guest/vlan");
 const VFIO: &str = include_str!("../../guest/vfio");
-/// What its file's name begins with; its release follows.
+/// The beginning of the name of the kernel's file; the release follows.
 const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 

@@ -46,7 +46,7 @@ pub enum PlaceError {
 pub struct Place {
     /// The full address, with its domain.
     pub address: String,
-    /// The number of its group.
+    /// The number of the card's IOMMU group.
     pub group: u32,
     /// The other devices of the group.
     pub neighbours: Vec<String>,
@@ -83,7 +83,7 @@ fn target(link: &Path) -> Option<String> {
     target.file_name().and_then(OsStr::to_str).map(str::to_owned)
 }
 
-/// The address with its domain; `None` for other texts, which must not become file names.
+/// Returns the address with its domain; `None` for other texts, which must not become file names.
 fn in_full(address: &str) -> Option<String> {
     let full = match address.matches(':').count() {
         1 => format!("0000:{address}"),

@@ -30,10 +30,10 @@ pub trait Kind {
         Ok(null::vacant())
     }
 
-    /// True if a peer that is not trusted made its descriptors, or sends to them.
+    /// True if a peer that is not trusted made the attachment's descriptors, or sends to them.
     fn has_stranger(&self) -> bool;
 
-    /// True if its owner lends memory that workers read and write.
+    /// True if the port's owner lends memory that workers read and write.
     fn lends_memory(&self) -> bool {
         false
     }

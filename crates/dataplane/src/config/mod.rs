@@ -102,7 +102,7 @@ impl Attachment {
         }
     }
 
-    /// True if its owner lends memory that workers read and write.
+    /// True if the port's owner lends memory that workers read and write.
     #[must_use]
     pub fn lends_memory(&self) -> bool {
         self.rings().is_some() || self.kind().is_some_and(Kind::lends_memory)
@@ -145,7 +145,7 @@ pub struct PortConfig {
     pub name: String,
     /// Its rules.
     pub policy: Policy,
-    /// The worker that serves it; `None` for the least loaded.
+    /// The worker that serves the port; `None` for the least loaded.
     pub worker: Option<u16>,
     /// What the port is attached to.
     pub attachment: Attachment,

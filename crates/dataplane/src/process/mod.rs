@@ -99,7 +99,7 @@ struct Record {
     descriptors: Vec<Descriptor>,
     bells: Bells,
     worker: u16,
-    /// What is mapped for it.
+    /// The mappings for this port.
     account: Arc<Account>,
     /// How much of this thread's time the port's front end has used.
     remakes: Remakes,

@@ -9,7 +9,7 @@ use port::Nanos;
 
 /// The time that a front end may use at once.
 const BURST_NS: u64 = 100 * Nanos::MILLI;
-/// The share of time that it may use in the long run, as a divisor.
+/// The share of time that a front end may use in the long run, as a divisor.
 const SHARE: u64 = 4;
 
 /// The time that rebuilding one port has taken.

@@ -82,7 +82,7 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     /// By number.
     ports: Vec<Option<Box<Served>>>,
-    /// How many there are.
+    /// The number of ports that this worker serves.
     serving: usize,
     /// The ports that are polled.
     hot: Vec<PortId>,

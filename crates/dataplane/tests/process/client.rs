@@ -132,7 +132,7 @@ pub fn serve(clients: &[&Client], stall_timeout_ms: u32) -> (std::thread::JoinHa
     serve_by(1, clients, stall_timeout_ms)
 }
 
-/// As [`serve`], with this many workers.
+/// Like [`serve`], with this many workers.
 pub fn serve_by(
     workers: usize,
     clients: &[&Client],

@@ -19,7 +19,7 @@ pub fn in_child(test: &str) -> Option<ExitStatus> {
     in_child_with(test, &[])
 }
 
-/// As [`in_child`], with these environment variables.
+/// Like [`in_child`], with these environment variables.
 pub fn in_child_with(test: &str, variables: &[(&str, &str)]) -> Option<ExitStatus> {
     if std::env::var_os(CHILD).is_some() {
         return None;
@@ -37,7 +37,7 @@ pub fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
     start_with(1)
 }
 
-/// As [`start`], with this many workers.
+/// Like [`start`], with this many workers.
 pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     let workers = vec![WorkerConfig::default(); workers];
     let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
@@ -45,7 +45,7 @@ pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     (thread, connection)
 }
 
-/// As [`start`], with this configuration; returns the state memory, too.
+/// Like [`start`], with this configuration; returns the state memory, too.
 pub fn start_as(config: SwitchConfig) -> (std::thread::JoinHandle<()>, OwnedFd, state::State) {
     let socket = || {
         let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);

@@ -274,7 +274,7 @@ impl<R: Regs> E1000Driver<R> {
         sent
     }
 
-    /// As [`send`](Self::send), for a frame of `len` bytes that is already in the buffers of the
+    /// Like [`send`](Self::send), for a frame of `len` bytes that is already in the buffers of the
     /// next descriptors: from earlier, or written to [`place`](Self::place).
     #[inline]
     pub fn send_placed(&mut self, len: u32, request: &Request) -> bool {
@@ -290,7 +290,7 @@ impl<R: Regs> E1000Driver<R> {
         self.transmit.place(ahead)
     }
 
-    /// As [`send`](Self::send), for a frame in the caller's memory, in pieces by device address.
+    /// Like [`send`](Self::send), for a frame in the caller's memory, in pieces by device address.
     /// The NIC owns them until the frame is [reclaimed](Self::reclaim).
     pub fn send_pieces(&mut self, pieces: &[(u64, u32)], request: &Request) -> bool {
         let sent = self.transmit.add_pieces(pieces, request);

@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// What the fake daemon should do, and which calls it got.
 #[derive(Default)]
 pub struct State {
-    /// The AS and router under which it runs.
+    /// The AS and router under which the daemon runs.
     pub global: Option<(u32, String)>,
     /// The calls in order, by a word each.
     pub calls: Vec<String>,

@@ -117,7 +117,7 @@ impl Entries {
         place
     }
 
-    /// As [`lookup`](Self::lookup), for an address whose place is known.
+    /// Like [`lookup`](Self::lookup), for an address whose place is known.
     #[inline(always)]
     pub(super) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
         let key = entry_of(filter, mac);

@@ -199,7 +199,7 @@ impl Fdb {
         self.entries.fetch(filter, mac)
     }
 
-    /// As [`lookup`](Self::lookup), for an address whose place is known.
+    /// Like [`lookup`](Self::lookup), for an address whose place is known.
     #[inline(always)]
     pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
         self.entries.lookup_at(place, filter, mac)

@@ -32,7 +32,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// How many there are.
+    /// The number of origins.
     pub const COUNT: usize = 5;
 
     /// All of them, by number.

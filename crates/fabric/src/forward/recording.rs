@@ -146,7 +146,7 @@ impl<E: Egress> PassState<'_, E> {
         }
     }
 
-    /// As [`send`](Self::send), one frame at a time, so that the egress's counters show which
+    /// Like [`send`](Self::send), one frame at a time, so that the egress's counters show which
     /// frames it drops. Other workers that deliver to the same queue wait meanwhile.
     #[cold]
     pub(super) fn send_recorded(

@@ -18,7 +18,7 @@ pub fn serve(
     })
 }
 
-/// As [`serve`], until `work` returns that it is done.
+/// Like [`serve`], until `work` returns that it is done.
 #[allow(dead_code, reason = "of programs that end only")]
 pub fn serve_until(
     stack: &mut Stack<RingNic>,

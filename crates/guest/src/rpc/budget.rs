@@ -54,7 +54,7 @@ impl Budget {
             && share.saturating_add(bytes) <= self.max_bytes / 4
     }
 
-    /// True if the peer is within its limit of memory.
+    /// True if the peer is within its own limit of memory.
     #[inline]
     pub fn is_within(&self, peer: Mac) -> bool {
         self.bytes <= self.max_bytes / 4 || self.has_room(peer, 0)

@@ -132,7 +132,7 @@ fn bits(mut map: u64) -> impl Iterator<Item = u16> {
     })
 }
 
-/// What a fragment was for its receiver.
+/// The outcome of a fragment at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// A new fragment.

@@ -145,7 +145,7 @@ impl<N: Nic> Calling<N> {
         self.client.connect(peer, now, &mut SendRing(&mut self.nic))
     }
 
-    /// As [`Client::call`]. The packet leaves with the next [`flush`](Self::flush) or turn.
+    /// Like [`Client::call`]. The packet leaves with the next [`flush`](Self::flush) or turn.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -160,7 +160,7 @@ impl<N: Nic> Calling<N> {
         self.client.call(session, tag, request, now, &mut SendRing(&mut self.nic))
     }
 
-    /// As [`Client::call_bytes`].
+    /// Like [`Client::call_bytes`].
     ///
     /// # Errors
     /// See [`CallError`].

@@ -184,7 +184,7 @@ impl Closer {
         self.add(uid, Job::HangUp(socket));
     }
 
-    /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last.
+    /// Like [`hang_up`](Self::hang_up), but first discards what the peer sent last.
     pub(super) fn drain_and_hang_up(&'static self, uid: u32, socket: OwnedFd) {
         self.add(uid, Job::DrainAndHangUp(socket));
     }

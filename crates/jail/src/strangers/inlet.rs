@@ -64,7 +64,7 @@ impl Inlet {
         Err(Errno::BADMSG)
     }
 
-    /// As [`Descriptor::hang_up`].
+    /// Like [`Descriptor::hang_up`].
     pub fn hang_up(&self) {
         self.socket.hang_up();
     }

@@ -59,7 +59,7 @@ pub fn is_event(fd: impl AsFd) -> bool {
             .is_ok()
 }
 
-/// True if it is a Unix stream socket.
+/// True if the descriptor is a Unix stream socket.
 #[must_use]
 pub fn is_unix_stream(fd: impl AsFd) -> bool {
     sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX)

@@ -120,7 +120,7 @@ impl Descriptor {
         }
     }
 
-    /// As [`hang_up`](Self::hang_up), but first discards what the peer sent last. The peer then
+    /// Like [`hang_up`](Self::hang_up), but first discards what the peer sent last. The peer then
     /// sees the end of the connection and no reset: QEMU 11.1 aborts on a reset.
     pub fn drain_and_hang_up(&self) {
         match self.uid.map(|uid| (uid, self.fd.try_clone())) {

@@ -132,7 +132,7 @@ pub fn idle(lab: &Lab) -> Result<f64> {
     Ok((cpu_of(&all) - before) / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Memory of one of 1,000 idle guests in KiB, shared pages by their share.
+/// The memory of one of 1,000 idle guests in KiB. Each guest counts its share of shared pages.
 pub fn memory(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon("")?;
     let _guests = start(&daemon, ["httpd", "web"], (FIRST, 1000), &[])?;

@@ -180,7 +180,7 @@ impl Daemon {
         self.child.id() as i32
     }
 
-    /// The counters of its switch.
+    /// Returns the counters of the daemon's switch.
     pub fn stats(&self) -> Result<api::SwitchStats> {
         let stats: api::Stats = self.client()?.get("/v1/stats")?;
         stats.switches.into_iter().next().context("the switch is not there")

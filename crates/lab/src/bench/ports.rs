@@ -78,7 +78,7 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
-/// As [`uniform`] with 1,024 ports. Also notes the floor program's figures for two ports and for
+/// Like [`uniform`] with 1,024 ports. Also notes the floor program's figures for two ports and for
 /// one, for comparison with its many.
 pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     let two = peer::floor(lab, &["scatter", "ports=2", "addresses=2"])?;

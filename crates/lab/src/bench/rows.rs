@@ -20,7 +20,7 @@ pub enum Better {
 pub struct Row {
     /// Its name.
     pub id: &'static str,
-    /// The unit of its value and of its peer's.
+    /// The unit of the row's value and of its peer's value.
     pub unit: &'static str,
     /// The bar that the figure must clear.
     pub bar: &'static str,

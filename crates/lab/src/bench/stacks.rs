@@ -129,7 +129,7 @@ pub fn offloads(lab: &Lab) -> Result<f64> {
     bulk(lab, OFFLOADS)
 }
 
-/// As [`plain`], with losses in both directions.
+/// Like [`plain`], with losses in both directions.
 pub fn lossy(lab: &Lab, loss_ppm: u32) -> Result<f64> {
     bulk(lab, Setup { loss_ppm, ..PLAIN })
 }

@@ -17,7 +17,7 @@ pub const VNI: u32 = 100;
 /// one at each of its moves.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// How many hosts.
+    /// The number of hosts.
     pub hosts: u32,
     /// How many stations all have together.
     pub stations: u32,

@@ -52,7 +52,7 @@ impl Net {
         Self::with_names(format!("{PREFIX}{}", std::process::id()), hosts, mtu)
     }
 
-    /// As [`new`](Self::new), with namespaces whose names begin with `prefix`.
+    /// Like [`new`](Self::new), with namespaces whose names begin with `prefix`.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -265,7 +265,7 @@ impl Lease {
         self.kept.store(true, Relaxed);
     }
 
-    /// As [`reinitialise`](Self::reinitialise), for a core that does not know the rings yet.
+    /// Like [`reinitialise`](Self::reinitialise), for a core that does not know the rings yet.
     pub(crate) fn renew(&self, ends: Ends) -> Result<(), RegionError> {
         for spec in [ends.tx, ends.rx] {
             (spec.first..spec.first + spec.rings)

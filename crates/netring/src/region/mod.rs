@@ -213,7 +213,7 @@ impl Region {
         Arc::new(Self { mapping, file, geometry, usable, books: Mutex::new(books), buffers })
     }
 
-    /// How it is divided.
+    /// Returns how the region is divided.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry

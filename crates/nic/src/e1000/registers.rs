@@ -153,7 +153,7 @@ pub(super) struct RxState {
     pub moving: AtomicU32,
     /// The second word of the first of these descriptors, which is written last.
     pub first: AtomicU64,
-    /// As [`TxState::sent`].
+    /// Like [`TxState::sent`].
     pub sent: AtomicU32,
 }
 

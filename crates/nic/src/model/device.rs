@@ -117,7 +117,7 @@ pub struct Interrupt {
 pub struct Impossible {
     /// The name of the register, or of the other state.
     pub what: &'static str,
-    /// What it is.
+    /// The impossible value.
     pub value: u64,
 }
 

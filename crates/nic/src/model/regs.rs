@@ -9,7 +9,7 @@
 pub enum Access {
     /// Keeps the written bits that are in the mask.
     ReadWrite,
-    /// As [`ReadWrite`](Self::ReadWrite) while the device is stopped; otherwise ignores writes.
+    /// Like [`ReadWrite`](Self::ReadWrite) while the device is stopped; otherwise ignores writes.
     Halted,
     /// Writes are ignored.
     ReadOnly,

@@ -36,7 +36,7 @@ pub trait Remote {
     /// driver that was told too early.
     fn confirm_pushed(&self, causes: u32);
 
-    /// As [`confirm_pushed`](Self::confirm_pushed), for everything that a predecessor may have
+    /// Like [`confirm_pushed`](Self::confirm_pushed), for everything that a predecessor may have
     /// pushed without reminding the driver.
     fn confirm_all_pushed(&self);
 

@@ -228,7 +228,7 @@ pub(super) struct ReceiveState {
     /// stored before they are given back, so that a successor knows. Written under the receiver's
     /// lock.
     place: AtomicU32,
-    /// As [`TransmitState::sent`].
+    /// Like [`TransmitState::sent`].
     pub sent: AtomicU32,
 }
 
@@ -257,7 +257,7 @@ struct Counts {
 }
 
 #[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
-// SAFETY: atomic words only; padding is never read.
+// SAFETY: the type consists of atomic words only; padding is never read.
 unsafe impl Shareable for Registers {}
 
 const _: () = assert!(size_of::<Registers>() <= 16 * 1024);

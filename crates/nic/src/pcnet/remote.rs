@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Starts a model. Without a copy, it pushes nothing and waits for nothing.
+    /// Starts a model that reaches guest memory directly: it has no copy to push or to wait for.
     pub fn resume_copy(&self) {
         if self.copied.is_none() {
             WAYS.into_iter().for_each(|way| self.sent(way).store(NOT_SENT, Ordering::Relaxed));
@@ -345,7 +345,7 @@ impl Remote for Core {
             half.ring.iter().for_each(Ring::clear);
             *half = Half { ring: half.ring.take(), pushed: half.pushed, ..Half::default() };
         }
-        // The copy shows no descriptors, so no thread reads the rest or has to wait.
+        // The copy shows no descriptors now, so no thread reads or awaits what is discarded here.
         drop(unused);
         self.memory.discard();
         true

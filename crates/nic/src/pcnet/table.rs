@@ -64,7 +64,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = 4;
     /// All of them, in order.
     pub const ALL: [Self; Self::COUNT] = [Self::Latch, Self::Computed, Self::Local, Self::Network];
@@ -222,7 +222,7 @@ const fn working(number: u8, name: &'static str) -> Register {
     latch(number, name, KEEP, 0).halted()
 }
 
-/// As [`working`], for a register that the halves keep copies of.
+/// Like [`working`], for a register that the halves keep copies of.
 const fn config(number: u8, name: &'static str, kept: u16, reset: u16) -> Register {
     latch(number, name, kept, reset).halted().does(Effect::Config)
 }

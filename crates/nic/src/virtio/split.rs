@@ -335,7 +335,7 @@ impl Interrupts {
         }
     }
 
-    /// True if it wants an interrupt for anything published in the round before `now`.
+    /// True if the driver wants an interrupt for anything published in the round before `now`.
     pub fn awaited(&self, now: u16) -> bool {
         let size = self.driver.len() - RING - usize::from(self.by_index);
         self.wanted(now.wrapping_sub(size as u16), now)

@@ -209,7 +209,7 @@ impl<R: Ring> TransmitQueue<R> {
         Ok(())
     }
 
-    /// As [`collect_singles`](Self::collect_singles), for headers that may hold requests.
+    /// Like [`collect_singles`](Self::collect_singles), for headers that may hold requests.
     #[inline(always)]
     fn collect_requests(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         let header = self.header as usize;

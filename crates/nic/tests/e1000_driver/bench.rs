@@ -150,7 +150,7 @@ impl Bench {
         self.gather_up_to(64, completes)
     }
 
-    /// As [`gather_batch`](Self::gather_batch), at most `max` frames.
+    /// Like [`gather_batch`](Self::gather_batch), at most `max` frames.
     pub fn gather_up_to(&mut self, max: usize, completes: bool) -> Vec<Seen> {
         let now = self.now();
         let (model, scratch) = (self.model.as_mut().expect("a model"), &mut self.scratch);

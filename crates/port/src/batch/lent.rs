@@ -135,7 +135,7 @@ impl Picked<'_> {
         self.copy_any_to(to)
     }
 
-    /// As [`copy_to`](Self::copy_to), for frames of any length.
+    /// Like [`copy_to`](Self::copy_to), for frames of any length.
     #[inline(never)]
     fn copy_any_to(self, to: Bytes<'_>) -> usize {
         let Frame { len, segs, head, covered, .. } = self.lane.frame;

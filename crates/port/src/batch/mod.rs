@@ -210,7 +210,7 @@ impl Scratch {
         self.used_frames
     }
 
-    /// True if it holds no frames.
+    /// True if the scratch holds no frames.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -361,7 +361,7 @@ impl Scratch {
         self.any_offload
     }
 
-    /// As [`judge`](Self::judge), for batches with offload requests. Checks the requests against
+    /// Like [`judge`](Self::judge), for batches with offload requests. Checks the requests against
     /// the heads, and simplifies them. `judge` gets the length of the longest frame on the wire. If
     /// a request cannot be met, the length is 0, the verdict is `refused`, and the request is
     /// dropped.

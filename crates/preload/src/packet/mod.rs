@@ -117,7 +117,7 @@ fn pair(flags: c_int) -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// Makes a packet socket: the kernel's, or a pair for a user without the right to one.
 pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
-    // SAFETY: the program's call.
+    // SAFETY: this is the program's own call.
     let made = crate::result(unsafe { real::socket(libc::AF_PACKET, kind, protocol) });
     let (fd, far) = match made {
         Ok(fd) => (fd, None),

@@ -172,7 +172,7 @@ impl AsFd for Memfd {
 
 /// What has to be released when a mapping is dropped.
 pub(crate) struct Backing {
-    /// True if the kernel mapped it, so that it must be unmapped.
+    /// True if the kernel made the mapping, so that the region must unmap it.
     is_kernels: bool,
     guarded: Guarded,
     /// The budget's charge, if a peer caused the mapping.
@@ -294,7 +294,7 @@ impl Mapping {
         Self::anonymous(len, MapFlags::PRIVATE).map(Arc::new)
     }
 
-    /// As [`private`](Self::private), for memory of which few pages are ever touched. The kernel
+    /// Like [`private`](Self::private), for memory of which few pages are ever touched. The kernel
     /// only accounts for those.
     ///
     /// # Errors
@@ -303,7 +303,7 @@ impl Mapping {
         Self::new_sparse(len).map(Arc::new)
     }
 
-    /// As [`sparse`](Self::sparse), for a copy of peer memory that is not lent. The addresses are
+    /// Like [`sparse`](Self::sparse), for a copy of peer memory that is not lent. The addresses are
     /// charged to `account`. Core dumps leave it out.
     ///
     /// # Errors

@@ -179,7 +179,7 @@ impl Supervisor {
     /// Removes a switch with its ports.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such switch.
     pub async fn delete_switch(&self, name: &str) -> Result<(), ApiError> {
         let mut topology = self.topology.lock().await;
         self.remove_switch(&mut topology, name).await?;
@@ -241,7 +241,7 @@ impl Supervisor {
     /// change until it goes.
     ///
     /// # Errors
-    /// There is none, or the patch makes no sense.
+    /// There is no such port, or the patch makes no sense.
     pub async fn patch_port(
         &self,
         switch: &str,
@@ -288,7 +288,7 @@ impl Supervisor {
     /// Removes a port; its client sees its token close.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such port.
     pub async fn delete_port(&self, switch: &str, port: &str) -> Result<(), ApiError> {
         let mut topology = self.topology.lock().await;
         self.remove_port(&mut topology, switch, port).await?;

@@ -52,13 +52,13 @@ struct Entries {
 struct Entry {
     kept: Kept,
     manager: Mutex<Option<Arc<Process>>>,
-    /// True when it is to end.
+    /// True when the entry's manager is to end.
     leaving: watch::Sender<bool>,
-    /// True when its manager has ended for good.
+    /// True when the entry's manager has ended for good.
     gone: watch::Sender<bool>,
 }
 
-/// How the guests of an entry do.
+/// The states of the entry's guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// There is no such entry.
@@ -150,7 +150,7 @@ impl Guests {
         }
     }
 
-    /// How the guests of an entry do.
+    /// The states of an entry's guests.
     pub async fn health(&self, name: &str) -> Health {
         let own = self.entries.lock().await;
         let Some(entry) = own.all.get(name) else { return Health::Absent };

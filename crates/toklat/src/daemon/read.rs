@@ -58,7 +58,7 @@ impl Supervisor {
     /// Describes a port.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such port.
     pub async fn port_info(&self, switch: &str, port: &str) -> Result<PortInfo, ApiError> {
         let handle = self.switch(switch)?;
         let live = |of: &Switch| Ok(of.port_info(of.port(port)?));

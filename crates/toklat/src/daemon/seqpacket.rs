@@ -56,7 +56,7 @@ impl Seqpacket {
         Self::new(Descriptor::from(socket))
     }
 
-    /// As [`Descriptor::drain_and_hang_up`].
+    /// Like [`Descriptor::drain_and_hang_up`].
     pub fn drain_and_hang_up(&self) {
         self.0.get_ref().drain_and_hang_up();
     }

@@ -157,7 +157,7 @@ impl Store {
         fs::rename(&fresh, &self.path)
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -68,7 +68,7 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Whether the kernel has killed its process for want of memory.
+    /// True if the kernel has killed the process for want of memory.
     pub fn was_killed(&self) -> bool {
         cgroup::kills(&self.events) > 0
     }

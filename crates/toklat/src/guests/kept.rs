@@ -19,7 +19,7 @@ const MAX_ENTRY: u64 = 1 << 20;
 pub struct Kept {
     /// Its name.
     pub name: String,
-    /// What it runs.
+    /// What the entry runs.
     pub spec: GuestSpec,
 }
 
@@ -27,7 +27,7 @@ impl Kept {
     /// Reads the entry from standard input.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no valid entry.
     pub fn read() -> anyhow::Result<Self> {
         let mut text = Vec::new();
         std::io::stdin().take(MAX_ENTRY).read_to_end(&mut text)?;

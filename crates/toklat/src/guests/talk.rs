@@ -27,7 +27,7 @@ const TIME: Duration = Duration::from_secs(5);
 pub enum Request {
     /// Its guests.
     List,
-    /// The entry of the topology that it was started for, if it was.
+    /// The entry of the topology for which the manager was started, if there is one.
     Kept,
     /// Stop guests, or all of them.
     Stop {

@@ -94,7 +94,7 @@ pub struct Unit {
     failures: u32,
     pub last_end: Option<String>,
     pub walls: Walls,
-    /// What holds its process's memory.
+    /// The control group that confines the memory of the guest's process.
     pub group: Option<Confined>,
     pub stopped: bool,
     /// A number that changes with each process and each pause, so that an outdated timer is

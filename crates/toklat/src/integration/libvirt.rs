@@ -164,7 +164,7 @@ impl<'a, 'input> Interface<'a, 'input> {
         self.child("mac")?.attribute("address")?.parse().ok()
     }
 
-    /// The kind of port that it connects to. `mode` is QEMU's side of the socket.
+    /// The kind of port to which the interface connects. `mode` is QEMU's side of the socket.
     fn kind(&self) -> Result<PortKind> {
         let of = self.0.attribute("type").unwrap_or_default();
         ensure!(of == "vhostuser", "Its <interface> is of type '{of}'; make it type='vhostuser'");

@@ -15,7 +15,7 @@ use control::{Client, ClientError, Result};
 pub struct Wanted {
     /// Its name.
     pub name: PortName,
-    /// What it is attached to.
+    /// What the port is attached to.
     pub kind: PortKind,
     /// Rules, as the API names them.
     pub rules: Map<String, Value>,

@@ -174,7 +174,7 @@ impl RoundTrips {
         (self.sent, self.received)
     }
 
-    /// What came out.
+    /// Returns the results of the measurement.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let at = |quantile| self.times.value_at_quantile(quantile);

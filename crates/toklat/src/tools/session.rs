@@ -344,7 +344,7 @@ impl Meter {
         self.first.map_or(0.0, |first| (self.last - first) as f64 / 1e9)
     }
 
-    /// What came out.
+    /// Returns the totals of the measurement.
     #[must_use]
     pub fn totals(&self, port: &str) -> Totals {
         let seconds = self.seconds();

@@ -41,7 +41,7 @@ impl Guest {
         Self::boot_from(None, daemon, name, number, options, commands)
     }
 
-    /// As [`Guest::boot`], from the directory of another guest if one is named.
+    /// Like [`Guest::boot`], from the directory of another guest if one is named.
     pub fn boot_from(
         dir: Option<&Path>,
         daemon: &Daemon,

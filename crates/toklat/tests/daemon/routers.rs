@@ -31,7 +31,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// The socket of its API.
+    /// Returns the path of the socket of the router's API.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("api.sock")
     }

@@ -23,7 +23,7 @@ const FLOOD_QUANTUM: usize = 1024;
 pub struct Served {
     /// The port's number.
     pub id: u16,
-    /// What its owner sends.
+    /// The port's source: what its owner sends.
     pub source: Box<dyn Source>,
     queues: Vec<ServedQueue>,
     memory: PortMemory,
@@ -58,7 +58,7 @@ struct ServedQueue {
     sender: Sender,
     /// The scratch with frames that wait for a lossless receiver.
     held: Option<Box<Scratch>>,
-    /// A bad link, which lends the frames that its owner has sent.
+    /// The channel that imitates a bad link. It holds frames that the port's owner has sent.
     channel: Option<Box<Channel>>,
     /// The frames gathered last came from the channel.
     lent_by_channel: bool,

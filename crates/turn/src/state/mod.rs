@@ -129,7 +129,7 @@ pub struct SendState {
     queue: QueueWords,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for SendState {}
 
 /// The counters and cursors of a receive ring or queue.
@@ -156,7 +156,7 @@ pub struct ReceiveState {
     queue: QueueWords,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for ReceiveState {}
 const _: () = assert!(size_of::<ReceiveState>() == 256, "sixteen to a page");
 

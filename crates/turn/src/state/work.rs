@@ -20,7 +20,7 @@ pub enum Activity {
     Turn = 1,
     /// A worker handles events on the port's descriptors.
     Wake = 2,
-    /// The control thread reads or answers its front end.
+    /// The control thread reads from the port's front end, or answers it.
     Message = 3,
 }
 

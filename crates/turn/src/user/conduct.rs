@@ -41,7 +41,7 @@ pub struct Conduct {
     pub slow_calls: Counter,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: Counter,
-    /// Touches of its owner's memory that were held up, while it was watched.
+    /// How often an access to the owner's memory was delayed while the port was watched.
     pub slow_touches: Counter,
     /// Nanoseconds of the longest.
     pub slowest_touch_ns: Counter,

@@ -217,7 +217,7 @@ impl SharedState {
 pub struct User {
     /// Its number.
     pub uid: u32,
-    /// The number of its [`Standing`].
+    /// The user's [`Standing`] as a number.
     standing: AtomicU8,
     /// Until when calls are timed closely.
     closely: AtomicU64,
@@ -295,7 +295,7 @@ impl User {
         done
     }
 
-    /// As [`call`](Self::call), for a call that moves a batch of frames.
+    /// Like [`call`](Self::call), for a call that moves a batch of frames.
     #[inline]
     pub fn call_of_batch<T>(
         self: &Arc<Self>,
@@ -381,7 +381,7 @@ impl User {
         self.office.report(StandingChange { user: Arc::clone(self), standing, why, took });
     }
 
-    /// The cause of its standing.
+    /// Returns the cause of the user's standing.
     #[must_use]
     pub fn trouble(&self) -> Trouble {
         self.record().why

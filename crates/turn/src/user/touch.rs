@@ -27,7 +27,7 @@ thread_local! {
 pub struct Progress {
     /// Nanoseconds that it has worked.
     pub worked: u64,
-    /// How often it gave up its processor voluntarily.
+    /// How often the thread gave up its processor voluntarily.
     pub waits: u64,
 }
 

@@ -46,7 +46,7 @@ impl Payer {
         }
     }
 
-    /// As [`call`](Self::call), for a call that moves a batch of frames and may take much longer.
+    /// Like [`call`](Self::call), for a call that moves a batch of frames and may take much longer.
     #[inline]
     pub fn call_of_batch<T>(&self, call: impl FnOnce() -> T) -> T {
         match &self.0 {
@@ -63,7 +63,7 @@ impl Payer {
         }
     }
 
-    /// True if its ports are at fault.
+    /// True if the payer's ports are at fault.
     #[must_use]
     pub fn is_at_fault(&self) -> bool {
         self.0.as_ref().is_some_and(|(user, _)| user.is_at_fault())

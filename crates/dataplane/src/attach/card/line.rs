@@ -189,7 +189,7 @@ impl Line {
         }
     }
 
-    /// As [`look`](Self::look), and receives the descriptors.
+    /// Like [`look`](Self::look), and receives the descriptors.
     ///
     /// # Errors
     /// As for [`look`](Self::look).
@@ -276,7 +276,7 @@ impl Line {
         Ok(())
     }
 
-    /// As [`did`](Self::did), for a message that the control thread carried out.
+    /// Like [`did`](Self::did), for a message that the control thread carried out.
     ///
     /// # Errors
     /// As for [`did`](Self::did).

@@ -44,7 +44,7 @@ pub enum ProtocolError {
     Size {
         /// Its command.
         command: u16,
-        /// The size in its header.
+        /// The size in the message's header.
         size: usize,
     },
     /// Flags that no command has.
@@ -136,7 +136,7 @@ pub enum Access<'a> {
     Write {
         /// The region.
         region: u32,
-        /// The offset in it.
+        /// The offset in the region.
         at: u64,
         /// The bytes.
         data: &'a [u8],
@@ -210,7 +210,7 @@ pub enum Request {
     DmaMap {
         /// Whether the device may read it (1) and write it (2).
         flags: u32,
-        /// Where the range starts in its file.
+        /// Where the range starts in the memory file.
         offset: u64,
         /// The range's guest-physical address.
         address: u64,

@@ -100,7 +100,7 @@ pub struct Plug {
     pub mac: Mac,
     /// The cable is plugged in.
     pub link: bool,
-    /// The moderation of its interrupts.
+    /// The moderation of the device's interrupts.
     pub interrupts: Interrupts,
 }
 

@@ -98,9 +98,9 @@ pub enum StateError {
 /// A device in state memory, while no worker uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Card<'a> {
-    /// How it looks on PCI.
+    /// How the card looks on PCI.
     pub identity: &'a Identity,
-    /// What it is.
+    /// The model of the card and its options.
     pub plug: &'a Plug,
     /// Where the card lies in the state memory.
     pub room: &'a Room,

@@ -34,7 +34,7 @@ pub enum MemoryError {
     /// The user's budget for mapped memory is exceeded.
     #[error("The guest's memory is too large: {0}")]
     OverBudget(OverBudget),
-    /// The kernel refuses to map it.
+    /// The kernel refuses to map the memory.
     #[error("The guest's memory cannot be mapped")]
     Map(#[source] RegionError),
     /// The table contradicts itself.
@@ -74,7 +74,7 @@ pub struct Region {
     pub size: u64,
     /// The range's address in the front end's process. Messages name rings by these addresses.
     pub user: u64,
-    /// Where it starts in its file.
+    /// Where the region starts in its file.
     pub offset: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The part of a guest that its worker serves: the transmit queues.
+//! The part of a guest that its port's worker serves: the transmit queues.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -36,7 +36,7 @@ pub(super) struct Train {
     pub way: TrainKey,
     /// Bytes of each of its datagrams except the last.
     pub segment: u16,
-    /// How many they are.
+    /// The number of frames in the train.
     pub count: u16,
     bytes: usize,
     /// More datagrams may be appended.

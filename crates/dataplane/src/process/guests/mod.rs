@@ -46,7 +46,7 @@ impl Guest {
         }
     }
 
-    /// As [`front_end`](Self::front_end), mutable.
+    /// Like [`front_end`](Self::front_end), mutable.
     pub(super) fn front_end_mut(&mut self) -> &mut dyn FrontEnd {
         match self {
             Self::Virtio(guest) => &mut **guest,

@@ -54,7 +54,7 @@ impl Client {
         Ok(())
     }
 
-    /// As [`call`](Self::call), for requests of any length to
+    /// Like [`call`](Self::call), for requests of any length to
     /// [`MAX_MESSAGE`](crate::rpc::MAX_MESSAGE), without a copy.
     ///
     /// # Errors

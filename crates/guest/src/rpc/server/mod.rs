@@ -163,7 +163,7 @@ impl Server {
         }
     }
 
-    /// What was counted.
+    /// Returns the server's counters.
     #[must_use]
     pub fn counters(&self) -> &ServerCounters {
         &self.counters
@@ -181,7 +181,7 @@ impl Server {
         self.budget.bytes()
     }
 
-    /// Whether there is something to send that found no room.
+    /// True if packets wait that found no room.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.ready.is_empty()

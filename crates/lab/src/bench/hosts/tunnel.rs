@@ -231,7 +231,7 @@ fn voluntary_switches(pid: i32) -> Result<u64> {
     Ok(all)
 }
 
-/// Guest 1 pings an address at 10 ms while `what` happens. Returns how many pings were lost.
+/// Guest 1 pings an address every 10 ms while `what` happens. Returns how many pings were lost.
 pub fn lost_while(
     net: &Net,
     to: &str,

@@ -56,13 +56,13 @@ fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<
     taken.get(taken.len() / 2).copied().context("nothing was measured")
 }
 
-/// As [`sending`], for a member of the e1000 family.
+/// Like [`sending`], for a member of the e1000 family.
 pub fn to_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver } = alone(chip, doorbells)?;
     sending(&mut model, &mut driver, len, time)
 }
 
-/// As [`receiving`], likewise.
+/// Like [`receiving`], for a member of the e1000 family.
 pub fn from_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { model, mut driver } = alone(chip, doorbells)?;
     receiving(&model, &mut driver, len, time)

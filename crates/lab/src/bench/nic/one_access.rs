@@ -36,13 +36,13 @@ fn alone() -> Result<(Model, Driver<Regs>)> {
     Ok((model, driver))
 }
 
-/// As [`sending`], of this card.
+/// Measures what [`sending`] measures, for this card.
 pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
     let (mut model, mut driver) = alone()?;
     sending(&mut model, &mut driver, len, time)
 }
 
-/// As [`receiving`], for this card.
+/// Measures what [`receiving`] measures, for this card.
 pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     let (model, mut driver) = alone()?;
     receiving(&model, &mut driver, len, time)

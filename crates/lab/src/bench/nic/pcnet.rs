@@ -74,13 +74,13 @@ fn alone(way: Technique, sizes: Sizes) -> Result<Alone> {
 
 const LARGE: Sizes = Sizes { transmit: 8, receive: 8 };
 
-/// As [`sending`], of this card.
+/// Measures what [`sending`] measures, for this card.
 pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver, .. } = alone(Technique::Stock, LARGE)?;
     sending(&mut model, &mut driver, len, time)
 }
 
-/// As [`receiving`], likewise.
+/// Measures what [`receiving`] measures, for this card.
 pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     let Alone { model, mut driver, .. } = alone(Technique::Stock, LARGE)?;
     receiving(&model, &mut driver, len, time)

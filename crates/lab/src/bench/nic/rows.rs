@@ -270,7 +270,7 @@ const fn carded(
     more(id, bar, CARDS, ours, peer)
 }
 
-/// As [`carded`], for drivers with a status block.
+/// Like [`carded`], for drivers with a status block.
 const fn by_block(
     id: &'static str,
     bar: &'static str,

@@ -75,7 +75,7 @@ pub(super) fn chunk_len(mtu: u32) -> Option<u32> {
     [2048, 4096].into_iter().find(|chunk| frame <= chunk - RX_HEADROOM)
 }
 
-/// What there is to know of an interface before it is opened.
+/// The properties of an interface that must be known before it is opened.
 #[derive(Clone, Copy)]
 pub(super) struct Card {
     /// Its number.

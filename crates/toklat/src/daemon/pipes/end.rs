@@ -35,7 +35,7 @@ pub struct EndRings {
 /// A pipe's region, as its maker laid it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeLayout {
-    /// How it is divided.
+    /// How the region is divided.
     pub geometry: Geometry,
     /// The rings of the `{` end and of the `}` end.
     pub rings: [EndRings; 2],

@@ -61,7 +61,7 @@ pub fn socket_path(dir: &Path, switch: &str) -> PathBuf {
 pub struct FoundPort {
     /// Its number.
     pub id: PortId,
-    /// What it is.
+    /// The configuration of the port.
     pub config: PortConfig,
     /// The port's descriptors, in the order that its attachment defines.
     pub fds: Vec<Descriptor>,
@@ -86,7 +86,7 @@ pub struct DataProcess {
     reader: JoinHandle<()>,
     pid: u32,
     exit: Arc<Exit>,
-    /// How it is confined.
+    /// How the data process is confined.
     pub walls: Walls,
 }
 

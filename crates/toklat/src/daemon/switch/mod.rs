@@ -171,7 +171,7 @@ impl Switch {
     /// Takes over a data process that an earlier supervisor left, with its ports.
     ///
     /// # Errors
-    /// There is none, or it does not answer and is killed.
+    /// There is no such process, or it does not answer and is killed.
     pub async fn find(&mut self) -> io::Result<()> {
         let (process, memory) =
             DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;

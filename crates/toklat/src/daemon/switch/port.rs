@@ -26,7 +26,7 @@ pub struct Port {
     pub name: String,
     /// Its number.
     pub id: PortId,
-    /// What it is.
+    /// The configuration of the port.
     pub spec: PortSpec,
     /// The port is in the topology, so it stays when its client disconnects.
     pub configured: bool,
@@ -231,7 +231,7 @@ impl Switch {
     /// The port of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such port.
     pub fn port(&self, name: &str) -> Result<&Port, ApiError> {
         self.names
             .get(name)

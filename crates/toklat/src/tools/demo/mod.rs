@@ -50,7 +50,7 @@ pub struct DemoArgs {
 /// A row of the table at the end.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Outcome {
-    /// What was done.
+    /// The action of this part of the demo.
     what: String,
     /// The result, or the reason why there is none.
     result: String,

@@ -12,7 +12,7 @@ pub enum Verdict {
     Out,
     /// The frame is for other guests, or to be ignored.
     Stay,
-    /// As [`Stay`](Self::Stay); it also says that its sender is about to have this address.
+    /// Like [`Stay`](Self::Stay); it also says that its sender is about to have this address.
     Claims(IpAddr),
 }
 

@@ -195,7 +195,7 @@ impl ReceiveQueue {
         list.len() - left.len()
     }
 
-    /// As [`deliver_all`](Self::deliver_all), for a batch with offload requests and a client that
+    /// Like [`deliver_all`](Self::deliver_all), for a batch with offload requests and a client that
     /// accepts them.
     #[inline(never)]
     fn deliver_requests(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {

@@ -56,7 +56,7 @@ pub fn attach(
     play(recording, repeat, speed_percent, state, resume)
 }
 
-/// As [`attach`], for a recording that is parsed already.
+/// Like [`attach`], for a recording that is parsed already.
 fn play(
     recording: Recording,
     repeat: bool,

@@ -48,7 +48,7 @@ pub enum PcapError {
     Format {
         /// How many frames were read before the error.
         frames: usize,
-        /// What is wrong.
+        /// The mistake in the file.
         reason: String,
     },
     /// Not Ethernet.
@@ -83,7 +83,7 @@ pub(super) struct Recorded {
 }
 
 impl Recording {
-    /// How many frames.
+    /// Returns the number of frames.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len()

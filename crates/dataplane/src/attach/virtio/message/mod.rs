@@ -142,7 +142,7 @@ pub struct RingAddress {
 pub struct InflightAreas {
     /// Bytes of all areas.
     pub size: u64,
-    /// Where the areas start in their file.
+    /// Where the areas start in the memory file.
     pub offset: u64,
     /// How many queues have an area.
     pub queues: u16,
@@ -203,7 +203,7 @@ pub struct Message {
     pub code: u32,
     /// The front end waits for an acknowledgement, if that was negotiated.
     pub need_reply: bool,
-    /// What it asks.
+    /// The request in the message.
     pub request: Request,
 }
 

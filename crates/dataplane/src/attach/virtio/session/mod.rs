@@ -106,7 +106,7 @@ pub enum Refused {
     Ring {
         /// The queue.
         queue: usize,
-        /// What is wrong with it.
+        /// The reason why the ring cannot be used.
         why: nic::virtio::QueueError,
     },
 }
@@ -140,7 +140,7 @@ pub struct Changes {
 pub struct Ring {
     /// Entries.
     pub size: u16,
-    /// Where it lies.
+    /// Where the ring lies.
     pub address: Option<RingAddress>,
     /// The position to start at, until the ring has started there.
     pub base: Option<u32>,
@@ -158,7 +158,7 @@ pub struct Ring {
 #[derive(Debug)]
 pub struct Session {
     offer: Offer,
-    /// What is mapped for it.
+    /// The mappings for this session.
     account: Arc<Account>,
     /// The features that the front end accepted.
     features: Option<u64>,

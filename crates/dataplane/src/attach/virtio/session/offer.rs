@@ -19,7 +19,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The virtio features of it.
+    /// The virtio features of this offer.
     #[must_use]
     pub fn features(&self) -> Features {
         let mut features = Features::OFFERED;
