@@ -27,6 +27,7 @@ pub fn gobgpd() -> Result<PathBuf, &'static str> {
 /// A program that is ended with the test.
 pub struct Router {
     pub child: Child,
+    words: Vec<String>,
     dir: tempfile::TempDir,
 }
 
@@ -34,6 +35,17 @@ impl Router {
     /// Returns the path of the socket of the router's API.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("api.sock")
+    }
+
+    /// Kills the reflector with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts a killed reflector again, as one that was there before (`-r`).
+    pub fn start_again(&mut self, host: &Namespace) {
+        self.child = start(host, &[&self.words[..], &["-r".to_owned()]].concat());
     }
 }
 
@@ -60,11 +72,16 @@ pub fn reflector_with(
     let dir = tempfile::tempdir().unwrap();
     let config = routers::reflector_config(own, clients);
     let words = routers::reflector_words(&program, dir.path(), &config).unwrap();
+    Ok(Router { child: start(host, &words), words, dir })
+}
+
+/// Starts a program that says nothing and ends with this process.
+fn start(host: &Namespace, words: &[String]) -> Child {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut command = host.command(&words);
     parent_death::signal(&mut command, Signal::KILL);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    Ok(Router { child: child.unwrap(), dir })
+    child.unwrap()
 }
 
 /// A Linux host with FRR: a bridge with the kernel's VXLAN, `own` its address, one neighbour.
