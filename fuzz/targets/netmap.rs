@@ -122,7 +122,7 @@ impl Program for Memory {
     fn wait(&self, _: &[i32], _: &[BorrowedFd<'_>], _: std::time::Duration) {}
 }
 
-/// What the daemon keeps for programs.
+/// The state that the daemon keeps for programs.
 #[derive(Default)]
 struct Kept {
     ports: Mutex<BTreeMap<String, OwnedFd>>,

@@ -329,7 +329,7 @@ impl Port {
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
     let Some((choice, rest)) = bytes.split_first() else { return };
-    // What is made once is made.
+    // Objects that are made only once are made before the measurement.
     drop(Port::new(*choice));
     let costs = Costs::now();
     if let Some(port) = Port::new(*choice) {

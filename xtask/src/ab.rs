@@ -27,11 +27,11 @@ const PAIRS: usize = 11;
 /// Repetitions of a row in a run, of which the median counts: two cores that share more than they
 /// say make some twice as fast.
 const REPS: &str = "5";
-/// What the ratio's lower end must reach.
+/// The least value that the lower end of the ratio's interval must reach.
 const BAR: f64 = 0.95;
 const PROFILE: &str = "quick";
 
-/// What a row gave in each pair: the base's value, and ours.
+/// The values of a row in each pair: the base's value, and ours.
 struct Row {
     id: String,
     unit: String,
@@ -136,7 +136,7 @@ impl Row {
         ratios
     }
 
-    /// What the ratio's median lies between.
+    /// Returns the interval in which the ratio's median lies.
     fn interval(&self) -> [f64; 2] {
         let ratios = self.ratios();
         [1, ratios.len().saturating_sub(2)].map(|at| ratios.get(at).copied().unwrap_or(f64::NAN))

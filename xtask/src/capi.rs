@@ -15,7 +15,7 @@ use crate::tool;
 /// The version of the binary interface, in the soname: raised when a program must be built again.
 const ABI: &str = "0";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What Rust's standard library needs of the system.
+/// The system's libraries that Rust's standard library needs.
 const PRIVATE: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
 pub fn run(args: &[&str]) -> Result<()> {

@@ -110,7 +110,7 @@ fn beside(manifest: &str) -> Result<()> {
     tool::run(cargo(&clippy).args(manifest).args(["--", "-Dwarnings"]))
 }
 
-/// What is to run without an operating system does without the standard library.
+/// Crates that are to run without an operating system are checked without the standard library.
 fn bare_targets() -> Result<()> {
     let targets = BARE.into_iter().flat_map(|target| ["--target", target]);
     let check = ["check", "--quiet", "--no-default-features"];

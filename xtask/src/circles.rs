@@ -12,7 +12,7 @@ use crate::tool;
 
 /// A module's path within its crate.
 type Module = Vec<String>;
-/// What each file uses.
+/// The modules that each file uses.
 type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Names all circles.
@@ -132,7 +132,7 @@ fn circles(arrows: &Arrows) -> Vec<Vec<String>> {
     found
 }
 
-/// What is reached from `module` by one arrow or more.
+/// Returns the modules that can be reached from `module` by one arrow or more.
 fn reached<'a>(arrows: &'a Arrows, module: &Module) -> BTreeSet<&'a Module> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![module]);
     while let Some(at) = next.pop() {

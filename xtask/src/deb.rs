@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::tool::{self, cargo, has_subcommand};
 
-/// What is packed, and where it goes.
+/// The files to pack, and the places where they go.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What tests run, as it was built for them: nothing is built.
+    /// Pack the programs that were built for tests: nothing is built.
     dev: bool,
     /// Where the package goes; where its program puts it, if not said.
     out: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     match options.dev {
         true => deb.args(["--strip", "--fast"]),
-        // What debuggers want is four fifths of the program: a package of its own beside this one.
+        // The debugging information is four fifths of the program: it gets a package of its own.
         false => deb.arg("--dbgsym"),
     };
     tool::run(&mut deb)?;
@@ -147,7 +147,7 @@ fn stage(built: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What Debian reads: the version, and where the changes are.
+/// Writes the changelog that Debian reads: the version, and where the changes are.
 fn changelog(file: &Path) -> Result<()> {
     let output = tool::command("git", &["log", "-1", "--format=%cD"]).output();
     let date =

@@ -150,7 +150,7 @@ fn mirrors_among(addresses: &str) -> Vec<String> {
     addresses.filter(|address| address.ends_with("/debian")).take(1).map(str::to_owned).collect()
 }
 
-/// What a tree made of packages needs to be made.
+/// Checks that everything is installed that is needed to make a tree of packages.
 pub fn tools(names: &[&str]) -> Result<()> {
     let missing: Vec<&str> = names.iter().copied().filter(|name| !installed(name)).collect();
     if !missing.is_empty() {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::tool::{command, root};
 
 const FILE_LINES: usize = 600;
-/// What 99 of 100 functions of programs and libraries keep to. A test may tell a longer story.
+/// The limit that 99 of 100 functions of programs and libraries keep. A test may be longer.
 const FUNCTION_LINES: usize = 40;
 /// Functions that are longer are named.
 const NAMED_LINES: usize = 50;

@@ -116,7 +116,7 @@ fn watch(command: &mut Command, mut heard: impl FnMut(&str)) -> Result<ExitStatu
     }
 }
 
-/// What the test harnesses said.
+/// The output of the test harnesses.
 #[derive(Debug, Default)]
 struct Tally {
     passed: usize,

@@ -41,7 +41,7 @@ pub enum ClientError {
     Socket {
         /// The control socket.
         socket: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The connection closed before the reply.

@@ -22,7 +22,7 @@ use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 /// The version of these messages. Both sides disconnect if it differs.
 pub const VERSION: u32 = 5;
 
-/// What the supervisor asks.
+/// The commands of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Command {
@@ -197,7 +197,7 @@ impl Command {
     }
 }
 
-/// What the data process answers.
+/// The answers of the data process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answer {

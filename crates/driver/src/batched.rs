@@ -4,7 +4,7 @@ use crate::Regs;
 use crate::e1000::{E1000Driver, Request};
 use crate::pcnet;
 
-/// A driver that polls, as a batch sees it.
+/// The operations of a polling driver that a batch needs.
 pub trait Batched {
     /// Hands in `frame` `count` times, with one doorbell. Returns false if there is no room for
     /// all. An e1000's buffers already hold the frame ([`E1000Driver::place`]).

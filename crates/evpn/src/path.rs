@@ -32,7 +32,7 @@ pub struct Update {
     pub mobility: Mobility,
 }
 
-/// What a path says.
+/// The contents of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A route came, or another one with the same key.

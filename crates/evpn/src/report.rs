@@ -63,7 +63,7 @@ pub struct RouteInfo {
     pub ip: Option<IpAddr>,
     /// Its host.
     pub host: IpAddr,
-    /// Whom it is for.
+    /// The targets to which the route is addressed.
     pub targets: Vec<RouteTarget>,
     /// The station never moves.
     pub sticky: bool,

@@ -17,7 +17,7 @@ use crate::told::{Routes, Stored, Told};
 /// The most hosts whose routes are counted; routes of further hosts are ignored.
 const HOSTS: usize = 16_384;
 
-/// What other hosts may take.
+/// The limits for what other hosts may use of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of stations of a host. Routes of more are ignored until it has fewer.

@@ -104,7 +104,7 @@ impl Tag {
         (self.tci.get() >> 13) as u8
     }
 
-    /// What follows the tag.
+    /// Returns the Ethernet type after the tag.
     #[must_use]
     pub fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())

@@ -326,7 +326,7 @@ impl<A: App> Receive for Connections<A> {
     }
 }
 
-/// What a fuzzer needs: it has no TCP.
+/// A line for fuzzers, without TCP.
 #[cfg(any(test, feature = "fuzz"))]
 impl Line {
     /// A connection that no machine knows.

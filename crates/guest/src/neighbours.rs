@@ -23,7 +23,7 @@ const WAIT_ALL: usize = 512 << 10;
 /// Memory that a frame takes beyond its bytes.
 const OVERHEAD: usize = 64;
 
-/// What is known of a packet's next hop.
+/// The state of a packet's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
     /// The hop's address. If `ask` is set, another ARP request is due, to confirm the address.

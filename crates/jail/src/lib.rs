@@ -45,7 +45,7 @@ pub struct Jail {
     pub user: Option<u32>,
 }
 
-/// What a process knows once it is confined.
+/// The result of the confinement, as the confined process knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
     /// The walls that stand, and those that could not be raised.

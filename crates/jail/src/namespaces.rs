@@ -163,7 +163,7 @@ fn unshare(flag: UnshareFlags) -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(flag) }?)
 }
 
-/// What became of a mover.
+/// The outcome of a mover.
 enum Outcome {
     /// The inhabitant is confined.
     Up,

@@ -27,7 +27,7 @@ pub enum OpenError {
     NoDaemon {
         /// The socket that was tried.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Errno,
     },

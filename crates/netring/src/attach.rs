@@ -34,7 +34,7 @@ pub fn runtime_directory() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/run/toklat"))
 }
 
-/// What is asked for.
+/// The operations that a client can ask for.
 pub mod op {
     /// Open a port; with [`super::flags`] a monitor of one.
     pub const OPEN: u16 = 1;

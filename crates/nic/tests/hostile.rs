@@ -17,7 +17,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// What a case does, after two good chains were added. The flag is the direction of the queue's
+/// The action of a case, after two good chains were added. The flag is the direction of the queue's
 /// buffers.
 type Case = fn(&mut Guest, bool);
 

@@ -232,7 +232,7 @@ fn nonsense_widths_and_places_have_answers() {
     }
 }
 
-/// What a hostile guest, its bus and the network may do.
+/// The action of a hostile guest, its bus or the network.
 #[derive(Clone, Debug)]
 enum Step {
     Csr(u16, u16),

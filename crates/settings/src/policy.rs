@@ -100,7 +100,7 @@ impl Policy {
     /// MTU by default, in bytes.
     pub const MTU: u16 = Rules::MTU;
 
-    /// What the switch needs to know of it.
+    /// Returns the part of the policy that the switch needs.
     #[must_use]
     pub fn rules(&self) -> Rules {
         Rules {

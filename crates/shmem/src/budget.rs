@@ -169,7 +169,7 @@ impl Limits {
         }
     }
 
-    /// What all ports together may take beyond their guaranteed shares.
+    /// Returns how much all ports together may use beyond their guaranteed shares.
     #[must_use]
     pub fn shared(&self) -> Extent {
         let rest = |all: u64, (part, of): (u64, u64)| all - all / of * part;
@@ -197,7 +197,7 @@ pub struct Budget(Mutex<Books>);
 struct Books {
     limits: Limits,
     user_limits: UserLimits,
-    /// What all accounts have taken beyond their guaranteed shares.
+    /// The part of all accounts beyond their guaranteed shares.
     shared: Extent,
     users: HashMap<u32, User>,
 }

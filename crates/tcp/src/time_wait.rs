@@ -12,7 +12,7 @@ use crate::time::Nanos;
 
 const PAGE: usize = 128;
 
-/// What is remembered of a connection.
+/// The state that is kept for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
@@ -32,7 +32,7 @@ const STAMPED: u32 = 1 << 31;
 /// Value of `next` in an entry that is out of its chain.
 const DEAD: u32 = u32::MAX;
 
-/// What is known of a connection in TIME-WAIT.
+/// What is known about a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub send_next: Seq,

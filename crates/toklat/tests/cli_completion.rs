@@ -7,7 +7,7 @@ use std::process::Command;
 
 use daemon::{Daemon, skip};
 
-/// What bash offers after this line.
+/// Returns what bash offers after this line.
 fn bash(daemon: &Daemon, line: &str) -> Vec<String> {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_toklat"));
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
@@ -66,7 +66,7 @@ print -r -- "$said"
 zpty -d shell
 "#;
 
-/// What zsh offers after this line.
+/// Returns what zsh offers after this line.
 fn zsh(daemon: &Daemon, line: &str) -> Vec<String> {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_toklat"));
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());

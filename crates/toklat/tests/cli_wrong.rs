@@ -245,7 +245,7 @@ fn wrong_files_are_answered_with_the_place_and_what_there_is() {
     }
 }
 
-/// What a daemon of an ordinary user cannot do, and words of the answer.
+/// Requests that a daemon of an ordinary user cannot carry out, with words of the answer.
 const UNPRIVILEGED: &[(&str, &str)] = &[
     ("port add vale0:up --interface lo", "CAP_NET_RAW"),
     ("port add vale0:up --interface no0", "There is no interface no0; see `ip link`"),

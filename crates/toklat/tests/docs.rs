@@ -1,4 +1,4 @@
-//! What the documents say, done as they say it.
+//! The commands of the documents, which are run as they are written.
 
 mod daemon;
 

@@ -35,7 +35,7 @@ fn send(daemon: &Daemon, name: &str, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// What the source says when its connection has ended.
+/// Returns the report of the source after its connection has ended.
 fn last_words(daemon: &Daemon) -> Value {
     // The manager ends with the last guest.
     until(daemon, "the source to end", |all| ["ended", "absent"].contains(&&*state(all, "source")));

@@ -67,7 +67,7 @@ fn a_file_starts_changes_and_ends_guests_and_says_so_before() {
     assert_eq!(applied(&daemon, &[&net]), ["replaced [guest.web]"]);
     assert_ne!(pid(&running(&daemon, "web")), pid(&first));
     assert!(!is_alive(pid(&first)));
-    // What export prints is what was applied.
+    // The output of `export` is the topology that was applied.
     let exported = daemon.done(&["export"]);
     std::fs::write(daemon.dir().join("out.toml"), &exported).unwrap();
     let out = daemon.dir().join("out.toml");

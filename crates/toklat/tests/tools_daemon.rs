@@ -18,7 +18,7 @@ fn patient_daemon() -> Daemon {
     daemon
 }
 
-/// What a port has sent and received, in frames.
+/// Returns how many frames a port has sent and received.
 fn counters(daemon: &Daemon, port: &str) -> Option<(u64, u64)> {
     let stats = daemon.get("/v1/stats");
     let ports = stats["switches"].as_array()?.iter().flat_map(|s| s["ports"].as_array());

@@ -120,7 +120,7 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
         let (mut seen, mut repeated, mut lost) = (number, 0, 0);
         for round in 1..=4 {
             if round == 3 {
-                // What is kept is known to the next supervisor, too.
+                // The next supervisor, too, knows what is kept.
                 daemon.kill();
                 daemon.start_again();
             }

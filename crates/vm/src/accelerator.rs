@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-/// What executes a guest's instructions.
+/// The accelerator that executes a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Accelerator {
     /// The processor, by KVM.

@@ -53,7 +53,7 @@ pub enum Boot {
 /// A NIC.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// What the guest sees.
+    /// The model of card that the guest sees.
     pub model: Model,
     /// Its address.
     pub mac: Mac,

@@ -56,7 +56,7 @@ pub fn build(apt: &Apt, target: &Path, packages: &Path, release: &str) -> Result
     make.arg("-C").arg(&headers).arg(format!("M={}", sources.display())).arg("modules");
     tool::run(&mut make)?;
     let module = sources.join(NAME).with_extension("ko");
-    // What debuggers want is most of it, and takes its time to be loaded.
+    // Debugging information is most of the module, and takes time to load.
     let _ = tool::succeeds(command("strip", &["--strip-debug"]).arg(&module));
     let module = fs::read(module)?;
     for dir in [root, sources] {

@@ -22,7 +22,7 @@ use self::cpio::Archive;
 use crate::debian::{self, Apt, find};
 use crate::tool::{self, command};
 
-/// What is fetched, with the libraries it depends on.
+/// The packages to fetch, with the libraries that they depend on.
 const PACKAGES: [&str; 4] = ["linux-image-amd64", "busybox-static", "iperf3", "ethtool"];
 /// Packages that those depend on are taken if their names begin like this: the rest is for
 /// installing.
@@ -274,7 +274,7 @@ fn load(name: &str, files: &[PathBuf], ordered: &mut Vec<(String, Vec<u8>)>) -> 
     Ok(())
 }
 
-/// What `modinfo` prints as `depends`: a string in the module's section of them.
+/// Returns what `modinfo` prints as `depends`: a string in a section of the module.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -19,7 +19,8 @@ macro_rules! define {
         plain { $($(#[$meta:meta])* $Plain:ident $plain:literal,)* }
         set { $($Set:ident $set:literal,)* }
     ) => {
-        /// What a port is attached to. The descriptors that go with it are named in order.
+        /// The kind of a port, and what the port is attached to. For each kind, the descriptors
+        /// that go with it are named in order.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Attachment {
@@ -180,7 +181,7 @@ impl Limits {
     /// The maximum number of users that can be named: they must fit a message.
     pub const MAX_USERS: usize = 512;
 
-    /// What a user may take.
+    /// The limits of a user.
     #[must_use]
     pub fn of(&self, uid: u32) -> UserLimits {
         let named = self.users.iter().find(|(named, _)| *named == uid);

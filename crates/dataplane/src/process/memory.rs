@@ -50,7 +50,7 @@ pub(super) fn limits(config: &SwitchConfig, most_mappings: u64) -> budget::Limit
     }
 }
 
-/// What users may have mapped.
+/// The limits for what users may have mapped.
 pub(super) fn user_limits(limits: &Limits) -> budget::UserLimits {
     let named = limits.users.iter().map(|(uid, limits)| (*uid, limits.memory));
     budget::UserLimits { each: limits.each.memory, named: named.collect() }

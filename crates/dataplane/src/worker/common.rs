@@ -17,7 +17,7 @@ use crate::config::{Idle, PortId};
 /// In place of an epoch: the worker sleeps and uses no table.
 pub(super) const ASLEEP: u64 = u64::MAX;
 
-/// What workers use and the control thread replaces.
+/// The objects that workers use and the control thread replaces.
 #[derive(Default)]
 pub(crate) struct Table {
     pub ports: Ports<Exit>,

@@ -99,7 +99,7 @@ pub(crate) struct Worker {
     patience: Patience,
     measure: Option<Measure>,
     finishing: bool,
-    /// While the worker finishes: until when it waits for receivers over bad links.
+    /// The time until which a worker that finishes waits for receivers over bad links.
     finishes_by: Nanos,
     busy_at: Nanos,
     asked_at: Nanos,

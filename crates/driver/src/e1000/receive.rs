@@ -116,7 +116,7 @@ impl Receive {
         }
     }
 
-    /// What descriptor `i` reports, if the device has written it back.
+    /// Returns what the NIC reports in descriptor `i`, if it has written the descriptor back.
     #[inline]
     fn done(&self, i: u32) -> Option<Done> {
         let [_, second] = self.ring.words.get(i as usize)?;

@@ -16,7 +16,7 @@ pub const HEAD: usize = ETHERNET_HEADER + size_of::<Header>();
 /// The version of the protocol.
 const VERSION: u8 = 1;
 
-/// What a packet is. `C` and `S` are client and server.
+/// The type of a packet. `C` and `S` are client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

@@ -17,7 +17,7 @@ use super::server::Call;
 /// How long a worker polls for requests before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What a slot holds.
+/// The contents of a slot.
 mod state {
     /// A request that was posted, and that its worker has not finished.
     pub const POSTED: u8 = 0;

@@ -59,7 +59,7 @@ impl Room for Ring {
     }
 }
 
-/// What the link does, in parts of a thousand, and the longest delay in microseconds.
+/// How the link impairs frames, in parts of a thousand, and the longest delay in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bad {
     pub loss: u64,

@@ -26,7 +26,7 @@ pub use self::report::{MAX_REPORT, Report, send};
 pub use self::seal::{Sealed, finish, seal};
 use crate::{Wall, user};
 
-/// What a creator raises before the program runs, in the order of [`Report::Entered`].
+/// The walls that a creator raises before the program runs, in the order of [`Report::Entered`].
 pub const ENTERED: [Wall; 8] = [
     Wall::User,
     Wall::UserNamespace,

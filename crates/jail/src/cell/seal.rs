@@ -1,4 +1,4 @@
-//! What the program in a cell raises itself, once it has loaded what it needs.
+//! The walls that the program in a cell raises itself, once it has loaded what it needs.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use super::report::{Report, send};
 use crate::{Wall, Walls, calls, landlock, privileges, root};
 
-/// What a program needs after it is sealed.
+/// The resources that a program keeps after it is sealed, and what it may still do.
 #[derive(Debug)]
 pub struct Sealed<'a> {
     /// The socket to the creator.

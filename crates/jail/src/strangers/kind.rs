@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Memory: a memfd, or a file of tmpfs or hugetlbfs. `fstat(2)` on it does not wait.

@@ -45,7 +45,8 @@ fn main() {
     }
 }
 
-/// What this machine refuses to root. Without it, most tests prove nothing.
+/// Returns what this machine does not let root do. Without these permissions, most tests prove
+/// nothing.
 fn lacks() -> Option<String> {
     static LACKS: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let look = || {

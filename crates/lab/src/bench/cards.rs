@@ -24,7 +24,7 @@ const IN: &str = "core 0: a minimal AF_XDP program sends at the interface's far 
 const TCP: &str = "core 0: both ends of iperf3, in namespaces with an interface each; core 1: the switch's worker, polling, \
     between two interfaces by packet sockets. Peer: Linux's bridge between the same interfaces";
 
-/// What is measured.
+/// The rows of this measurement.
 pub const ROWS: &[Row] = &[
     more(
         "card.xdp.64",

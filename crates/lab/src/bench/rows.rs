@@ -26,7 +26,7 @@ pub struct Row {
     pub bar: &'static str,
     /// Which way is better.
     pub better: Better,
-    /// What each core does.
+    /// The work of each core.
     pub how: &'static str,
     /// Measures our value once.
     pub ours: fn(&Lab) -> Result<f64>,

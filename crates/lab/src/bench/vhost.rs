@@ -10,7 +10,7 @@ use super::isolated::POLLED;
 use super::lab::{Daemon, Lab, wait_until};
 use control::api::WorkerStats;
 
-/// What the front ends do.
+/// The work of the front ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
     /// Bytes of a frame.

@@ -40,7 +40,7 @@ pub fn reflector_config(own: &str, clients: &[(&str, Session<'_>)]) -> String {
     clients.iter().fold(head, |text, (client, session)| text + &neighbor(own, client, session))
 }
 
-/// What a reflector's session with a client is.
+/// The properties of a reflector's session with a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Session<'a> {
     /// The hold time that it offers, in seconds.

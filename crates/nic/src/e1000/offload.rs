@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// What the descriptors of a frame ask for.
+/// The requests in the descriptors of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// A tag to insert: its ethertype (VET), then its content.

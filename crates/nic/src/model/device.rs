@@ -164,7 +164,7 @@ pub trait Device: Send + Sync {
     /// Connects or disconnects the cable.
     fn set_link(&self, up: bool, now: Nanos);
 
-    /// What to raise now.
+    /// Returns the interrupt to raise now.
     fn interrupt(&self, now: Nanos) -> Interrupt;
 
     /// Registers that a driver may write as plain memory, if the device offers that.
@@ -214,7 +214,7 @@ pub struct Combining {
     pub delay_us: u16,
 }
 
-/// What every model is made of, besides its registers.
+/// The parts of which every model is made, in addition to its registers.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The guest's memory, as far as the device may use it, or a copy of it ([`Remote`]).

@@ -17,7 +17,7 @@ pub(super) struct Copied {
     pub inner: Mutex<Inner>,
 }
 
-/// What the home worker keeps of it.
+/// What the home worker keeps about the copy.
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub epoch: Option<u32>,

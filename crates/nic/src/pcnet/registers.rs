@@ -289,7 +289,7 @@ impl Accesses {
 }
 
 impl Registers {
-    /// What was accessed since power-on.
+    /// Returns the accesses since power-on.
     #[must_use]
     pub fn accesses(&self) -> Accesses {
         Accesses {

@@ -11,7 +11,7 @@ use crate::model::fault::faults;
 /// The maximum number of entries of a queue (virtio 1.2, 2.6 and 2.8).
 const MAX_SIZE: u16 = 32_768;
 
-/// What a queue is made of.
+/// The parts of which a queue is made.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
     /// The guest's memory.

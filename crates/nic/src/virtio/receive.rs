@@ -101,7 +101,8 @@ struct Filling<R> {
     /// The pieces of the chains for a frame, and those chains with their byte counts.
     pieces: Pieces,
     chains: Vec<(Chain, u32)>,
-    /// What the last frame found that had no room. It holds while no buffer was taken since.
+    /// The frame for which the last search found no room. This stays valid while no buffer has been
+    /// taken.
     stuck: Option<Stuck>,
 }
 

@@ -163,7 +163,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     fn disarm(&self);
 }
 
-/// What a ring is made of, whatever its format.
+/// The parts of which a ring is made, whatever its format.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub memory: Arc<GuestMemory>,

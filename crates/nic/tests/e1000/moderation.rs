@@ -14,7 +14,7 @@ fn bed() -> Bed {
     bed
 }
 
-/// What is raised at `now`, and when to ask again.
+/// Returns the interrupt that is raised at `now`, and when to ask again.
 fn at(bed: &mut Bed, now: Nanos) -> (u32, Option<Nanos>) {
     bed.now = now;
     let interrupt = bed.interrupt();

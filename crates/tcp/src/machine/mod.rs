@@ -379,7 +379,7 @@ impl Machine {
         self.get(id)?.reason
     }
 
-    /// What the connection knows of the path.
+    /// Returns what the connection knows about the path.
     #[must_use]
     pub fn path(&self, id: ConnId) -> Option<Path> {
         self.get(id).map(Connection::path)

@@ -26,7 +26,7 @@ use crate::api::{
 };
 
 impl Supervisor {
-    /// What users hold, and their quotas.
+    /// Returns the use of each user, and the users' quotas.
     #[must_use]
     pub fn quotas(&self) -> QuotaInfo {
         self.environment.ledger.info()

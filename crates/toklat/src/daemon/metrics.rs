@@ -136,7 +136,7 @@ fn evpn(text: &mut String, summary: &Summary) {
     }
 }
 
-/// What was sent to collectors.
+/// Writes the metrics of the samples that were sent to collectors.
 fn samples(text: &mut String, switches: &[(SwitchInfo, usize)]) {
     let counters: [(&str, &str, Read<SflowInfo>); 4] = [
         ("samples", "Samples of frames sent to the switch's sFlow collector", |s| s.samples),

@@ -45,7 +45,7 @@ fn in_switch(name: &str, spec: &toml::Value) -> Option<String> {
     in_settings::<SwitchSpec>(&format!("switch.{name}"), &own).or(in_ports)
 }
 
-/// What a topology file consists of.
+/// The tables of a topology file.
 const TABLES: [&str; 4] = ["switch", "guest", "quota", "evpn"];
 
 /// Settings that are left out of the output while they have the default.

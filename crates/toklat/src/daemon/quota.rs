@@ -138,7 +138,7 @@ impl Item {
     }
 }
 
-/// What one user holds.
+/// The resources that one user holds.
 #[derive(Debug, Default)]
 struct Account {
     usage: Usage,

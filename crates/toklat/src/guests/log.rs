@@ -1,4 +1,4 @@
-//! What guests print: a file each, of bounded size.
+//! The files for the output of guests: one each, of bounded size.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -32,7 +32,7 @@ impl Ends {
     }
 }
 
-/// What a process has reported.
+/// The reports of a process.
 #[derive(Debug, Default)]
 pub struct Said {
     entered: Option<Entered>,

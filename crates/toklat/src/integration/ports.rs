@@ -41,7 +41,7 @@ pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, Str
     Ok(parsed.policy)
 }
 
-/// What [`add`] found before it did its work.
+/// The state that [`add`] found before it did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// No such port: it was added.

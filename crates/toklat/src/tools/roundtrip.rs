@@ -223,11 +223,11 @@ pub struct Summary {
     pub min_ns: u64,
     /// The median.
     pub p50_ns: u64,
-    /// 9 of 10 are at most this.
+    /// 90 % of the round trips took at most this many nanoseconds.
     pub p90_ns: u64,
-    /// 99 of 100 are at most this.
+    /// 99 % of the round trips took at most this many nanoseconds.
     pub p99_ns: u64,
-    /// 999 of 1000 are at most this.
+    /// 99.9 % of the round trips took at most this many nanoseconds.
     pub p99_9_ns: u64,
     /// The slowest.
     pub max_ns: u64,

@@ -20,7 +20,7 @@ pub enum Sizes {
     Range(usize, usize),
 }
 
-/// Invalid options; the error says what is valid.
+/// Invalid options; the error names the valid ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
     /// A size that cannot be read.

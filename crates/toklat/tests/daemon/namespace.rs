@@ -9,7 +9,7 @@ use rustix::thread::LinkNameSpaceType;
 pub struct Namespace(Child);
 
 impl Namespace {
-    /// Makes one; or says why taps cannot be tested here.
+    /// Makes a namespace, or returns the reason why taps cannot be tested here.
     pub fn new() -> Result<Self, &'static str> {
         for program in ["ip", "unshare", "nsenter"] {
             if Command::new(program).arg("-V").output().is_err() {

@@ -63,7 +63,7 @@ pub struct PortStats {
     pub writes: u64,
     /// Register writes without a reply.
     pub posted_writes: u64,
-    /// Ends of pin interrupts, each of which a virtual processor waited for.
+    /// How many pin interrupts ended. A virtual processor waited for each end.
     pub acknowledgements: u64,
     /// Interrupts.
     pub interrupts: u64,

@@ -88,7 +88,7 @@ struct SharedState {
     doorbell: OwnedFd,
 }
 
-/// What a user is charged with.
+/// The kind of trouble with which a user is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trouble {
     /// System calls for the user take long.

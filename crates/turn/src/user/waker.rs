@@ -17,7 +17,7 @@ use super::{By, Conduct, Standing, User};
 const WAKE: u8 = 1;
 const DRAIN: u8 = 2;
 
-/// What wakes a peer.
+/// The means to wake a peer.
 #[derive(Debug)]
 enum Bell {
     /// Our end of a pair of sockets.

@@ -197,7 +197,7 @@ const MASK: u32 = irq::DATA_NONE | irq::MASK;
 /// A message for the control thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// What the front end speaks.
+    /// The versions and capabilities that the front end supports.
     Version {
         /// The protocol's version.
         major: u16,

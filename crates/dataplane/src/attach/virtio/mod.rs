@@ -106,7 +106,7 @@ pub struct VhostUser {
     pub answering: bool,
     /// The guest's address, which is to be announced to the network.
     announce: Option<Mac>,
-    /// What the keeper has.
+    /// The state that the keeper has.
     kept: Kept,
     /// The front end has disconnected.
     ended: bool,

@@ -15,7 +15,7 @@ const MAX_NEWS: usize = 512;
 /// The maximum number of addresses of other hosts' stations.
 const MAX_OWNERS: usize = 262_144;
 
-/// What is known of IP addresses.
+/// The known IP addresses: of local stations, and of stations at other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     /// The local station that claims each address.

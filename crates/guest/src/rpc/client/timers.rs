@@ -1,4 +1,4 @@
-//! What happens when time passes.
+//! The work that is due when time passes: repeats, and the ends of waits.
 
 use std::cmp::Reverse;
 

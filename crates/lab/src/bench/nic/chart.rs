@@ -100,7 +100,7 @@ fn panel(bars: &[&Bar<'_>], top: f64) -> String {
     svg + &legend(&names, top)
 }
 
-/// What the colours mean.
+/// Draws the legend of the colours.
 fn legend(names: &[&str], top: f64) -> String {
     let mut svg = String::new();
     for (i, name) in names.iter().enumerate() {

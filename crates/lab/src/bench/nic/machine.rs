@@ -261,7 +261,7 @@ impl<'a> Worker<'a> {
 /// The result of a measurement: what the guest and the worker counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// What the guest's side returned.
+    /// The result of the guest's side.
     pub value: f64,
     /// Traps per frame: reads, writes.
     pub reads: f64,

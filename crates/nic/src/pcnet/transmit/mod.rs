@@ -192,7 +192,7 @@ impl Transmit {
         }
     }
 
-    /// Notices another status block.
+    /// Publishes the position in the ring if the driver has announced another status block.
     #[inline(always)]
     fn notice(&mut self) {
         if self.host.notice(&self.core.block, Direction::Send, 0) {

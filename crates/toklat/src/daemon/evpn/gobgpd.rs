@@ -196,7 +196,7 @@ impl Keeper {
     }
 }
 
-/// What to do if there is no usable gobgpd.
+/// The advice if there is no usable gobgpd.
 pub const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
 
 fn cannot(what: &str, error: &io::Error) -> ApiError {

@@ -66,14 +66,14 @@ fn by_packets(settings: &Interface, link: &Link, why: String) -> Result<Chosen, 
     Ok((engine, fds, settings.queues, why))
 }
 
-/// Opens all receive queues by AF_XDP; or says why not.
+/// Opens all receive queues by AF_XDP, or returns the reason why it cannot.
 fn by_xdp(ifname: &str, link: &Link) -> Result<(Engine, Vec<OwnedFd>, u16), String> {
     let card = card(ifname, link)?;
     let opened = xdp::open(card).map_err(|error| xdp::refusal(&error))?;
     Ok((Engine::Xdp(Box::new(opened.umem)), opened.fds, card.queues))
 }
 
-/// What AF_XDP needs to know of an interface; or why it cannot be used.
+/// Returns what AF_XDP needs to know about an interface, or the reason why it cannot be used.
 fn card(ifname: &str, link: &Link) -> Result<Card, String> {
     let queues = xdp::receive_queues(ifname);
     let most = u32::from(Interface::MAX_QUEUES);

@@ -544,8 +544,8 @@ fn new_state(config: &SwitchConfig) -> Result<(Memfd, State), ApiError> {
     Ok((memory, view))
 }
 
-/// What to quarantine for a port of this name and user. Root and the daemon's user lose only the
-/// port, not all their ports.
+/// Returns what to quarantine for a port of this name and user. Root and the daemon's user lose
+/// only the port, not all their ports.
 fn offender(name: &str, uid: u32) -> Offender {
     match uid == 0 || uid == rustix::process::geteuid().as_raw() {
         true => Offender::Port(name.into()),

@@ -10,7 +10,7 @@ const TERMS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_sec
 /// After this time without a quarantine, the next one is short again.
 const FORGIVEN: Duration = Duration::from_secs(3600);
 
-/// What is quarantined: an untrusted user with all its ports, or one port by its name.
+/// An object of quarantine: an untrusted user with all its ports, or one port by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Offender {
     /// A user other than root and the daemon's user.

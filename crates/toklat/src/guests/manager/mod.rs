@@ -222,7 +222,7 @@ impl Manager {
         }))
     }
 
-    /// What `toklat guest list` shows.
+    /// Returns the rows that `toklat guest list` shows.
     #[must_use]
     pub fn list(&self) -> Vec<GuestInfo> {
         let now = Instant::now();

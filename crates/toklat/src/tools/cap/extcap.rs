@@ -139,7 +139,7 @@ fn interfaces(global: &Global, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What can be set.
+/// Lists the options that can be set.
 fn config(out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,

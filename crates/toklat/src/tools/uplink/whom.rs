@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use frame::{ArpOperation, Layers, Mac, Network, Transport};
 
-/// What to do with a guest's frame.
+/// The treatment of a guest's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The frame is for the way out.

@@ -12,7 +12,7 @@ use ::vm::Model;
 use control::name::PortName;
 use control::{Client, ClientError, Global, Result};
 
-/// What an existing port requires of a machine.
+/// The requirements of an existing port on a machine.
 #[derive(Debug)]
 pub struct Given {
     /// The NIC.

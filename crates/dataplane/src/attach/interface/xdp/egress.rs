@@ -67,7 +67,7 @@ impl Behind {
         }
     }
 
-    /// What was last noted about the ring.
+    /// Returns what the last look found in the ring.
     pub fn left(&self) -> Left {
         match self.left.load(Ordering::Relaxed) {
             0 => Left::Nothing,

@@ -74,7 +74,7 @@ pub enum Refused {
     Address {
         /// The queue.
         queue: u32,
-        /// What is wrong with the address.
+        /// The reason why the address cannot be used.
         why: nic::virtio::QueueError,
     },
     /// A kick or call without an eventfd.
@@ -111,7 +111,7 @@ pub enum Refused {
     },
 }
 
-/// What to do after a message, besides its changes.
+/// How to go on after a message, in addition to the session's changes.
 #[derive(Debug)]
 pub enum Answer {
     /// Acknowledge the message if the front end asks for it.

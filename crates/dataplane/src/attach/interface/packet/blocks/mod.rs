@@ -72,7 +72,7 @@ pub(super) struct Blocks {
     lent: VecDeque<Lent>,
 }
 
-/// What a frame in a ring is.
+/// Where a frame lies in a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found {
     /// A frame, and its offload request.
