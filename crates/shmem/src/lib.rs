@@ -40,6 +40,8 @@ mod mmio;
 mod place;
 #[cfg(all(not(loom), feature = "std"))]
 mod region;
+#[cfg(all(not(loom), feature = "std"))]
+pub mod robust;
 pub mod sync;
 mod wake;
 
