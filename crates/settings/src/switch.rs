@@ -66,6 +66,12 @@ pub struct SwitchConfig {
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_region_memory: u64,
+    /// The processes of one user forward in their own threads, without the data process: each can
+    /// read all frames of the switch, and stop it. The user is the switch's owner, else the
+    /// daemon's user. Ports are rings, without limits, bad links and lossless ones. It cannot
+    /// change while the switch exists.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub trusted: bool,
 }
 
 impl Default for SwitchConfig {
@@ -81,6 +87,7 @@ impl Default for SwitchConfig {
             max_guest_memory: 4 << 40,
             max_mapped_memory: 64 << 40,
             max_region_memory: 256 << 20,
+            trusted: false,
         }
     }
 }

@@ -4,6 +4,7 @@
 //!   serve      a turn: gather, forward, complete, settle        attach   what kinds of ports provide; rings
 //!   state      counters and cursors, in memory that outlives    user     who pays for calls and touches
 //!   port_link  what lies between a port and its switch          addresses  those that a port was given
+//!   board      which process is a trusted switch, and its ports
 //! ```
 #![allow(
     unsafe_code,
@@ -13,6 +14,7 @@
 
 mod addresses;
 pub mod attach;
+pub mod board;
 pub mod port_link;
 pub mod serve;
 pub mod state;

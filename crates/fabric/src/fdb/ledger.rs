@@ -77,6 +77,14 @@ impl Ledger {
         }
     }
 
+    /// Forgets how many entries there are; users and limits stay.
+    pub fn forget_counts(&mut self) {
+        self.entries = 0;
+        self.origins.iter_mut().for_each(|(there, _)| *there = 0);
+        self.ports.iter_mut().for_each(|share| (share.entries, share.learned) = (0, 0));
+        self.users.iter_mut().for_each(|user| user.learned = 0);
+    }
+
     pub fn entries(&self) -> u32 {
         self.entries
     }

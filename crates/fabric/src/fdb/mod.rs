@@ -130,16 +130,7 @@ impl Fdb {
         let count = Self::bucket_count(entries);
         let buckets = mapping.shared_slice::<Bucket>(at, count as usize)?;
         let mut writer = Ledger::new(ports, entries);
-        for bucket in buckets.iter() {
-            // A writer died while it changed the bucket, so the content is unreliable.
-            if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
-                bucket.keys.iter().for_each(|key| key.store(0, Ordering::Relaxed));
-                bucket.sequence.store(0, Ordering::Release);
-            }
-            for way in bucket.used() {
-                writer.count(bucket.entry(way).1, 1);
-            }
-        }
+        take_stock(&buckets, &mut writer);
         let seed = seed_of(&buckets[0], &buckets[1]);
         Some(Self {
             entries: Entries { mask: count - 1, seed, buckets },
@@ -154,6 +145,20 @@ impl Fdb {
     #[must_use]
     pub fn with_journal(self, journal: Shared<Journal>) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Takes stock of what another writer of the same memory has left, who may have died: empties
+    /// half-written buckets and counts the entries again. No writer may be at work.
+    pub fn take_stock(&self) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.forget_counts();
+        take_stock(&self.entries.buckets, &mut writer);
+        self.note_moves();
+    }
+
+    /// Notes that another writer of the same memory may have moved or removed entries.
+    pub fn note_moves(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Notes that an entry changed. The caller holds the lock.
@@ -499,6 +504,20 @@ impl Fdb {
             }
         }
         Some(entries)
+    }
+}
+
+/// Counts the entries of a table whose writer may have died.
+fn take_stock(buckets: &[Bucket], writer: &mut Ledger) {
+    for bucket in buckets {
+        // A writer died while it changed the bucket, so the content is unreliable.
+        if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
+            bucket.keys.iter().for_each(|key| key.store(0, Ordering::Relaxed));
+            bucket.sequence.store(0, Ordering::Release);
+        }
+        for way in bucket.used() {
+            writer.count(bucket.entry(way).1, 1);
+        }
     }
 }
 

@@ -93,6 +93,10 @@ pub trait Source: Send {
     /// Undoes [`arm`](Self::arm), and resets the descriptor that became readable.
     fn disarm(&mut self) {}
 
+    /// Reads the positions again, because another process has served the port since, and repairs
+    /// what that left if it died. No process may serve the port meanwhile.
+    fn refresh(&mut self) {}
+
     /// True if the owner cannot send more before it is served.
     fn is_full(&self) -> bool {
         false

@@ -5,7 +5,7 @@
 //! continues from the cursors.
 //!
 //! ```text
-//!   header | workers (64) | records | journal | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
+//!   header | workers (64) | records | journal | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ... | board
 //!   receive queue:  egress counters and cursors of port 0, of port 1, ...
 //!   port:           ingress counters, send-ring cursors | 16 x spare buffers (streams: what came, what waits to be sent)
 //! ```
@@ -197,6 +197,9 @@ struct IngressPage {
 // SAFETY: shareable parts only.
 unsafe impl Shareable for IngressPage {}
 
+/// Bytes of a port's slot of the board.
+pub(crate) const BOARD_SLOT: usize = 16 << 10;
+
 const SPARES_AT: usize = PAGE;
 const SPARES: usize = MAX_SLOTS as usize * size_of::<u32>();
 /// Bytes of a port's state.
@@ -221,10 +224,15 @@ fn ports_at(config: &SwitchConfig) -> usize {
     (queues_at(config) + queues).next_multiple_of(PAGE)
 }
 
+fn board_at(config: &SwitchConfig) -> usize {
+    ports_at(config) + usize::from(config.max_ports) * PORT
+}
+
 /// Bytes of the state file of a switch. It is sparse: a port that does not exist takes no memory.
 #[must_use]
 pub fn file_size(config: &SwitchConfig) -> usize {
-    ports_at(config) + usize::from(config.max_ports) * PORT
+    let board = PAGE + usize::from(config.max_ports) * BOARD_SLOT;
+    board_at(config) + if config.trusted { board } else { 0 }
 }
 
 /// The mapped state of a switch.
@@ -239,6 +247,8 @@ pub struct State {
     max_ports: PortId,
     queues_at: usize,
     ports_at: usize,
+    /// Where the board of a trusted switch is.
+    board_at: Option<usize>,
     fresh: bool,
 }
 
@@ -294,6 +304,7 @@ impl State {
             max_ports: config.max_ports,
             queues_at: queues_at(config),
             ports_at: ports_at(config),
+            board_at: config.trusted.then(|| board_at(config)),
             fresh: false,
             map,
         })
@@ -316,8 +327,7 @@ impl State {
     /// copies of removed ports.
     pub fn count_lost(&self) {
         let switch = &self.switch;
-        let there = (0..self.max_ports).filter(|id| switch.has_port(*id));
-        let ports = there.filter_map(|id| self.port(id)).map(|port| port.snapshot());
+        let ports = self.ports().filter_map(|id| self.port(id)).map(|port| port.snapshot());
         let all = ports.chain([switch.snapshot().gone]);
         let lost = all.fold(0i128, |lost, port| lost + port.unaccounted());
         let lost = lost - i128::from(switch.lost_in_restarts.get());
@@ -328,8 +338,7 @@ impl State {
 
     /// Clears what the state says about mappings of a process that has ended.
     pub fn forget_memory(&self) {
-        let there = (0..self.max_ports).filter(|id| self.switch.has_port(*id));
-        there.filter_map(|id| self.port(id)).for_each(|port| port.page.lent.clear());
+        self.ports().filter_map(|id| self.port(id)).for_each(|port| port.page.lent.clear());
     }
 
     /// The switch's own numbers.
@@ -356,6 +365,16 @@ impl State {
     #[must_use]
     pub fn journal(&self) -> &Shared<Journal> {
         &self.journal
+    }
+
+    /// Where the [board](crate::board) of a trusted switch is: a page, then a slot for each port.
+    pub(crate) fn board_room(&self) -> Option<(&Arc<Mapping>, usize, PortId)> {
+        Some((&self.map, self.board_at?, self.max_ports))
+    }
+
+    /// The numbers of the ports that exist.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+        (0..self.max_ports).filter(|id| self.switch.has_port(*id))
     }
 
     /// The forwarding table, for the data process.

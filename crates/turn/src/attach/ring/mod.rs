@@ -154,6 +154,15 @@ impl Source for RingPort {
         self.reset_if_wanted();
     }
 
+    fn refresh(&mut self) {
+        let controls = self.controls().chain(self.receivers.iter().map(|queue| &*queue.control));
+        let said = controls.map(|control| control.core_flags.0.fault.load(Ordering::Relaxed));
+        let fault = said.fold(0, u32::max);
+        self.health.fault.store(fault, Ordering::Relaxed);
+        self.senders.iter_mut().for_each(SendRing::refresh);
+        self.receivers.iter().for_each(|queue| queue.refresh());
+    }
+
     fn is_full(&self) -> bool {
         self.senders.iter().any(SendRing::is_full)
     }

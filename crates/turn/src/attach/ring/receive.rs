@@ -103,14 +103,26 @@ impl ReceiveQueue {
             for cursor in [&queue.state.published, &queue.state.released] {
                 cursor.publish(cursor.own().min(slots - 1));
             }
-            let published = queue.state.published.own();
-            queue.stand(published, distance(queue.state.released.own(), published, slots));
-            // The predecessor may have died after it delivered frames and before it published them.
-            queue.control.core.0.publish(published);
+            queue.refresh();
         } else {
             queue.restart();
         }
         queue
+    }
+
+    /// Continues where a predecessor or another process has stopped.
+    pub(super) fn refresh(&self) {
+        let (last, state) = (self.slot_count() - 1, &self.state);
+        let published = state.published.own().min(last);
+        if state.primed.load(Ordering::Relaxed) == 0 {
+            return self.stand(published, UNKNOWN);
+        }
+        let released = state.released.own().min(last);
+        self.stand(published, distance(released, published, self.slot_count()));
+        // The other may have died after it delivered frames and before it published them.
+        if self.control.core.0.own() != published {
+            self.control.core.0.publish(published);
+        }
     }
 
     /// Takes all buffers back, and moves all positions to the start.

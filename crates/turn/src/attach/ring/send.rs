@@ -96,6 +96,16 @@ impl SendRing {
         self.control.mapping().has_failed()
     }
 
+    /// Continues where another process has stopped: as after a restart, frames in flight are lost.
+    pub(super) fn refresh(&mut self) {
+        let taken = self.state.taken.own().min(self.slots() - 1);
+        (self.taken, self.done, self.completed) = (taken, taken, 0);
+        self.sizes.clear();
+        if self.control.core.0.own() != taken {
+            self.control.core.0.publish(taken);
+        }
+    }
+
     pub(super) fn restart(&mut self) {
         (self.taken, self.done, self.completed) = (0, 0, 0);
         self.sizes.clear();
