@@ -1,6 +1,6 @@
 //! Requests to the daemon at its attach socket, and its replies.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::RegionError;
-use crate::attach::{Reply, Request, SOCKET, VERSION, op};
+use crate::attach::{Reply, Request, SOCKET, VERSION, op, reply};
 use crate::doorbell::Doorbell;
 use crate::exchange::{self, ExchangeError, exchange};
 use crate::queue::Memory;
 use crate::region::Ends;
+use crate::trusted::{self, Joining};
 
 /// The reason why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,14 @@ pub enum OpenError {
     /// The port was not opened by name by this process.
     #[error("The port was not opened by its name in this process, and cannot be opened again")]
     NotOpenedHere,
+    /// The process cannot be a part of the port's switch.
+    #[error("{name} is a port of a trusted switch: {reason}")]
+    Trusted {
+        /// The port.
+        name: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The operating system refused something.
     #[error("The conversation with the daemon failed")]
     Io(#[source] Errno),
@@ -98,13 +107,31 @@ impl Opened {
         };
         let region = memory.region.as_ref().ok_or(OpenError::NotOpenedHere)?;
         let file = region.file().ok_or(OpenError::PrivateRegion)?;
-        let (reply, fds) = ask(&self.directory, &request, &[file])?;
+        let (answer, fds) = ask(&self.directory, &request, &[file])?;
         let Ok([token]) = <[OwnedFd; 1]>::try_from(fds) else {
             return Err(OpenError::Malformed("number of descriptors"));
         };
-        let offloads = OffloadSet::from_bits(reply.offloads as u8);
-        let max_frame = reply.max_frame as usize;
-        Ok(Attached { doorbell: Doorbell::Token(token), max_frame, offloads })
+        let offloads = OffloadSet::from_bits(answer.offloads);
+        let max_frame = answer.max_frame as usize;
+        let doorbell = match answer.flags & reply::TRUSTED != 0 {
+            false => Doorbell::Token(token),
+            true => self.join(memory, answer.port, token)?,
+        };
+        Ok(Attached { doorbell, max_frame, offloads })
+    }
+
+    /// Makes this process a part of the port's switch, which is trusted.
+    fn join(&self, memory: &Memory, port: u32, token: OwnedFd) -> Result<Doorbell, OpenError> {
+        let file = memory.file.as_ref().ok_or(OpenError::PrivateRegion)?;
+        let file = rustix::fs::fstat(file.as_fd()).map_err(OpenError::Io)?.st_ino;
+        let port = u16::try_from(port).map_err(|_| OpenError::Malformed("port number"))?;
+        let (directory, name, mapping) = (&self.directory, &self.name, &memory.mapping);
+        let turn = trusted::join(&Joining { directory, name, port, file, mapping });
+        let refused = |reason| OpenError::Trusted { name: name.clone(), reason };
+        let turn = turn.map_err(refused)?;
+        // The first turn asks for the first kick.
+        turn.forward().map_err(OpenError::Io)?;
+        Ok(Doorbell::Trusted { token, turn })
     }
 }
 

@@ -10,6 +10,8 @@
 //! | make a pipe | memory file | token, own eventfd, peer's eventfd |
 //! | open the other end of a pipe | - | token, own eventfd, peer's eventfd, memory file |
 //! | name the next port | - | - |
+//! | join a trusted switch | - | state memory |
+//! | find a port of a trusted switch | - | memory file, switch's end of the token |
 
 use std::path::PathBuf;
 
@@ -47,6 +49,18 @@ pub mod op {
     /// Name the port after this one, in the order of switch and name; status `ENOENT` after the
     /// last. The reply's message is the name.
     pub const NEXT: u16 = 5;
+    /// Join a trusted switch; the name is the switch's. The reply says how its state memory is
+    /// divided: `port` has the most ports, `max_frame` the entries of the forwarding table,
+    /// `buf_usable` the most frames of a turn.
+    pub const JOIN: u16 = 6;
+    /// Find an open port of a trusted switch.
+    pub const MEMBER: u16 = 7;
+}
+
+/// What a reply says besides its numbers.
+pub mod reply {
+    /// The port is of a trusted switch: its owner forwards what it sends.
+    pub const TRUSTED: u8 = 1;
 }
 
 /// How a port is opened.
@@ -101,7 +115,9 @@ pub struct Reply {
     /// [`VERSION`] of the daemon.
     pub version: u16,
     /// The offload requests that slots carry: those that were asked for and granted.
-    pub offloads: u16,
+    pub offloads: u8,
+    /// Of [`reply`].
+    pub flags: u8,
     /// 0, or an errno.
     pub status: i32,
     /// The port's number in its switch.

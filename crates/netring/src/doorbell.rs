@@ -1,7 +1,7 @@
 //! How the two sides of a port wake each other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::PortError;
+use crate::trusted::Forward;
 
 /// Where to send kicks, and where kicks arrive.
 #[derive(Debug)]
@@ -24,6 +25,13 @@ pub(crate) enum Doorbell {
         peer: OwnedFd,
         /// Keeps this end open at the daemon, if there is one.
         token: Option<OwnedFd>,
+    },
+    /// A byte on the token wakes us. Kicked, the other side is this thread, for a turn.
+    Trusted {
+        /// Where we are woken.
+        token: OwnedFd,
+        /// The other side.
+        turn: Arc<dyn Forward>,
     },
     /// The other side is in this process and needs no waking.
     Inline(&'static OwnedFd),
@@ -55,6 +63,7 @@ impl Doorbell {
             Self::Pipe { own, peer, token } => {
                 Self::Pipe { own: to(own), peer: to(peer), token: token.map(to) }
             }
+            Self::Trusted { token, turn } => Self::Trusted { token: to(token), turn },
             Self::Inline(silent) => Self::Inline(silent),
         }
     }
@@ -67,6 +76,7 @@ impl Doorbell {
                 rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
             Self::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
+            Self::Trusted { turn, .. } => return turn.forward().map_err(gone_or_io),
             Self::Inline(_) => Ok(0),
         };
         match done {
@@ -81,7 +91,7 @@ impl Doorbell {
     pub(crate) fn drain(&self) -> Result<(), PortError> {
         let mut bytes = [0; 64];
         let done = match self {
-            Self::Token(token) => loop {
+            Self::Token(token) | Self::Trusted { token, .. } => loop {
                 match rustix::net::recv(token, &mut bytes[..], RecvFlags::DONTWAIT) {
                     Ok((_, 0)) => return Err(PortError::Gone),
                     Ok((_, 64)) => {}
@@ -114,6 +124,10 @@ impl Doorbell {
     }
 }
 
+fn gone_or_io(errno: Errno) -> PortError {
+    if errno == Errno::NXIO { PortError::Gone } else { PortError::Io(errno) }
+}
+
 /// A non-blocking eventfd.
 pub(crate) fn new_eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -122,7 +136,7 @@ pub(crate) fn new_eventfd() -> Result<OwnedFd, Errno> {
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Token(token) => token.as_fd(),
+            Self::Token(token) | Self::Trusted { token, .. } => token.as_fd(),
             Self::Pipe { own, .. } => own.as_fd(),
             Self::Inline(silent) => silent.as_fd(),
         }

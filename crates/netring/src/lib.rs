@@ -38,6 +38,7 @@
 //! | `port`, `doorbell` | [`Port`]: flush, wait, reset; how each side is woken |
 //! | `open`, `pipe` | how ports and pipes are opened, and passed to other processes |
 //! | `ask` | requests to the daemon, and its replies |
+//! | [`trusted`], `members` | ports whose owners forward themselves, and what they ask for |
 #![allow(unsafe_code, reason = "structures in shared memory are marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -51,6 +52,7 @@ mod doorbell;
 pub mod exchange;
 mod hostile;
 pub mod layout;
+mod members;
 mod open;
 mod pipe;
 mod port;
@@ -58,10 +60,12 @@ mod queue;
 mod receive;
 mod region;
 mod send;
+pub mod trusted;
 
 pub use ask::OpenError;
 #[doc(hidden)]
 pub use hostile::drive_hostile_pipe;
+pub use members::{Shape, ask_member, ask_state};
 pub use open::{Monitor, Open, find_daemon, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
 pub use port::{Interest, Port, PortError, QueuePair, Readiness, Rings};

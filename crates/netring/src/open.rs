@@ -346,7 +346,7 @@ impl Open {
         let doorbell = Doorbell::pipe(own, peer, Some(token)).map_err(OpenError::Io)?;
         let lease = Some(Arc::new(lease));
         let (twin, max_frame) = (Some(theirs.rx), reply.max_frame as usize);
-        let offloads = OffloadSet::from_bits(reply.offloads as u8);
+        let offloads = OffloadSet::from_bits(reply.offloads);
         let parts = Parts { name, memory, lease, ends: ours, twin, doorbell, max_frame, offloads };
         Ok(Port::assemble(parts).map_err(RegionError::from)?)
     }

@@ -143,6 +143,9 @@ pub enum PartsError {
     /// The port cannot be passed on.
     #[error("A port in a private region cannot leave its process; make it with Region::create")]
     PrivateRegion,
+    /// A process that gets the port could not forward.
+    #[error("A port of a trusted switch cannot leave its process; open it there")]
+    Trusted,
     /// The port has an error.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -230,6 +233,7 @@ impl Port {
                     fds.push(copy(fd).map_err(PartsError::Io)?);
                 }
             }
+            Doorbell::Trusted { .. } => return Err(PartsError::Trusted),
             Doorbell::Inline(_) => return Err(PartsError::PrivateRegion),
         }
         let mut description = Description {

@@ -488,7 +488,9 @@ impl Port {
     /// Resets our part of the rings to the first state.
     fn restart(&mut self) -> Result<(), PortError> {
         let lease = match (&self.lease, &self.doorbell) {
-            (Some(lease), Doorbell::Token(_) | Doorbell::Inline(_)) => lease,
+            (Some(lease), Doorbell::Token(_) | Doorbell::Trusted { .. } | Doorbell::Inline(_)) => {
+                lease
+            }
             _ => return Err(PortError::NotRestartable),
         };
         lease.reinitialise(self.ends).map_err(|_| PortError::NotRestartable)?;
