@@ -1,4 +1,5 @@
-//! A switch embedded in one process: ports of this process, forwarding in the caller's thread.
+//! A switch embedded in one process: ports of this process, forwarding in the caller's thread. And
+//! a [trusted] switch, which moves between processes.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,6 +14,8 @@
 //! ```
 #![allow(unsafe_code, reason = "a turn vouches for the mappings of its ports")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod trusted;
 
 use std::ops::Range;
 

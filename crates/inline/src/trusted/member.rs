@@ -1,0 +1,146 @@
+//! Ports that this process opens on a daemon's trusted switches.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use netring::trusted::{Forward, Joining};
+use netring::{ask_member, ask_state};
+use rustix::io::Errno;
+use settings::{PortId, SwitchConfig};
+use shmem::{Mapping, Memfd, robust};
+use turn::clock;
+
+use super::{Supply, Trusted, TrustedError};
+
+/// A daemon's directory, and the name of a switch.
+type Name = (PathBuf, String);
+
+/// The switches that this process is a part of, and the number of forks before.
+type Joined = (u64, HashMap<Name, Weak<Mutex<Trusted>>>);
+
+static JOINED: OnceLock<Mutex<Joined>> = OnceLock::new();
+
+/// Lets this process open ports of trusted switches.
+pub fn install() {
+    netring::trusted::install(join);
+}
+
+fn join(joining: &Joining<'_>) -> Result<Arc<dyn Forward>, String> {
+    let (switch, _) = joining.name.split_once(':').ok_or("the name has no switch")?;
+    let name = (joining.directory.to_owned(), switch.to_owned());
+    let (id, file) = (joining.port, joining.file);
+    let here = part_of(&name)?;
+    lock(&here).lend(file, Arc::clone(joining.mapping));
+    let mapping = Arc::clone(joining.mapping);
+    let (forks, elsewhere) = (robust::forks(), Mutex::default());
+    Ok(Arc::new(Owned { name, id, file, mapping, forks, here, elsewhere }))
+}
+
+/// This process's part in a switch.
+fn part_of(name: &Name) -> Result<Arc<Mutex<Trusted>>, String> {
+    let mut joined = lock(JOINED.get_or_init(Mutex::default));
+    let forks = robust::forks();
+    if joined.0 != forks {
+        *joined = (forks, HashMap::new());
+    }
+    joined.1.retain(|_, part| part.strong_count() > 0);
+    if let Some(part) = joined.1.get(name).and_then(Weak::upgrade) {
+        return Ok(part);
+    }
+    let part = Arc::new(Mutex::new(new_part(name).map_err(|error| in_words(&*error))?));
+    joined.1.insert(name.clone(), Arc::downgrade(&part));
+    Ok(part)
+}
+
+fn new_part((directory, switch): &Name) -> Result<Trusted, Box<dyn std::error::Error>> {
+    let shape = ask_state(directory, switch)?;
+    let config = SwitchConfig {
+        max_ports: shape.max_ports,
+        fdb_entries: shape.fdb_entries,
+        batch: shape.batch,
+        trusted: true,
+        ..SwitchConfig::default()
+    };
+    let daemon = Daemon { directory: directory.clone(), switch: switch.clone() };
+    let state = Memfd::adopt(shape.state)?;
+    Ok(Trusted::join(&state, &config, Box::new(daemon))?)
+}
+
+/// An error with its causes, in one line.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The daemon that has the switch.
+#[derive(Debug)]
+struct Daemon {
+    directory: PathBuf,
+    switch: String,
+}
+
+impl Supply for Daemon {
+    fn port(&self, name: &str) -> io::Result<(OwnedFd, OwnedFd)> {
+        let name = format!("{}:{name}", self.switch);
+        ask_member(&self.directory, &name).map_err(io::Error::other)
+    }
+}
+
+/// A port that this process has opened, or one that it was forked from.
+struct Owned {
+    name: Name,
+    id: PortId,
+    file: u64,
+    mapping: Arc<Mapping>,
+    /// The number of forks when it was opened.
+    forks: u64,
+    here: Arc<Mutex<Trusted>>,
+    /// The part in the switch of a process that was forked since. Another thread may have held the
+    /// lock of `here` then, which stays locked in the new process.
+    elsewhere: Mutex<Option<(u64, Arc<Mutex<Trusted>>)>>,
+}
+
+impl std::fmt::Debug for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Owned(port {} of {})", self.id, self.name.1)
+    }
+}
+
+impl Owned {
+    /// The part of a process that was forked.
+    #[cold]
+    fn part_elsewhere(&self, forks: u64) -> Result<Arc<Mutex<Trusted>>, Errno> {
+        let mut elsewhere = lock(&self.elsewhere);
+        if let Some((_, part)) = elsewhere.as_ref().filter(|(then, _)| *then == forks) {
+            return Ok(Arc::clone(part));
+        }
+        let part = part_of(&self.name).map_err(|_| Errno::NXIO)?;
+        lock(&part).lend(self.file, Arc::clone(&self.mapping));
+        *elsewhere = Some((forks, Arc::clone(&part)));
+        Ok(part)
+    }
+
+    fn turn(&self, part: &Mutex<Trusted>) -> Result<(), Errno> {
+        lock(part).turn(self.id, self.file, clock()).map_err(|error| match error {
+            TrustedError::Gone => Errno::NXIO,
+            _ => Errno::IO,
+        })
+    }
+}
+
+impl Forward for Owned {
+    fn forward(&self) -> Result<(), Errno> {
+        let forks = robust::forks();
+        if forks == self.forks {
+            return self.turn(&self.here);
+        }
+        self.turn(&*self.part_elsewhere(forks)?)
+    }
+}
