@@ -362,15 +362,14 @@ fn processes_killed_at_random_instructions_leave_the_switch_to_the_others() {
     }
     let deaths = switch.board.deaths();
     let lost = switch.state.switch().snapshot().lost_in_restarts;
-    gaps.sort_unstable();
-    let at = |share: u64| gaps[(share * (KILLS - 1) / 1000) as usize];
-    println!(
-        "{deaths} of {KILLS} died in a turn, {lost} frames were lost; gaps: median {:?}, 99 % {:?}, longest {:?}",
-        at(500),
-        at(990),
-        at(1000)
-    );
+    println!("{deaths} of {KILLS} died in a turn, {lost} frames were lost; {}", spread(gaps));
     assert!(deaths > 0, "no process was killed in a turn");
     assert!(lost <= deaths * 64, "at most a batch is lost with a process");
     assert_eq!(switch.hold(Switch::unaccounted), 0);
+}
+
+fn spread(mut gaps: Vec<Duration>) -> String {
+    gaps.sort_unstable();
+    let at = |share: u64| gaps[(share * (KILLS - 1) / 1000) as usize];
+    format!("gaps: median {:?}, 99 % {:?}, longest {:?}", at(500), at(990), at(1000))
 }

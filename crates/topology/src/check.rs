@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
 
-use crate::{Evpn, Invalid, Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, guest, users};
+use crate::{
+    Evpn, Invalid, Policy, PortKind, PortSpec, SwitchConfig, SwitchSpec, Topology, guest, users,
+};
 
 /// Longest switch name in bytes: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
@@ -247,12 +249,60 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     if mirrors.into_iter().any(|m| m.as_deref() == own) {
         return Err(Invalid::new(format!("{name} is mirrored to itself"), "name another port"));
     }
+    check_trusted(name, spec, config)?;
     spec.kind.settings().check(name, &spec.policy)
+}
+
+/// Checks that a port can be one of a trusted switch, whose processes serve their own rings.
+fn check_trusted(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Invalid> {
+    let policy = &spec.policy;
+    let other_kind = spec.kind != PortKind::Ring;
+    let faults = [
+        (other_kind, "is not a ring", "join the switch to another one: toklat bridge A:x B:y"),
+        (policy.lossless, "is lossless", "leave out --lossless, or use another switch"),
+        (
+            policy.tx_rate_limiter.is_some() || policy.rx_rate_limiter.is_some(),
+            "has a rate limit",
+            "leave out --tx-limit and --rx-limit, or use another switch",
+        ),
+        (
+            policy.tx_impairment.is_some() || policy.rx_impairment.is_some(),
+            "has a bad link",
+            "leave out --tx-impair and --rx-impair, or use another switch",
+        ),
+    ];
+    let first = faults.into_iter().find(|(faulty, ..)| config.trusted && *faulty);
+    let Some((_, what, remedy)) = first else { return Ok(()) };
+    Err(Invalid::new(format!("{name} {what}, and its switch is trusted"), remedy))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_of_trusted_switches_are_rings_without_limits_bad_links_and_waiting_senders() {
+        let config = SwitchConfig { trusted: true, ..SwitchConfig::default() };
+        let faults = |change: fn(&mut PortSpec)| {
+            let mut spec = PortSpec::default();
+            change(&mut spec);
+            assert!(check_port("v:p", &spec, &SwitchConfig::default()).is_ok());
+            check_port("v:p", &spec, &config).err().map(|error| error.reason)
+        };
+        assert_eq!(faults(|_| ()), None);
+        let limit = || Some(RateLimiter::default());
+        for (change, expected) in [
+            ((|spec| spec.kind = PortKind::Null) as fn(&mut PortSpec), "is not a ring"),
+            (|spec| spec.policy.lossless = true, "is lossless"),
+            (|spec| spec.policy.tx_impairment = Some(Impairment::default()), "has a bad link"),
+        ] {
+            let reason = faults(change).unwrap();
+            assert!(reason.starts_with(&format!("v:p {expected}")), "{reason}");
+        }
+        let mut spec = PortSpec::default();
+        spec.policy.rx_rate_limiter = limit();
+        assert!(check_trusted("v:p", &spec, &config).is_err());
+    }
 
     #[test]
     fn patterns_are_as_long_as_names_may_be() {

@@ -9,6 +9,8 @@ mod kept;
 mod memory;
 mod ports;
 mod remakes;
+mod threads;
+mod trusted;
 mod tunnels;
 mod users;
 mod watch;
@@ -29,7 +31,9 @@ use rustix::net::sockopt;
 use shmem::Memfd;
 use shmem::budget::{Account, Budget};
 use turn::attach::{Bells, Exit};
+use turn::board::Board;
 use turn::clock;
+use turn::serve::Served;
 use turn::state::{self, Activity, State};
 use turn::user::Users;
 
@@ -39,6 +43,8 @@ use self::guests::Guest;
 use self::kept::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
+use self::threads::{pin, run_or_abort};
+use self::trusted::Trusted;
 use self::watch::Told;
 use crate::attach::card::ServeRequests;
 use crate::attach::vxlan::Handle;
@@ -107,6 +113,8 @@ struct Record {
     guest: Option<Guest>,
     /// The port's tunnel, if it is one.
     tunnel: Option<Handle>,
+    /// On a trusted switch, its rings, which no worker serves.
+    idle: Option<Box<Served>>,
 }
 
 struct Process {
@@ -145,6 +153,8 @@ struct Process {
     told: Told,
     /// Deliveries to the receive queues of watched ports are being timed.
     timed: bool,
+    /// Set on a trusted switch.
+    trusted: Option<Trusted>,
     stopping: bool,
 }
 
@@ -159,6 +169,9 @@ impl Process {
             return Err(ProcessError::Config("a switch has 1 to 64 workers"));
         }
         let state = State::take_over(&state_file, &config)?;
+        // A predecessor that died as the holder left the lock to us.
+        let board = Board::of(&state);
+        let _held = board.as_ref().and_then(trusted::take_over);
         let fdb = state.open_fdb();
         let fdb: Fdb = fdb.ok_or(ProcessError::Config("the forwarding table does not fit"))?;
         let common = Common::new(fdb, workers).map_err(system("make an eventfd"))?;
@@ -197,9 +210,11 @@ impl Process {
             suspicion: Suspicion::default(),
             told: Told::default(),
             timed: false,
+            trusted: None,
             stopping: false,
             config,
         };
+        process.trusted = board.clone().map(Trusted::new);
         for number in 0..workers {
             process.start_worker(number)?;
         }
@@ -299,7 +314,11 @@ impl Process {
             if now - aged >= Nanos::SECOND {
                 aged = now;
                 self.resume();
-                self.common.fdb.age(self.config.fdb_ageing_s, now);
+                if self.trusted.is_some() {
+                    self.look_after_board(now);
+                } else {
+                    self.common.fdb.age(self.config.fdb_ageing_s, now);
+                }
                 self.look_after_guests();
                 self.look_after_users();
                 self.look_for_held_up_turns(now);
@@ -350,6 +369,8 @@ impl Process {
     /// together, so that a switch with thousands of ports is back, or empty, at once.
     fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let (mut added, mut removed) = (Vec::new(), Vec::new());
+        let board = self.board();
+        let _held = self.hold(board.as_ref());
         loop {
             let next = control::receive::<Command>(from);
             if !matches!(next, Ok((Command::AddPort { .. }, _))) {
@@ -362,9 +383,12 @@ impl Process {
                 (Command::AddPort { id, config, resume }, descriptors) => {
                     self.state.switch().control.serve(id, Activity::Message);
                     let resume = resume && !self.state.is_fresh();
-                    added.push(self.add_port(id, config, descriptors, resume));
+                    let free = self.check_lock();
+                    added.push(free.and_then(|()| self.add_port(id, config, descriptors, resume)));
                 }
-                (Command::RemovePort { id }, _) => removed.push(self.take_port(id)),
+                (Command::RemovePort { id }, _) => {
+                    removed.push(self.check_lock().and_then(|()| self.take_port(id)));
+                }
                 (other, fds) => return self.execute(other, fds, from),
             }
             if added.len() + removed.len() == TOGETHER || !is_readable(from) {
@@ -385,11 +409,12 @@ impl Process {
         }
         self.publish();
         self.measure_tunnels();
-        let serve = |(worker, served)| {
-            self.common.workers[usize::from(worker)].send(Job::Serve(served));
+        let mut serve = |(worker, served)| {
+            self.give_out(worker, served);
             Answer::Added { worker }
         };
-        let answers: Vec<_> = added.drain(..).map(|port| answer_of(port.map(serve))).collect();
+        let answers: Vec<_> = added.drain(..).map(|port| answer_of(port.map(&mut serve))).collect();
+        self.write_board();
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
 
@@ -409,6 +434,7 @@ impl Process {
             Answer::Done
         };
         let answers: Vec<_> = removed.drain(..).map(|port| answer_of(port.map(retire))).collect();
+        self.write_board();
         self.measure_tunnels();
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
@@ -434,6 +460,7 @@ impl Process {
             }
             Command::Resume => {
                 self.resume();
+                self.write_board();
                 Ok(Answer::Done)
             }
             Command::ListPorts => {
@@ -441,6 +468,7 @@ impl Process {
                 // Only a supervisor that finds a running process lists its ports. It restores none,
                 // so frames may flow.
                 self.resume();
+                self.write_board();
                 Ok(Answer::Done)
             }
             Command::AddPort { .. } | Command::RemovePort { .. } => {
@@ -448,6 +476,14 @@ impl Process {
             }
             Command::Restore { id, uid, key, value } => {
                 self.restore(id, uid, key, value, descriptors)
+            }
+            Command::SetPolicy { .. }
+            | Command::FlushFdb { .. }
+            | Command::AddFdb { .. }
+            | Command::DeleteFdb { .. }
+                if self.check_lock().is_err() =>
+            {
+                self.check_lock().map(|()| Answer::Done)
             }
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
@@ -552,27 +588,6 @@ fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
     let peer = jail::peer::of(&connection).ok()?;
     sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
     trusted.contains(&peer.uid).then_some(connection)
-}
-
-/// Pins the calling thread to a CPU; false if that is not possible.
-fn pin(cpu: u16) -> bool {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let cpu = usize::from(cpu);
-    let mut set = CpuSet::new();
-    cpu < CpuSet::MAX_CPU && {
-        set.set(cpu);
-        sched_setaffinity(None, &set).is_ok()
-    }
-}
-
-/// Runs a worker. If it panics outside of a port's turn, the process aborts, and its successor
-/// serves the ports. Otherwise the control thread would wait for the worker forever.
-fn run_or_abort(worker: Worker) {
-    let run = std::panic::AssertUnwindSafe(|| worker.run());
-    if std::panic::catch_unwind(run).is_err() {
-        crate::log::flush();
-        std::process::abort();
-    }
 }
 
 #[cfg(test)]

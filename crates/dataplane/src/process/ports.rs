@@ -78,6 +78,7 @@ impl Process {
         if self.ports.get(usize::from(id)).is_some_and(Option::is_some) {
             return Err(format!("Port number {id} is in use"));
         }
+        self.check_trusted(&config)?;
         let state =
             self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
         let user = self.user_of(config.uid)?;
@@ -138,8 +139,19 @@ impl Process {
         };
         let descriptors = kept;
         let remakes = Remakes::default();
-        let record =
-            Record { config, spec, descriptors, bells, worker, account, remakes, guest, tunnel };
+        let idle = None;
+        let record = Record {
+            config,
+            spec,
+            descriptors,
+            bells,
+            worker,
+            account,
+            remakes,
+            guest,
+            tunnel,
+            idle,
+        };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
         Ok((worker, Box::new(served)))
@@ -203,8 +215,9 @@ impl Process {
 
     /// Takes a port from its worker and out of the record. Workers still have it in their table.
     pub(super) fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
-        let worker = self.record(id)?.worker;
-        let served = self.release(id, worker);
+        let record = self.record(id)?;
+        let (worker, idle) = (record.worker, record.idle.take());
+        let served = idle.or_else(|| self.release(id, worker));
         // Handles reports of the worker first, so that they do not hit the next port with this
         // number.
         self.take_out_failed();
@@ -215,6 +228,9 @@ impl Process {
     pub(super) fn retire_port(&self, RemovedPort { id, served, record }: RemovedPort) {
         self.common.fdb.detach(id);
         if let Some(mut served) = served {
+            if self.trusted.is_some() {
+                hang_up(&mut served, record.as_ref());
+            }
             served.abandon();
         }
         if let Some(Record { spec, config, .. }) = &record
@@ -233,6 +249,7 @@ impl Process {
     }
 
     pub(super) fn set_policy(&mut self, id: PortId, policy: &Policy) -> Result<Answer, String> {
+        self.check_rules(policy)?;
         let earlier = self.record(id)?.config.policy.clone();
         self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
@@ -250,6 +267,7 @@ impl Process {
         record.spec.rules = rules_of(policy, &record.config.attachment);
         record.config.policy = policy.clone();
         self.publish();
+        self.write_board();
         for change in changes {
             self.common.workers[worker].send(Job::Link(id, change));
         }
@@ -262,6 +280,9 @@ impl Process {
 
     pub(super) fn move_port(&mut self, id: PortId, worker: u16) -> Result<Answer, String> {
         let workers = self.common.workers.len();
+        if self.trusted.is_some() {
+            return Err("No worker serves the ports of a trusted switch".to_owned());
+        }
         if usize::from(worker) >= workers {
             return Err(format!("The switch has workers 0 to {}", workers - 1));
         }
@@ -287,6 +308,14 @@ impl Process {
         let filter = vlan.map_or(0, frame::VlanId::get);
         let added = self.common.fdb.add_static(filter, mac, port, clock());
         added.then_some(Answer::Done).ok_or_else(|| "The forwarding table is full".to_owned())
+    }
+}
+
+/// Ends a port of a trusted switch: others may have filled its rings, and have its token.
+fn hang_up(served: &mut Served, record: Option<&Record>) {
+    served.source.refresh();
+    if let Some(token) = record.and_then(|record| record.descriptors.get(1)) {
+        let _ = rustix::net::shutdown(token, rustix::net::Shutdown::Both);
     }
 }
 

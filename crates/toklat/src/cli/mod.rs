@@ -217,6 +217,7 @@ pub fn main() -> ExitCode {
         return integration::cni::main();
     }
     completion::answer();
+    inline::trusted::install();
     let line = tools::cap::extcap::command_line();
     let line = line.unwrap_or_else(|| std::env::args_os().collect());
     let cli = match Cli::try_parse_from(&line) {

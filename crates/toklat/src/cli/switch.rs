@@ -22,7 +22,8 @@ pub enum SwitchCommand {
     #[command(after_help = "Examples:\n  \
         toklat switch add vale0\n  \
         toklat switch add vale1 --cpus 2,3 --idle poll\n  \
-        toklat switch add tenant7 --user alice")]
+        toklat switch add tenant7 --user alice\n  \
+        toklat switch add vale9 --trusted --user alice")]
     Add {
         /// Its name: up to 15 letters, digits, '-', '_' or '.'
         name: SwitchName,
@@ -132,6 +133,12 @@ pub struct FixedSettings {
     /// Entries of the forwarding table [default: 8192]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<u32>,
+    /// Have processes of one user forward in their own threads, which is faster: those of --user or
+    /// --owner, else of the daemon's user. Each of them can read and change every frame of the
+    /// switch, and stop it, as a debugger does that stops one of them. Ports are rings without
+    /// limits and bad links; see SECURITY.md
+    #[arg(long)]
+    trusted: bool,
 }
 
 impl Settings {
@@ -176,6 +183,7 @@ impl FixedSettings {
         let given = [
             ("max_ports", self.max_ports.map(Value::from)),
             ("fdb_entries", self.fdb_entries.map(Value::from)),
+            ("trusted", self.trusted.then_some(true.into())),
         ];
         for (name, value) in given {
             patch.extend(value.map(|value| (name.to_owned(), value)));
@@ -351,6 +359,7 @@ mod tests {
             ..SwitchConfig::default()
         };
         assert_eq!(given, expected);
+        assert!(config(&["--trusted"]).trusted);
         assert_eq!(config(&["--workers=3"]).workers, [WorkerConfig { cpu: None }; 3]);
         let pinned = [WorkerConfig { cpu: Some(2) }, WorkerConfig { cpu: Some(3) }];
         assert_eq!(config(&["--cpus=2,3"]).workers, pinned);

@@ -45,7 +45,7 @@ fn can_run_on(cpu: u16) -> bool {
 /// True if a running data process cannot take the new settings: they decide its memory or threads.
 #[must_use]
 pub fn needs_restart(old: &SwitchConfig, new: &SwitchConfig) -> bool {
-    let shape = |c: &SwitchConfig| (c.max_ports, c.workers.clone(), c.fdb_entries);
+    let shape = |c: &SwitchConfig| (c.max_ports, c.workers.clone(), c.fdb_entries, c.trusted);
     shape(old) != shape(new)
 }
 

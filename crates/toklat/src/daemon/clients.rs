@@ -42,6 +42,8 @@ pub struct OpenedPort {
     pub max_frame: u32,
     /// The client's end of the token.
     pub token: Descriptor,
+    /// Its owner forwards what it sends.
+    pub trusted: bool,
     /// The port's name. A monitor's differs from the one that was asked for.
     pub name: String,
 }
@@ -177,6 +179,7 @@ impl Supervisor {
         let lent = self.charge_memory(client, &memory).await?;
         let mut switch = self.enter(client, switch, port, how).await?;
         self.check_may_open(client, &switch, port)?;
+        self.check_trusts(client, &switch)?;
         let (name, attachment) = match how.monitor {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(monitor) => self.monitor(client, &switch, port, ring, monitor)?,
@@ -196,7 +199,8 @@ impl Supervisor {
         }
         let (port, max_frame) = attached?;
         tracing::info!(switch = switch.name, name, ?client, "port opened");
-        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs), name })
+        let (token, trusted) = (Descriptor::ours(theirs), switch.config.trusted);
+        Ok(OpenedPort { port, max_frame, token, trusted, name })
     }
 
     /// Takes a port from its client, as if the client had closed it.

@@ -48,6 +48,7 @@ mod shape;
 mod store;
 mod supervisor;
 mod switch;
+mod trusted;
 mod tunnels;
 
 use std::io::{self, Read};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jail::strangers::{Descriptor, closer};
-use netring::attach::{Reply, Request, VERSION};
+use netring::attach::{Reply, Request, VERSION, reply};
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -126,9 +126,10 @@ async fn answer(
     let mut reply = Reply { version: VERSION, ..Reply::new_zeroed() };
     match parse_request(&message.bytes, message.fds)? {
         Ask::Open { switch, port, how, ring, memory } => {
-            reply.offloads = ring.offloads.bits().into();
+            reply.offloads = ring.offloads.bits();
             let opened = supervisor.open_port(client, &switch, &port, how, ring, memory).await?;
             (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
+            reply.flags = if opened.trusted { reply::TRUSTED } else { 0 };
             Ok((reply, vec![opened.token]))
         }
         Ask::MakePipe { name, end, layout, memory } => {
@@ -141,6 +142,10 @@ async fn answer(
             let none = || ApiError::new(ErrorCode::NotFound, "It was the last port", "stop here");
             Ok((Reply::named(&next.ok_or_else(none)?), Vec::new()))
         }
+        Ask::Join { switch } => join(client, supervisor, &switch, reply).await,
+        Ask::Member { switch, port } => {
+            Ok((reply, supervisor.member(client, &switch, &port).await?.into()))
+        }
         Ask::OpenPipe { name, end, offloads } => {
             let opened = supervisor.open_pipe(client, (name, end), offloads)?;
             describe_pipe(&mut reply, &opened.layout, end);
@@ -149,10 +154,22 @@ async fn answer(
     }
 }
 
+async fn join(
+    client: Client,
+    supervisor: &Supervisor,
+    switch: &str,
+    mut reply: Reply,
+) -> Result<(Reply, Vec<Descriptor>), ApiError> {
+    let (config, state) = supervisor.join(client, switch).await?;
+    (reply.port, reply.max_frame) = (config.max_ports.into(), config.fdb_entries);
+    reply.buf_usable = config.batch.into();
+    Ok((reply, vec![state]))
+}
+
 fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
     let own = layout.of(end);
     reply.geometry = layout.geometry;
-    reply.offloads = layout.offloads.bits().into();
+    reply.offloads = layout.offloads.bits();
     (reply.tx, reply.rx) = (own.tx, own.rx);
     reply.peer_rx = layout.of(end.other()).rx;
     (reply.buf_usable, reply.max_frame) = (layout.buf_usable, layout.buf_usable);

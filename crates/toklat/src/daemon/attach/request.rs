@@ -63,6 +63,18 @@ pub enum Ask {
         /// The name of the port before it; empty for the first port.
         after: String,
     },
+    /// Join a trusted switch.
+    Join {
+        /// Its name.
+        switch: String,
+    },
+    /// Find an open port of a trusted switch.
+    Member {
+        /// The switch.
+        switch: String,
+        /// The port.
+        port: String,
+    },
     /// Open an end of a pipe.
     OpenPipe {
         /// Its name.
@@ -114,6 +126,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
         request.name().ok_or_else(|| bad("The name is not valid UTF-8", "use switch:port"))?;
     match request.op {
         op::OPEN => parse_open(&request, name, fds),
+        op::JOIN | op::MEMBER if fds.is_empty() => parse_member(request.op, name),
         op::NEXT if fds.is_empty() => Ok(Ask::Next { after: name.to_owned() }),
         op::MAKE_PIPE => {
             let (name, end) = parse_pipe_name(name)?;
@@ -135,6 +148,14 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
             Err(bad(format!("There is no operation {other}"), "use one of netring::attach::op"))
         }
     }
+}
+
+/// A process asks for a part of a trusted switch.
+fn parse_member(op: u16, name: &str) -> Result<Ask, ApiError> {
+    let (switch, port) = name.split_once(':').unwrap_or((name, ""));
+    check_name(switch, SWITCH_NAME)?;
+    let (switch, port) = (switch.to_owned(), port.to_owned());
+    Ok(if op == op::JOIN { Ask::Join { switch } } else { Ask::Member { switch, port } })
 }
 
 fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask, ApiError> {

@@ -34,8 +34,14 @@ impl Switch {
     /// Changes the owners of the switch.
     ///
     /// # Errors
-    /// An open port is not allowed to the new tenant, or a socket cannot be made.
+    /// The switch is trusted, an open port is not allowed to the new tenant, or a socket cannot be
+    /// made.
     pub async fn set_access(&mut self, access: Access) -> Result<(), ApiError> {
+        if self.config.trusted && access.to(None) != self.access.to(None) {
+            let reason = format!("The processes of {} share its memory for good", self.name);
+            let remedy = "a trusted switch keeps its user; remove it, and add it for another one";
+            return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
+        }
         if let Some(user) = access.user.filter(|_| access != self.access) {
             self.check_tenant(user).await?;
         }

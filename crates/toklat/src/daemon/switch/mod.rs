@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use dataplane::config::{PortId, SwitchConfig};
 use dataplane::control::{Answer, Command};
 use dataplane::state::{self, State};
+use jail::strangers::Descriptor;
 use jail::{Refused, Walls};
 use shmem::{Memfd, Pages};
 use tokio::sync::mpsc;
@@ -527,6 +528,14 @@ impl Switch {
         locked(&self.kept).clear();
         self.ports.values_mut().for_each(|port| port.known = false);
         self.start().await.map_err(|e| system("Cannot start the data process", e))
+    }
+
+    /// The state memory file, for a process of a trusted switch.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn state_file(&self) -> io::Result<Descriptor> {
+        self.memory.as_fd().try_clone_to_owned().map(Descriptor::ours)
     }
 
     /// Returns true while a data process runs.

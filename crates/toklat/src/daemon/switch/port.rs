@@ -85,6 +85,14 @@ impl Port {
         self.watch.is_some()
     }
 
+    /// The memory file and the switch's end of the token, if a client has the port open.
+    #[must_use]
+    pub fn parts(&self) -> Option<[Descriptor; 2]> {
+        self.attachment.rings().filter(|_| self.is_open())?;
+        let [memory, token] = &self.fds[..] else { return None };
+        Some([memory.try_clone().ok()?, token.try_clone().ok()?])
+    }
+
     /// The reason why the port cannot connect to its peer, and for how long by now.
     #[must_use]
     pub fn unconnected(&self) -> Option<(String, Duration)> {
