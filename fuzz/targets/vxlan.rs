@@ -1,21 +1,26 @@
-//! Datagrams of any bytes from a tunnel's underlay: only frames of the segment come out, nothing
-//! but a congestion mark and its checksum changes in them, and what is merged of them is cut into
-//! the same again.
+//! Datagrams of any bytes from a tunnel's underlay, as VXLAN and as Geneve: only frames of the
+//! segment come out, nothing but a congestion mark, a SYN's segment sizes and their checksums
+//! changes in them, and what is merged of them is cut into the same again.
 //!
 //! Input: the outer codepoint, then datagrams, each behind its length (two bytes).
 #![no_main]
 
-use frame::{Ecn, Run, VXLAN_HEADER, Vni, checksum, ecn_of, leave_tunnel, vni_of, vxlan_frame};
+use frame::{Ecn, Encapsulation, Run, checksum, clamp_mss, ecn_of, leave_tunnel};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let Some((outer, mut rest)) = input.split_first() else { return };
-    let (outer, vni) = (Ecn::of_tos(*outer), Vni::new(7).expect("a number"));
+    let Some((outer, rest)) = input.split_first() else { return };
+    for way in [Encapsulation::Vxlan, Encapsulation::Geneve] {
+        run(way, Ecn::of_tos(*outer), rest);
+    }
+});
+
+fn run(way: Encapsulation, outer: Ecn, mut rest: &[u8]) {
     let mut frames = Vec::new();
     while let Some((len, after)) = rest.split_first_chunk() {
         let (datagram, after) = after.split_at(after.len().min(u16::from_be_bytes(*len).into()));
         rest = after;
-        frames.extend(decapsulate(datagram, vni, outer));
+        frames.extend(decapsulate(way, datagram, outer));
     }
     let mut frames = frames.iter();
     let Some(mut first) = frames.next() else { return };
@@ -31,12 +36,12 @@ fuzz_target!(|input: &[u8]| {
         (first, run, merged) = (frame, Run::begin(frame), vec![frame]);
     }
     check(run, &merged);
-});
+}
 
 /// The frame in a datagram.
-fn decapsulate(datagram: &[u8], vni: Vni, outer: Ecn) -> Option<Vec<u8>> {
-    let at = vxlan_frame(datagram, vni).ok()?;
-    assert_eq!((at, vni_of(datagram)), (VXLAN_HEADER, Some(7)));
+fn decapsulate(way: Encapsulation, datagram: &[u8], outer: Ecn) -> Option<Vec<u8>> {
+    let (_, at) = way.open(datagram).ok().filter(|(vni, _)| *vni == 7)?;
+    assert_eq!(datagram[4..7], [0, 0, 7]);
     let before = &datagram[at..];
     assert!(before.len() >= 14);
     let mut frame = before.to_vec();
@@ -44,6 +49,13 @@ fn decapsulate(datagram: &[u8], vni: Vni, outer: Ecn) -> Option<Vec<u8>> {
     let changed = before.iter().zip(&frame).filter(|(a, b)| a != b).count();
     assert!(changed <= 3, "a mark and a checksum");
     assert!(kept || (outer == Ecn::Ce && ecn_of(before) == Ecn::NotEct && changed == 0));
+    let mut clamped = frame.clone();
+    if clamp_mss(&mut clamped, 1450) {
+        let changed = frame.iter().zip(&clamped).filter(|(a, b)| a != b).count();
+        // Ten options of four bytes.
+        assert!(changed <= 2 * 10 + 2, "sizes and a checksum");
+        assert!(!clamp_mss(&mut clamped, 1450), "once is enough");
+    }
     kept.then_some(frame)
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
 /// The version of these messages. Both sides disconnect if it differs.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The commands of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,9 @@ pub enum Command {
     SetStations {
         /// The tunnel's port.
         id: PortId,
-        /// The stations. Each entry replaces what was reported about its address before.
+        /// The number of the segment that they are in, from 0.
+        segment: u16,
+        /// Each replaces what was said about its address.
         stations: Vec<Remote>,
     },
     /// Sets which stations behind a tunnel have which IP addresses, at most [`MAX_STATIONS`] at a
@@ -134,6 +136,8 @@ pub enum Command {
     SetOwners {
         /// The tunnel's port.
         id: PortId,
+        /// The number of the segment that they are in, from 0.
+        segment: u16,
         /// The station of each address; `None` if none has it any more.
         owners: Vec<(IpAddr, Option<Mac>)>,
     },
@@ -142,7 +146,9 @@ pub enum Command {
     TakeClaims {
         /// The tunnel's port.
         id: PortId,
-        /// Report earlier addresses, too, when they are next heard.
+        /// The number of the segment that they are in, from 0.
+        segment: u16,
+        /// Also earlier ones, as they are heard again.
         all: bool,
     },
     /// All ports of an earlier data process are added: start to gather frames.
@@ -348,7 +354,9 @@ mod tests {
         let mac = Mac::from_word(u64::MAX >> 16);
         let remote = Remote { mac, via: u16::MAX, sticky: false, moved: false };
         let stations = vec![remote; MAX_STATIONS];
-        let bytes = serde_json::to_vec(&Command::SetStations { id: u16::MAX, stations }).unwrap();
+        let bytes =
+            serde_json::to_vec(&Command::SetStations { id: u16::MAX, segment: u16::MAX, stations })
+                .unwrap();
         assert!(bytes.len() <= MAX_MESSAGE, "{}", bytes.len());
         let most = crate::attach::vxlan::MAX_PEERS as u16;
         let peer = |n| [0xfd00, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1111, 0x1000 + n].into();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The maximum number of hosts of a segment.
+/// Most hosts of a segment, unless fewer are allowed.
 pub const MAX_HOSTS: usize = 1024;
 /// The address that marks a free number in lists.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -18,19 +18,29 @@ struct Host {
     floods: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Hosts {
+    /// Most of them.
+    most: usize,
     by_number: Vec<Option<Host>>,
     numbers: HashMap<IpAddr, u16>,
     /// The list has changed since it was last taken.
     is_new: bool,
 }
 
+impl Default for Hosts {
+    fn default() -> Self {
+        Self { most: MAX_HOSTS, by_number: Vec::new(), numbers: HashMap::new(), is_new: false }
+    }
+}
+
 impl Hosts {
-    /// Starts with the numbers that an earlier run gave to these hosts.
-    pub fn known(list: &[IpAddr]) -> Self {
-        let mut hosts = Self::default();
-        for (address, number) in list.iter().zip(1..).take(MAX_HOSTS) {
+    /// Hosts that an earlier run has numbered; at most `most` of them, or [`MAX_HOSTS`] if that is
+    /// 0.
+    pub fn known(list: &[IpAddr], most: usize) -> Self {
+        let most = if most == 0 { MAX_HOSTS } else { most.min(MAX_HOSTS) };
+        let mut hosts = Self { most, ..Self::default() };
+        for (address, number) in list.iter().zip(1..).take(most) {
             let is_there = !address.is_unspecified();
             let host = Host { address: *address, stations: 0, floods: 0 };
             hosts.by_number.push(is_there.then_some(host));
@@ -48,7 +58,7 @@ impl Hosts {
         }
         let free = self.by_number.iter().position(Option::is_none);
         let at = free.unwrap_or(self.by_number.len());
-        if at >= MAX_HOSTS {
+        if at >= self.most {
             return None;
         }
         if at == self.by_number.len() {
@@ -135,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_host_keeps_its_number_while_it_has_routes_and_others_get_free_ones() {
-        let mut hosts = Hosts::known(&[ip(1), NOBODY, ip(3)]);
+        let mut hosts = Hosts::known(&[ip(1), NOBODY, ip(3)], 0);
         assert_eq!(hosts.take(), None, "as the earlier run left it");
         hosts.count_station(ip(3), 1);
         hosts.count_flood(ip(2), 1);

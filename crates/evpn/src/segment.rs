@@ -32,6 +32,8 @@ pub struct SegmentConfig {
     pub export: Vec<RouteTarget>,
     /// The hosts of an earlier run by number, from 1; the unspecified address is a free number.
     pub hosts: Vec<IpAddr>,
+    /// Most hosts; 0 for the largest number.
+    pub max_hosts: usize,
     /// The stations that an earlier run has entered into the table.
     pub stations: Vec<Station>,
 }
@@ -106,7 +108,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub fn new(mut config: SegmentConfig, rd: Distinguisher) -> Self {
-        let hosts = Hosts::known(&std::mem::take(&mut config.hosts));
+        let hosts = Hosts::known(&std::mem::take(&mut config.hosts), config.max_hosts);
         let stations = std::mem::take(&mut config.stations);
         Self {
             config,

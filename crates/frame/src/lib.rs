@@ -18,6 +18,7 @@ extern crate alloc;
 mod address;
 pub mod checksum;
 mod ecn;
+mod encapsulation;
 mod ethernet;
 mod ip;
 mod layers;
@@ -31,13 +32,13 @@ mod segment;
 mod spoof;
 mod too_big;
 mod transport;
-mod vxlan;
 
 #[cfg(feature = "schemars")]
 mod schema;
 
 pub use address::{Mac, ParseAddressError, VlanId};
 pub use ecn::{Ecn, ecn_of, leave_tunnel};
+pub use encapsulation::{Encapsulation, NoFrame, NoVni, TUNNEL_HEADER, Vni};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
 pub use ip::{Ipv4, Ipv6};
 pub use layers::{Layers, Network, Transport, flow_hash};
@@ -51,7 +52,6 @@ pub use segment::Segments;
 pub use spoof::{Spoof, is_tag, spoof};
 pub use too_big::packet_too_big;
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
-pub use vxlan::{NoVni, NoVxlan, VXLAN_HEADER, VXLAN_PORT, Vni, vni_of, vxlan_frame, vxlan_header};
 
 /// Bytes of an Ethernet header: destination, source, EtherType (IEEE 802.3, 3.1.1).
 pub const ETHERNET_HEADER: usize = 14;

@@ -4,7 +4,7 @@ use alloc::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::{Mac, VlanId, Vni};
+use crate::{Encapsulation, Mac, VlanId, Vni};
 
 impl JsonSchema for Mac {
     fn inline_schema() -> bool {
@@ -31,6 +31,20 @@ impl JsonSchema for VlanId {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "integer", "minimum": 1, "maximum": 4094 })
+    }
+}
+
+impl JsonSchema for Encapsulation {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Encapsulation".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "enum": ["vxlan", "geneve"] })
     }
 }
 

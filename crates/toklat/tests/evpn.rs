@@ -182,6 +182,96 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
     });
 }
 
+/// Objective: each VLAN of a tunnel is a segment of its own, with routes of its own, beside FRR.
+///
+/// Steps: a tunnel of one segment is changed to one of two VLANs, of which the second is new at
+/// both ends; guests and machines at Linux ping in both; the same address is a station of both;
+/// the data process and the daemon are killed.
+#[test]
+fn vlans_of_a_tunnel_are_segments_of_their_own_to_frr() {
+    let test = "vlans_of_a_tunnel_are_segments_of_their_own_to_frr";
+    let Some(mut fabric) = fabric(test) else { return };
+    fabric.converge();
+    let (guest, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let host = &fabric.underlay.hosts[2];
+    ip(host, "link add br200 type bridge");
+    ip(host, "link add vx200 type vxlan id 200 local 10.99.0.3 dstport 4789 nolearning");
+    ip(host, "link set vx200 master br200");
+    ip(host, "link set vx200 type bridge_slave neigh_suppress on learning off");
+    for link in ["br200", "vx200"] {
+        ip(host, &format!("link set {link} addrgenmode none"));
+        ip(host, &format!("link set {link} mtu 1400 up"));
+    }
+    ip(host, &format!("link add q1 type veth peer name q0 netns {}", there.id()));
+    ip(host, "link set q1 master br200 up");
+    ip(&there, "address add 192.168.8.3/24 dev q0");
+    // The same address as the station's in the other segment.
+    ip(&there, &format!("link set q0 address {THEIRS} mtu 1400 up"));
+    let program = gobgpd().unwrap().display().to_string();
+    let net = topology_of(1, &program, &fabric.underlay, &fabric.guest)
+        .replace("vni = 100", r#"vlans = { "10" = 100, "20" = 200 }"#)
+        .replace("mtu = 1400", "mtu = 1400\nvlan.access = 10");
+    let more = format!(
+        r#"[switch.vale0.port.other]
+        mtu = 1400
+        vlan.access = 20
+        kind = {{ tap = {{ ifname = "other", netns = "{}" }} }}"#,
+        guest.id()
+    );
+    fabric.daemon.apply(&format!("{net}\n{more}"));
+    ip(&guest, &format!("link set other address {STATION}"));
+    ip(&guest, "address add 192.168.8.1/24 dev other");
+    let reach = |fabric: &Fabric, when: &str| {
+        assert!(pings(&fabric.guest, "192.168.7.3"), "{when}: {}", fabric.daemon.log());
+        assert!(pings(&guest, "192.168.8.3"), "{when}: {}", fabric.daemon.log());
+    };
+    fabric.daemon.wait_for("hosts of both segments", |daemon| {
+        let evpn = daemon.get("/v1/evpn");
+        let vteps = evpn["vteps"].as_array().unwrap();
+        let floods = |vni: u32| vteps.iter().any(|v| v["vni"] == vni && v["floods"] == true);
+        floods(100) && floods(200)
+    });
+    reach(&fabric, "at first");
+    fabric.daemon.wait_for("stations of both segments", |daemon| {
+        let macs = daemon.get("/v1/evpn/macs");
+        let has = |vni: u32, mac: &str, host: Value| {
+            let its = |m: &&Value| m["vni"] == vni && m["mac"] == mac && m["host"] == host;
+            macs.as_array().unwrap().iter().find(its).is_some()
+        };
+        [100, 200]
+            .iter()
+            .all(|vni| has(*vni, STATION, Value::Null) && has(*vni, THEIRS, json!("10.99.0.3")))
+    });
+    wait_until("both at Linux", || {
+        ["vx100", "vx200"].iter().all(|device| {
+            let table = fabric.linux().run(&["bridge", "fdb", "show", "dev", device]);
+            table.lines().any(|line| line.starts_with(STATION) && line.contains("dst 10.99.0.1"))
+        })
+    });
+    let entries = |daemon: &Daemon| {
+        let table = daemon.get("/v1/switches/vale0/fdb");
+        let far = table.as_array().unwrap().iter().filter(|e| e["mac"] == THEIRS);
+        let mut all: Vec<_> = far
+            .map(|e| (e["vlan"].as_u64().unwrap(), e["origin"].as_str().unwrap().to_owned()))
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    let remote = |vlan| (vlan, "remote".to_owned());
+    assert_eq!(entries(&fabric.daemon), [remote(10), remote(20)]);
+    let before = fabric.daemon.data_process("vale0");
+    daemon::kill_process(before);
+    fabric.daemon.wait_for("another data process", |daemon| {
+        let info = daemon.get("/v1/switches/vale0");
+        info["state"] == "running" && info["pid"] != before
+    });
+    reach(&fabric, "after the data process");
+    fabric.daemon.kill();
+    fabric.daemon.start_again();
+    reach(&fabric, "after the daemon");
+    assert_eq!(entries(&fabric.daemon), [remote(10), remote(20)]);
+}
+
 /// Objective: a question for an address of another host's station is answered at the tunnel.
 ///
 /// Steps: two toklats learn each other's stations with their addresses; the other guest falls

@@ -79,7 +79,7 @@ fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
     for count in ["in_bytes", "out_bytes"] {
         assert!(peer[count].as_u64().unwrap() > 8 << 20, "{count}: {peer}");
     }
-    let labels = format!("{{switch=\"vale0\",port=\"fabric\",peer=\"{theirs}\"}}");
+    let labels = format!("{{switch=\"vale0\",port=\"fabric\",peer=\"{theirs}\",vni=\"100\"}}");
     let metrics = daemon.get("/metrics");
     assert!(
         daemon::text(&metrics).contains(&format!("toklat_tunnel_peer_in_frames_total{labels}"))
@@ -177,6 +177,109 @@ fn segments_of_one_host_are_told_apart() {
     assert!(status >= 400 && error.to_string().contains("vale100:fabric"), "{error}");
 }
 
+/// Objective: each VLAN of a tunnel is a segment of its own, and a host has many tunnels of those.
+///
+/// Steps: two switches of one host have five VLANs each, ten VNIs in all, to the kernel's VXLAN;
+/// guests of all reach their own segment; processes are killed, in turn; a VLAN goes, and others
+/// stay; frames of unknown VNIs and frames with tags are counted.
+#[test]
+fn vlans_have_segments_of_their_own_and_ten_segments_share_a_host() {
+    let test = "vlans_have_segments_of_their_own_and_ten_segments_share_a_host";
+    let Some(underlay) = hosts(test, 2) else { return };
+    let how = "local 10.99.0.2 remote 10.99.0.1 dstport 4789";
+    let all: Vec<u32> = (1..=10).collect();
+    for vlan in &all {
+        if !underlay.kernel_tunnel(2, (10_000 + vlan, how), &format!("192.168.{vlan}.2/24")) {
+            return daemon::skip(test, "the kernel has no VXLAN");
+        }
+    }
+    let guests: Vec<_> = all.iter().map(|_| Namespace::new().unwrap()).collect();
+    let host = underlay.hosts[0].id();
+    let net = |vlans: &[u32]| -> String {
+        let guest = |vlan: &u32| {
+            let (switch, netns) = (vlan % 2, guests[*vlan as usize - 1].id());
+            format!(
+                r#"
+                [switch.vale{switch}.port.g{vlan}]
+                mtu = 1400
+                vlan.access = {vlan}
+                kind = {{ tap = {{ ifname = "t{vlan}", netns = "{netns}" }} }}
+                "#
+            )
+        };
+        let tunnel = |switch: u32| {
+            let its = vlans.iter().filter(|vlan| *vlan % 2 == switch);
+            let map: Vec<_> = its.map(|vlan| format!(r#""{vlan}" = {}"#, 10_000 + vlan)).collect();
+            format!(
+                r#"
+                [switch.vale{switch}.port.fabric]
+                kind.vxlan = {{ vlans = {{ {} }}, local = "10.99.0.1", peers = ["10.99.0.2"], netns = "{host}" }}
+                "#,
+                map.join(", ")
+            )
+        };
+        all.iter().map(guest).chain([tunnel(0), tunnel(1)]).collect()
+    };
+    let mut daemon = Daemon::start();
+    daemon.apply(&net(&all));
+    for (vlan, guest) in all.iter().zip(&guests) {
+        ip(guest, &format!("address add 192.168.{vlan}.1/24 dev t{vlan}"));
+    }
+    let reach = |vlans: &[u32]| {
+        for vlan in vlans {
+            let (guest, inside) = (&guests[*vlan as usize - 1], format!("192.168.{vlan}.2"));
+            assert!(pings(guest, &inside), "{vlan}");
+            transfer(guest, (&underlay.hosts[1], &inside), 256 << 10);
+            transfer(&underlay.hosts[1], (guest, &format!("192.168.{vlan}.1")), 256 << 10);
+        }
+    };
+    reach(&all);
+    let info = daemon.get("/v1/switches/vale0/ports/fabric");
+    let peers = info["tunnel"]["peers"].as_array().unwrap();
+    let vnis: Vec<_> = peers.iter().map(|peer| peer["vni"].as_u64().unwrap()).collect();
+    assert_eq!(vnis, [10_002, 10_004, 10_006, 10_008, 10_010]);
+    assert!(peers.iter().all(|peer| peer["in_bytes"].as_u64() > Some(256 << 10)), "{info}");
+    let fdb = daemon.get("/v1/switches/vale0/fdb");
+    let far = fdb.as_array().unwrap().iter().filter(|entry| entry["port"] == "fabric");
+    let mut vlans: Vec<_> = far.map(|entry| entry["vlan"].as_u64().unwrap()).collect();
+    vlans.sort_unstable();
+    assert_eq!(vlans, [2, 4, 6, 8, 10], "{fdb}");
+    let before = daemon.data_process("vale0");
+    daemon::kill_process(before);
+    daemon.wait_for("another data process", |daemon| {
+        let info = daemon.get("/v1/switches/vale0");
+        info["state"] == "running" && info["pid"] != before
+    });
+    reach(&all);
+    daemon.kill();
+    daemon.start_again();
+    reach(&all);
+    // VLAN 4 leaves its tunnel; what comes for it is counted.
+    let left: Vec<u32> = all.iter().copied().filter(|vlan| *vlan != 4).collect();
+    daemon.apply(&net(&left));
+    reach(&left);
+    let unknown = |daemon: &Daemon| {
+        ["vale0", "vale1"].map(|switch| drops(daemon, switch, "fabric", "unknown_vni")).iter().sum()
+    };
+    let before: u64 = unknown(&daemon);
+    ip(&underlay.hosts[1], "neigh flush all");
+    assert!(
+        !underlay.hosts[1]
+            .command(&["ping", "-c", "1", "-W", "1", "192.168.4.1"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    daemon.wait_for("unknown VNIs", |daemon| unknown(daemon) > before);
+    let socket = underlay.hosts[1].enter(|| UdpSocket::bind(("10.99.0.2", 0)).unwrap());
+    let before = drops(&daemon, "vale0", "fabric", "vlan");
+    let [_, a, b, c] = 10_002u32.to_be_bytes();
+    let header = [8, 0, 0, 0, a, b, c, 0];
+    let tagged = [&header[..], &[0xff; 6], &[2, 0, 0, 0, 0, 9, 0x81, 0, 0, 6], &[0; 48]].concat();
+    socket.send_to(&tagged, "10.99.0.1:4789").unwrap();
+    daemon.wait_for("a tag", |daemon| drops(daemon, "vale0", "fabric", "vlan") == before + 1);
+}
+
 #[test]
 fn strangers_other_segments_and_nonsense_are_counted_and_go_nowhere() {
     let test = "strangers_other_segments_and_nonsense_are_counted_and_go_nowhere";
@@ -257,7 +360,8 @@ fn frames_too_long_for_the_path_are_counted_as_such() {
 /// Objective: TCP between guests with a larger MTU loses nothing to it where a tunnel clamps.
 ///
 /// Steps: two switches, of which at most the first clamps; connections both ways over IPv4 and
-/// IPv6; two more whose guests are in a VLAN, so that tags cross the tunnel; the kernel's VXLAN.
+/// IPv6; two more whose guests are in a VLAN, so that tags cross the tunnel; two whose tunnel has a
+/// segment for the VLAN; the kernel's VXLAN.
 #[test]
 fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
     let test = "segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps";
@@ -268,29 +372,50 @@ fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
             return daemon::skip(test, "the kernel has no VXLAN");
         }
         ip(&underlay.hosts[2], "link set vx8 mtu 1500");
-        let guests = [(); 5].map(|()| Namespace::new().unwrap());
+        let guests = [(); 7].map(|()| Namespace::new().unwrap());
         let daemon = Daemon::start();
-        let all = [(0, 7, 1, 2), (1, 7, 2, 1), (2, 8, 1, 3), (3, 9, 1, 2), (4, 9, 2, 1)];
+        let all = [
+            (0, 7, 1, 2),
+            (1, 7, 2, 1),
+            (2, 8, 1, 3),
+            (3, 9, 1, 2),
+            (4, 9, 2, 1),
+            (5, 5, 1, 2),
+            (6, 5, 2, 1),
+        ];
         let net = all.map(|(at, vni, own, other)| {
             let tunnel =
                 format!(r#"vni = {vni}, local = "10.99.0.{own}", peers = ["10.99.0.{other}"]"#);
-            let clamps = if clamps && ![1, 4].contains(&at) { ", clamp_mss = true" } else { "" };
+            let tunnel = match at {
+                5.. => tunnel.replace("vni = 5", r#"vlans = { "5" = 5 }"#),
+                _ => tunnel,
+            };
+            let clamps = if clamps && ![1, 4, 6].contains(&at) { ", clamp_mss = true" } else { "" };
             let host = &underlay.hosts[own - 1];
             let tunnel = format!("{tunnel}{clamps}");
             let net = switch(&format!("vale{at}"), (&guests[at], 1500), host, &tunnel);
-            let tagged = |text: &str| {
-                text.replace("mtu = 1500", "mtu = 1500\nvlan.access = 5")
-                    + "vlan.trunk = { allowed = [5] }"
-            };
-            if at >= 3 { tagged(&net) } else { net }
+            let access = net.replace("mtu = 1500", "mtu = 1500\nvlan.access = 5");
+            match at {
+                0..3 => net,
+                3..5 => access + "vlan.trunk = { allowed = [5] }",
+                _ => access,
+            }
         });
         daemon.apply(&net.concat());
-        for (at, net, number) in [(0, 7, 1), (1, 7, 2), (3, 9, 1), (4, 9, 2), (2, 8, 1)] {
+        for (at, net, own, _) in all {
+            let number = if own == 1 { 1 } else { 2 };
             let inside = format!("fd0{net}::{number}/64 dev tap-vale{at} nodad");
             address(&guests[at], &format!("vale{at}"), &format!("192.168.{net}.{number}/24"));
             ip(&guests[at], &format!("address add {inside}"));
         }
-        for (at, net) in [(0, "192.168.7."), (0, "fd07::"), (3, "192.168.9."), (3, "fd09::")] {
+        for (at, net) in [
+            (0, "192.168.7."),
+            (0, "fd07::"),
+            (3, "192.168.9."),
+            (3, "fd09::"),
+            (5, "192.168.5."),
+            (5, "fd05::"),
+        ] {
             let [a, b] = [1, 2].map(|number| format!("{net}{number}"));
             assert!(pings(&guests[at], &b), "{b}");
             transfer(&guests[at], (&guests[at + 1], &b), 1 << 20);
@@ -298,10 +423,10 @@ fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
         }
         transfer(&guests[2], (&underlay.hosts[2], "192.168.8.3"), 1 << 20);
         let lost = all.map(|(at, ..)| drops(&daemon, &format!("vale{at}"), "fabric", "too_long"));
-        // Without the clamp, the senders that send first find the MTU by losing frames.
-        let first = [lost[0], lost[2], lost[3]].map(|lost| lost > 0);
-        assert_eq!(first, [!clamps; 3], "{lost:?}");
-        assert!(!clamps || lost == [0; 5], "{lost:?}");
+        // Without, those that send first find the MTU by losing frames.
+        let first = [lost[0], lost[2], lost[3], lost[5]].map(|lost| lost > 0);
+        assert_eq!(first, [!clamps; 4], "{lost:?}");
+        assert!(!clamps || lost == [0; 7], "{lost:?}");
     }
 }
 

@@ -101,7 +101,7 @@ pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
 /// A resource that only one port may have, in words, and the remedy if two claim it.
 fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
     // The key includes the VLAN: another port may have the same address in another VLAN.
-    let place = match &spec.policy.vlan {
+    let place = match &spec.vlan() {
         VlanMode::Unaware => Some(switch.to_owned()),
         VlanMode::Access(id) => Some(format!("{switch}, VLAN {id}")),
         VlanMode::Trunk { .. } => None,
@@ -112,7 +112,7 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
     });
     let remedy = "give each port an address of its own: --mac";
     let mut claims: Vec<_> = macs.map(|claim| (claim, remedy)).collect();
-    let kind = spec.kind.settings().claim();
+    let kind = spec.kind.settings().claims().into_iter();
     claims.extend(kind.map(|claim| (claim.what, claim.remedy)));
     claims
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fabric::VlanMode;
 use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, Policy};
@@ -46,6 +47,16 @@ pub trait Kind: std::fmt::Debug {
 
     /// The resources that no other port may have.
     fn claim(&self) -> Option<Claim> {
+        None
+    }
+
+    /// The same, for kinds with several.
+    fn claims(&self) -> Vec<Claim> {
+        self.claim().into_iter().collect()
+    }
+
+    /// The VLANs of the port, if the kind says them.
+    fn vlans(&self) -> Option<VlanMode> {
         None
     }
 

@@ -51,7 +51,7 @@ pub use self::stream::Stream;
 pub use self::tap::Tap;
 pub use self::vfio_user::VfioUser;
 pub use self::vhost_user::VhostUser;
-pub use self::vxlan::Vxlan;
+pub use self::vxlan::{VlanSegment, Vxlan};
 pub use settings::{
     Idle, Interrupts, NoBytes, Policy, PortId, SwitchConfig, WorkerConfig, parse_bytes,
 };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fabric::VlanMode;
 use serde::{Deserialize, Serialize};
 
 use crate::{Collector, Evpn, GuestSpec, Policy, PortKind, Quotas, SwitchConfig, users};
@@ -94,4 +95,18 @@ pub struct PortSpec {
     /// Its rules.
     #[serde(flatten)]
     pub policy: Policy,
+}
+
+impl PortSpec {
+    /// The port's VLANs: its kind's, if that says them, or its policy's.
+    #[must_use]
+    pub fn vlan(&self) -> VlanMode {
+        self.kind.settings().vlans().unwrap_or_else(|| self.policy.vlan.clone())
+    }
+
+    /// The rules of the port, with its VLANs.
+    #[must_use]
+    pub fn rules(&self) -> Policy {
+        Policy { vlan: self.vlan(), ..self.policy.clone() }
+    }
 }

@@ -241,11 +241,13 @@ pub struct TunnelInfo {
     pub peers: Vec<PeerInfo>,
 }
 
-/// Another host behind a tunnel, with its counters since the port was added.
+/// Another host in a segment of a tunnel, with its counters since the port was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerInfo {
     /// Its address.
     pub address: IpAddr,
+    /// The segment that the counters are of.
+    pub vni: u32,
     /// Frames that came from it.
     pub in_frames: u64,
     /// Their bytes.

@@ -524,9 +524,11 @@ impl Process {
                 removed.then_some(Answer::Done).ok_or_else(|| format!("{mac} is not in the table"))
             }
             Command::SetHosts { id, hosts } => self.set_hosts(id, hosts),
-            Command::SetStations { id, stations } => self.set_stations(id, &stations),
-            Command::SetOwners { id, owners } => self.set_owners(id, &owners),
-            Command::TakeClaims { id, all } => self.take_claims(id, all),
+            Command::SetStations { id, segment, stations } => {
+                self.set_stations((id, segment), &stations)
+            }
+            Command::SetOwners { id, segment, owners } => self.set_owners((id, segment), &owners),
+            Command::TakeClaims { id, segment, all } => self.take_claims((id, segment), all),
             Command::Stop => {
                 self.stopping = true;
                 self.drain();

@@ -34,29 +34,38 @@ impl Process {
     /// Sets which stations behind a tunnel have which IP addresses.
     pub(super) fn set_owners(
         &mut self,
-        id: PortId,
+        (id, segment): (PortId, u16),
         owners: &[(IpAddr, Option<Mac>)],
     ) -> Result<Answer, String> {
         let tunnel = self.record(id)?.tunnel.as_ref();
-        tunnel.ok_or_else(|| format!("Port number {id} is no tunnel"))?.set_owners(owners);
+        tunnel.ok_or_else(|| format!("Port number {id} is no tunnel"))?.set_owners(segment, owners);
         Ok(Answer::Done)
     }
 
     /// Takes the IP addresses of local stations that a tunnel has heard.
-    pub(super) fn take_claims(&mut self, id: PortId, all: bool) -> Result<Answer, String> {
+    pub(super) fn take_claims(
+        &mut self,
+        (id, segment): (PortId, u16),
+        all: bool,
+    ) -> Result<Answer, String> {
         let tunnel = self.record(id)?.tunnel.as_ref();
         let tunnel = tunnel.ok_or_else(|| format!("Port number {id} is no tunnel"))?;
-        Ok(Answer::Claims { claims: tunnel.take_claims(all) })
+        Ok(Answer::Claims { claims: tunnel.take_claims(segment, all) })
     }
 
     /// Enters and removes stations behind a tunnel.
     pub(super) fn set_stations(
         &mut self,
-        id: PortId,
+        (id, segment): (PortId, u16),
         stations: &[Remote],
     ) -> Result<Answer, String> {
         let tunnel = self.record(id)?.tunnel.as_ref();
-        let filter = tunnel.ok_or_else(|| format!("Port number {id} is no tunnel"))?.filter();
+        let tunnel = tunnel.ok_or_else(|| format!("Port number {id} is no tunnel"))?;
+        let (filter, is_its) =
+            (tunnel.filter(segment), stations.iter().map(|s| tunnel.segment_of(s.via) == segment));
+        if stations.iter().zip(is_its).any(|(station, is_its)| station.via > 0 && !is_its) {
+            return Err(format!("Stations of several segments of port number {id}"));
+        }
         let (fdb, now) = (&self.common.fdb, clock());
         let mut refused = Vec::new();
         for Remote { mac, via, sticky, moved } in stations.iter().copied() {

@@ -209,7 +209,7 @@ fn facts(interface: &InterfaceInfo) -> Table {
 
 /// The hosts behind a tunnel.
 fn peers(tunnel: &TunnelInfo) -> Table {
-    let mut table = Table::new(&["peer", ">in", ">in bytes", ">out", ">out bytes", "lost"]);
+    let mut table = Table::new(&["peer", ">VNI", ">in", ">in bytes", ">out", ">out bytes", "lost"]);
     for peer in &tunnel.peers {
         let lost = [
             (peer.too_long, "too_long"),
@@ -221,6 +221,7 @@ fn peers(tunnel: &TunnelInfo) -> Table {
         let lost: Vec<_> = lost.iter().map(|(n, why)| format!("{why} {n}")).collect();
         table.row([
             peer.address.to_string(),
+            peer.vni.to_string(),
             count(peer.in_frames),
             bytes(peer.in_bytes),
             count(peer.out_frames),
@@ -252,7 +253,7 @@ fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
             state(info),
             kind(info),
             info.worker.map_or_else(|| "-".to_owned(), |worker| worker.to_string()),
-            vlan(&spec.policy.vlan),
+            vlan(&spec.vlan()),
             spec.policy.mtu.to_string(),
             rules(spec),
             memory(&info.memory),

@@ -92,7 +92,8 @@ fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
         let name = format!("toklat_tunnel_peer_{name}_total");
         begin(text, &name, help);
         for (of, peer) in all() {
-            line(text, &format!("{name}{{{of},peer=\"{}\"}} {}", peer.address, read(peer)));
+            let (address, vni) = (peer.address, peer.vni);
+            line(text, &format!("{name}{{{of},peer=\"{address}\",vni=\"{vni}\"}} {}", read(peer)));
         }
     }
     let name = "toklat_tunnel_peer_drops_total";
@@ -105,7 +106,8 @@ fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
     ];
     for (of, peer) in all() {
         for (reason, read) in reasons {
-            let of = format!("{of},peer=\"{}\",reason=\"{reason}\"", peer.address);
+            let (address, vni) = (peer.address, peer.vni);
+            let of = format!("{of},peer=\"{address}\",vni=\"{vni}\",reason=\"{reason}\"");
             line(text, &format!("{name}{{{of}}} {}", read(peer)));
         }
     }

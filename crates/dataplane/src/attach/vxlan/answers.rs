@@ -38,6 +38,8 @@ impl Answers {
     /// the frame's. Does nothing if the rate limit forbids it, or the size is unknown.
     pub fn say(&mut self, tunnel: &Tunnel, (head, len): (&[u8], usize), via: u16, now: Nanos) {
         let Some(mtu) = tunnel.mtu().filter(|mtu| len > usize::from(*mtu)) else { return };
+        // A tag that does not enter the tunnel takes no room there.
+        let mtu = mtu.saturating_add(tunnel.segments.tag() as u16);
         if now < self.next_at || self.waiting.len() >= MAX_ANSWERS {
             return;
         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use frame::VXLAN_HEADER;
+use frame::TUNNEL_HEADER;
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, HEAD, Limits, Nanos,
     Software,
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use shmem::{Bytes, Shared};
 
 use super::answers::{Answer, Answers};
-use super::flood::{Done, Floods, To, count_refused};
+use super::flood::{Done, Floods, To, Way, count_refused};
 use super::neighbours::Neighbours;
 use super::peers::{Known, Paths, Peers};
 use super::socket::Post;
@@ -22,9 +22,8 @@ use super::train::{FRAMES, Train, TrainKey, Trains};
 use super::{MAX_FRAME, Tunnel};
 
 /// Distance in bytes between the datagrams in the arena.
-const STRIDE: usize = (VXLAN_HEADER + MAX_FRAME).next_multiple_of(64);
-/// The maximum number of copies of floods that a sender's turn makes. The tunnel's home worker
-/// makes the rest.
+const STRIDE: usize = (TUNNEL_HEADER + MAX_FRAME).next_multiple_of(64);
+/// Most copies of floods that a sender's turn makes. The tunnel's home worker makes the rest.
 const AT_HOME: usize = 64;
 
 /// A tunnel's receive queue, as the switch calls it.
@@ -41,14 +40,14 @@ pub(super) struct Sending {
     pub floods: Floods,
     pub answers: Answers,
     paths: Paths,
-    /// Which station has which IP address.
-    pub neighbours: Neighbours,
-    /// The peers that the current batch uses.
+    /// For each segment: which station has which IP address.
+    pub neighbours: Vec<Neighbours>,
+    /// The peers, as of the current batch.
     known: Known,
 }
 
 impl Sending {
-    pub fn new(counters: Shared<EgressCounters>, known: Known) -> Self {
+    pub fn new(counters: Shared<EgressCounters>, known: Known, segments: u16) -> Self {
         Self {
             counters,
             arena: vec![0; FRAMES * STRIDE].into(),
@@ -56,7 +55,7 @@ impl Sending {
             floods: Floods::default(),
             answers: Answers::default(),
             paths: Paths::new(known.peers.count()),
-            neighbours: Neighbours::default(),
+            neighbours: (0..segments).map(|_| Neighbours::default()).collect(),
             known,
         }
     }
@@ -116,22 +115,26 @@ impl Sending {
                 self.counters.drop_frames(DropReason::TooLong, 1);
                 continue;
             }
-            if tunnel.suppress && self.converse(tunnel, head) {
+            let Some(segment) = tunnel.segments.of_frame(head) else {
+                self.counters.drop_frames(DropReason::Vlan, 1);
+                continue;
+            };
+            if tunnel.suppress && self.converse(tunnel, segment, head) {
                 continue;
             }
             let to = tunnel.key_of(head);
             if last != Some(to) {
-                (last, last_via) = (Some(to), tunnel.via(&self.known.peers, to));
+                (last, last_via) = (Some(to), tunnel.via(&self.known.peers, segment, to));
             }
             let socket = (frame::flow_hash(head) % tunnel.senders.len() as u32) as u8;
-            let (ecn, datagram) = (frame::ecn_of(head), VXLAN_HEADER + len);
+            let (ecn, datagram) = (frame::ecn_of(head), tunnel.segments.datagram_len(len));
             let Some(via) = last_via else {
                 if tunnel.drop_unknown && to.1 & 1 == 0 {
                     self.counters.drop_frames(DropReason::NoDestination, 1);
                     continue;
                 }
-                let write = |bytes: &mut [u8]| write(bytes, tunnel, batch, *i);
-                if !self.floods.push(socket, ecn, datagram, write) {
+                let write = |bytes: &mut [u8]| write(bytes, tunnel, segment, (batch, *i));
+                if !self.floods.push(Way { segment, socket, ecn }, datagram, write) {
                     self.counters.drop_frames(DropReason::Full, 1);
                 }
                 continue;
@@ -142,26 +145,27 @@ impl Sending {
                 continue;
             }
             let at = number * STRIDE;
-            write(&mut self.arena[at..at + datagram], tunnel, batch, *i);
+            write(&mut self.arena[at..at + datagram], tunnel, segment, (batch, *i));
             self.trains.push(TrainKey { via, socket, ecn }, at, datagram as u16);
         }
     }
 
     /// Hears the IP addresses that a frame of ARP or neighbour discovery claims. Returns true if it
     /// asks for one of another host's station, and is answered here.
-    fn converse(&mut self, tunnel: &Tunnel, head: &[u8]) -> bool {
+    fn converse(&mut self, tunnel: &Tunnel, segment: u16, head: &[u8]) -> bool {
         // The types of ARP, of IPv6 and of a tag.
         if !matches!(head.get(12..14), Some([0x08, 0x06] | [0x86, 0xdd] | [0x81, 0x00])) {
             return false;
         }
         let Some(heard) = frame::discovery(head) else { return false };
+        let Some(its) = self.neighbours.get_mut(usize::from(segment)) else { return false };
         if let Some((mac, ip)) = heard.claim {
-            self.neighbours.note(mac, ip);
+            its.note(mac, ip);
         }
-        let owner = heard.asks.and_then(|ip| self.neighbours.owner(ip));
+        let owner = heard.asks.and_then(|ip| its.owner(ip));
         let Some(owner) = owner.filter(|_| head[0] & 1 != 0) else { return false };
         let to = (tunnel.membership.filter(head), owner.word());
-        let Some(via) = tunnel.via(&self.known.peers, to) else { return false };
+        let Some(via) = tunnel.via(&self.known.peers, segment, to) else { return false };
         let answer = frame::neighbour_answer(head, owner);
         let answered = answer.is_some_and(|frame| self.answers.push(via, frame));
         if answered {
@@ -255,15 +259,16 @@ impl Sending {
             });
             match error {
                 None => {
-                    let bytes = (len - VXLAN_HEADER) as u64;
+                    let bytes = (len - TUNNEL_HEADER) as u64;
                     count(&self.counters, &self.known.peers, via, (1, bytes));
                 }
                 Some(error) => {
                     if error == Errno::MSGSIZE {
                         self.paths.note(via, len, now);
-                        let frame = &self.arena[at + VXLAN_HEADER..at + len];
+                        let frame = &self.arena[at + TUNNEL_HEADER..at + len];
                         let head = &frame[..frame.len().min(HEAD)];
-                        self.answers.say(tunnel, (head, frame.len()), via, now);
+                        let head = tunnel.segments.tagged(tunnel.segments.of_peer(via), head);
+                        self.answers.say(tunnel, (&head, frame.len()), via, now);
                     }
                     self.refuse((via, 1), error);
                 }
@@ -330,15 +335,15 @@ impl Sending {
 }
 
 /// Writes a frame after its header.
-fn write(bytes: &mut [u8], tunnel: &Tunnel, batch: &Batch<'_>, i: FrameIdx) {
-    let (header, frame) = bytes.split_at_mut(VXLAN_HEADER);
-    header.copy_from_slice(&tunnel.header);
-    batch.copy_frame(i, Bytes::of(frame));
-    tunnel.clamp(frame);
+fn write(bytes: &mut [u8], tunnel: &Tunnel, segment: u16, (batch, i): (&Batch<'_>, FrameIdx)) {
+    tunnel.segments.write(segment, bytes, |frame| {
+        batch.copy_frame(i, Bytes::of(frame));
+    });
+    tunnel.clamp(&mut bytes[TUNNEL_HEADER..]);
 }
 
 fn count_sent(counters: &EgressCounters, peers: &Peers, train: &Train, trains: &Trains) {
-    let bytes: usize = trains.cars(train).map(|(_, len)| len - VXLAN_HEADER).sum();
+    let bytes: usize = trains.cars(train).map(|(_, len)| len - TUNNEL_HEADER).sum();
     count(counters, peers, train.way.via, (u64::from(train.count), bytes as u64));
 }
 

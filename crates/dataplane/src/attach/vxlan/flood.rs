@@ -31,14 +31,24 @@ struct Job {
     /// Bytes of each datagram of the train.
     segment: u16,
     count: u16,
-    socket: u8,
-    ecn: Ecn,
-    /// The next peer that gets the train.
+    way: Way,
+    /// The peer that is next.
     via: u16,
     /// How many peers got the train.
     reached: u16,
     /// The last error of a peer that did not get the train.
     error: Option<Errno>,
+}
+
+/// What the frames of a train for all peers have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    /// The segment whose peers get it.
+    pub segment: u16,
+    /// The sending socket.
+    pub socket: u8,
+    /// The outer codepoint.
+    pub ecn: Ecn,
 }
 
 /// A train that was sent to all peers.
@@ -80,19 +90,13 @@ impl Floods {
     }
 
     /// Adds a frame of `len` bytes, header included, which `write` writes. False if too many wait.
-    pub fn push(
-        &mut self,
-        socket: u8,
-        ecn: Ecn,
-        len: usize,
-        write: impl FnOnce(&mut [u8]),
-    ) -> bool {
+    pub fn push(&mut self, way: Way, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
         let Ok(segment) = u16::try_from(len) else { return false };
         if self.bytes + len > MAX_BYTES {
             return false;
         }
         let same = |job: &&mut Job| {
-            let is_alike = (job.socket, job.ecn, job.segment) == (socket, ecn, segment);
+            let is_alike = (job.way, job.segment) == (way, segment);
             let has_room = job.count < MAX_CARS && job.bytes.len() + len <= MAX_TRAIN;
             is_alike && has_room && job.via == 1
         };
@@ -101,7 +105,7 @@ impl Floods {
                 return false;
             }
             let bytes = self.spare.pop().unwrap_or_default();
-            let job = Job { bytes, segment, socket, ecn, via: 1, ..Job::default() };
+            let job = Job { bytes, segment, way, via: 1, ..Job::default() };
             self.jobs.push_back(job);
         }
         let Some(job) = self.jobs.back_mut() else { return false };
@@ -117,12 +121,12 @@ impl Floods {
     /// train that this finished.
     pub fn go_on(&mut self, to: &mut To<'_>, most: usize) -> (usize, Option<Done>) {
         let Some(job) = self.jobs.front_mut() else { return (0, None) };
-        let left = to.peers.flooded_from(job.via).len();
+        let left = to.peers.flooded_from(job.way.segment, job.via).len();
         let each = usize::from(job.count).max(1);
         let tried = left.min((most / each).max(1)).min(AT_ONCE);
         job.send(to, tried);
         let tried = tried * each;
-        if !to.peers.flooded_from(job.via).is_empty() {
+        if !to.peers.flooded_from(job.way.segment, job.via).is_empty() {
             return (tried, None);
         }
         (tried, self.jobs.pop_front().map(|job| self.retire(job)))
@@ -133,7 +137,7 @@ impl Floods {
         const SPARE: usize = 8;
         self.bytes -= job.bytes.len();
         let frames = u64::from(job.count);
-        let bytes = job.bytes.len() as u64 - frames * frame::VXLAN_HEADER as u64;
+        let bytes = job.bytes.len() as u64 - frames * frame::TUNNEL_HEADER as u64;
         if self.spare.len() < SPARE {
             job.bytes.clear();
             self.spare.push(job.bytes);
@@ -149,7 +153,7 @@ impl Job {
     fn send(&mut self, to: &mut To<'_>, count: usize) {
         let mut left = count;
         while left > 0
-            && let Some(via) = to.peers.flooded_from(self.via).first()
+            && let Some(via) = to.peers.flooded_from(self.way.segment, self.via).first()
         {
             self.via = *via;
             if to.paths.refuses(self.via, self.segment.into(), to.now) {
@@ -171,15 +175,15 @@ impl Job {
     /// Sends the train to the next peers, at most `most`, until the kernel refuses one. Returns how
     /// many got it.
     fn send_run(&mut self, to: &To<'_>, most: usize) -> rustix::io::Result<usize> {
-        let socket = to.sockets.get(usize::from(self.socket)).ok_or(Errno::BADF)?;
+        let socket = to.sockets.get(usize::from(self.way.socket)).ok_or(Errno::BADF)?;
         let fits = |via: &&u16| !to.paths.refuses(**via, self.segment.into(), to.now);
         let segment = (self.count > 1).then_some(self.segment);
         let whole = [IoSlice::new(&self.bytes)];
         let mut post = Post::new();
-        let next = to.peers.flooded_from(self.via);
+        let next = to.peers.flooded_from(self.way.segment, self.via);
         let run = next.iter().take(most).take_while(fits);
         for address in run.filter_map(|via| to.peers.address(*via)) {
-            post.push(address, &whole, segment, self.ecn);
+            post.push(address, &whole, segment, self.way.ecn);
         }
         let sent = post.send(*socket, 0)?;
         for via in &next[..sent] {
@@ -194,7 +198,7 @@ impl Job {
     /// with `error`.
     #[cold]
     fn send_singly(&mut self, to: &mut To<'_>, error: Errno) {
-        let socket = to.sockets.get(usize::from(self.socket));
+        let socket = to.sockets.get(usize::from(self.way.socket));
         let (Some(address), Some(socket)) = (to.peers.address(self.via), socket) else { return };
         if self.count == 1 || matches!(error, Errno::AGAIN | Errno::NOBUFS) {
             return self.refuse(to, u64::from(self.count), error);
@@ -207,7 +211,7 @@ impl Job {
             };
             let part = [IoSlice::new(frame)];
             let mut post = Post::new();
-            post.push(address, &part, None, self.ecn);
+            post.push(address, &part, None, self.way.ecn);
             match post.send(*socket, 0) {
                 Ok(_) => sent += 1,
                 Err(error) => {
@@ -234,7 +238,7 @@ impl Job {
     fn count_sent(&self, peers: &Peers, via: u16, frames: u16) {
         let Some(counters) = peers.counters(via) else { return };
         counters.out_frames.add(u64::from(frames));
-        let len = usize::from(self.segment).saturating_sub(frame::VXLAN_HEADER);
+        let len = usize::from(self.segment).saturating_sub(frame::TUNNEL_HEADER);
         counters.out_bytes.add(u64::from(frames) * len as u64);
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use frame::{ETHERNET_HEADER, NoVxlan};
+use frame::ETHERNET_HEADER;
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared};
 use turn::attach::{Attended, Source};
@@ -32,7 +32,7 @@ pub(super) struct VxlanSource {
     /// The peers, as they were at the last look.
     known: Known,
     /// The last peer that was looked up.
-    last: Option<(IpAddr, Option<u16>)>,
+    last: Option<(Host, Option<u16>)>,
     /// The answers to senders in the last turn.
     answers: Vec<Answer>,
     /// Whether the socket was found empty.
@@ -93,32 +93,29 @@ impl VxlanSource {
             next.0 += 1;
             return;
         };
-        let via = peer_of(last, &known.peers, arrived.from);
-        let Some(via) = via.filter(|_| !arrived.cut_off) else {
-            let reason = if via.is_some() { DropReason::TooLong } else { DropReason::UnknownPeer };
+        if arrived.cut_off {
             let datagrams = arrived.len.div_ceil(arrived.segment).max(1) as u64;
-            count_dropped(counters, reason, (datagrams, arrived.len as u64));
+            count_dropped(counters, DropReason::TooLong, (datagrams, arrived.len as u64));
             (next.0, *gathered) = (next.0 + 1, 0);
             return;
-        };
-        let (mut frames, mut payload) = (0, 0);
+        }
+        let mut tally = Tally::default();
         while *gathered < arrived.len && has_room(scratch, coalescer, max) {
             let (message, at) = (next.0, *gathered);
             let len = arrived.segment.min(arrived.len - at);
             *gathered += len;
-            match judge(tunnel, inbox.part_mut(Part { message, at, len }), arrived) {
-                Ok(frame) => {
-                    (frames, payload) = (frames + 1, payload + frame as u64);
+            let datagram = inbox.part_mut(Part { message, at, len });
+            let peer_of = |segment| peer_of(last, &known.peers, (segment, arrived.from));
+            match judge(tunnel, datagram, arrived, peer_of) {
+                Ok((via, frame)) => {
+                    tally.add(&known.peers, via, frame as u64);
                     let part = Part { message, at: at + len - frame, len: frame };
                     coalescer.push(part, via, inbox, scratch);
                 }
-                Err((reason, bytes)) => count_dropped(counters, reason, (1, bytes)),
+                Err(reason) => count_dropped(counters, reason, (1, len as u64)),
             }
         }
-        if let Some(peer) = known.peers.counters(via) {
-            peer.in_frames.add(frames);
-            peer.in_bytes.add(payload);
-        }
+        tally.flush(&known.peers);
         if *gathered >= arrived.len {
             if arrived.len == 0 {
                 count_dropped(counters, DropReason::Encapsulation, (1, 0));
@@ -137,11 +134,41 @@ impl VxlanSource {
     }
 }
 
-/// The number of the peer with this address. `last` caches the last lookup.
-fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, peers: &Peers, from: IpAddr) -> Option<u16> {
+/// The frames of one peer that are not counted yet.
+#[derive(Default)]
+struct Tally {
+    via: u16,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, peers: &Peers, via: u16, bytes: u64) {
+        if via != self.via {
+            self.flush(peers);
+            self.via = via;
+        }
+        self.frames += 1;
+        self.bytes += bytes;
+    }
+
+    fn flush(&mut self, peers: &Peers) {
+        if let Some(peer) = peers.counters(self.via) {
+            peer.in_frames.add(std::mem::take(&mut self.frames));
+            peer.in_bytes.add(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// A host in a segment.
+type Host = (u16, IpAddr);
+
+/// The number of a peer. `last` caches the last lookup.
+#[inline]
+fn peer_of(last: &mut Option<(Host, Option<u16>)>, peers: &Peers, host: Host) -> Option<u16> {
     match *last {
-        Some((ip, via)) if ip == from => via,
-        _ => last.insert((from, peers.via(from))).1,
+        Some((known, via)) if known == host => via,
+        _ => last.insert((host, peers.via(host.0, host.1))).1,
     }
 }
 
@@ -150,30 +177,27 @@ fn has_room(scratch: &Scratch, coalescer: &Coalescer, max: usize) -> bool {
     scratch.len() + usize::from(coalescer.is_open()) < max && scratch.has_room()
 }
 
-/// The length of the frame at the end of a datagram; otherwise the reason to drop it, and the
-/// datagram's length.
+/// The peer that sent a datagram, and the length of the frame at the datagram's end; otherwise the
+/// reason to drop it.
 fn judge(
     tunnel: &Tunnel,
     datagram: &mut [u8],
     arrived: Arrived,
-) -> Result<usize, (DropReason, u64)> {
-    let len = datagram.len() as u64;
-    let reason = |no| match no {
-        NoVxlan::Malformed => DropReason::Encapsulation,
-        NoVxlan::OtherVni => DropReason::UnknownVni,
-        NoVxlan::Runt => DropReason::Runt,
-    };
-    let at = frame::vxlan_frame(datagram, tunnel.vni).map_err(|no| (reason(no), len))?;
+    peer_of: impl FnOnce(u16) -> Option<u16>,
+) -> Result<(u16, usize), DropReason> {
+    let (segment, at) = tunnel.segments.open(datagram)?;
+    let via = peer_of(segment).ok_or(DropReason::UnknownPeer)?;
     let frame = &mut datagram[at..];
     debug_assert!(frame.len() >= ETHERNET_HEADER, "shorter ones are refused");
-    if frame.len() > MAX_FRAME {
-        return Err((DropReason::TooLong, len));
+    if frame.len() + tunnel.segments.tag() > MAX_FRAME {
+        return Err(DropReason::TooLong);
     }
     if !frame::leave_tunnel(frame, arrived.ecn) {
-        return Err((DropReason::Congestion, len));
+        return Err(DropReason::Congestion);
     }
     tunnel.clamp(frame);
-    Ok(frame.len())
+    let at = tunnel.segments.tag_frame(segment, datagram, at).ok_or(DropReason::Vlan)?;
+    Ok((via, datagram.len() - at))
 }
 
 /// Counts frames that arrived and were dropped.

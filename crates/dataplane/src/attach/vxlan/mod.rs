@@ -1,4 +1,4 @@
-//! A VXLAN tunnel (RFC 7348): one port, with other hosts behind it.
+//! A tunnel by VXLAN (RFC 7348) or Geneve (RFC 8926): one port, with other hosts behind it.
 //!
 //! ```text
 //!   switch -> egress -> trains, each for one peer, length and socket -> sendmmsg, one call a
@@ -17,7 +17,8 @@
 //! ([`Station::via`](fabric::Station::via)). The switch only needs the port. The egress looks up
 //! the peer of the frames that leave.
 //!
-//! The tunnel validates what it receives: the sender must be a peer, the VNI the tunnel's. The
+//! The tunnel validates what it receives: the sender must be a peer, the VNI one of the tunnel's.
+//! A tunnel has one segment, or one for each of several VLANs ([`segments`]). The
 //! switch validates the inner frame, as it does for all ports. A peer can claim any station that is
 //! neither local nor static.
 
@@ -28,6 +29,7 @@ mod flood;
 mod ingress;
 mod neighbours;
 mod peers;
+mod segments;
 mod socket;
 mod train;
 
@@ -37,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric::{Entries, Rules, VlanMode};
-use frame::{ETHERNET_HEADER, Mac, VLAN_TAG, VXLAN_HEADER, Vni};
+use frame::{ETHERNET_HEADER, Encapsulation, Mac, VLAN_TAG};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use serde::{Deserialize, Serialize};
@@ -48,8 +50,10 @@ use turn::state::PortState;
 use self::answers::Answer;
 use self::egress::{Sending, VxlanEgress};
 use self::ingress::VxlanSource;
-use self::peers::{Hosts, Peers};
+use self::peers::{Hosts, List, Peers};
 pub use self::peers::{MAX_PEERS, PeerCounters};
+use self::segments::Segments;
+pub use self::segments::{MAX_SEGMENTS, Segment};
 use crate::attach::Kind;
 use crate::config::PortId;
 
@@ -64,19 +68,21 @@ const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
 const REPLICATION_NS: u64 = 400_000;
 const COPIES: usize = 64;
 
-/// A VXLAN tunnel to other hosts. Descriptors: the receiving UDP socket, the sending ones (1 to
+/// A tunnel to other hosts. Descriptors: the receiving UDP socket, the sending ones (1 to
 /// 16), and a memory file for the counters of its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VxlanConfig {
-    /// The segment.
-    pub vni: Vni,
+    /// How frames lie in datagrams.
+    pub encapsulation: Encapsulation,
+    /// The segments: one for the frames as they are, or one for each of its VLANs.
+    pub segments: Vec<Segment>,
     /// Our address in the underlay.
     pub local: IpAddr,
     /// The UDP port that all peers use.
     pub port: u16,
     /// The addresses of the other hosts; the first is peer number 1. The unspecified address is a
-    /// free number.
+    /// free number. Of `n` segments, peer `v` is in segment `(v - 1) % n`.
     pub peers: Vec<IpAddr>,
     /// The numbers of the peers that get floods, if a routing protocol names the peers: they then
     /// change while the tunnel is up ([`SetHosts`](crate::control::Command::SetHosts)), and
@@ -114,8 +120,7 @@ impl Kind for VxlanConfig {
 
 /// What the two directions of a tunnel share.
 struct Tunnel {
-    vni: Vni,
-    header: [u8; VXLAN_HEADER],
+    segments: Segments,
     hosts: Hosts,
     senders: Vec<OwnedFd>,
     sending: Mutex<Sending>,
@@ -169,35 +174,48 @@ impl Handle {
         self.0.membership.set(mode);
     }
 
-    /// The filter in which stations behind the tunnel are looked up.
-    pub fn filter(&self) -> u16 {
-        self.0.membership.filter(&[])
+    /// The filter in which stations behind a peer or in a segment are looked up.
+    pub fn filter(&self, segment: u16) -> u16 {
+        match self.0.segments.vlan(segment) {
+            Some(vlan) => vlan.get(),
+            None => self.0.membership.filter(&[]),
+        }
+    }
+
+    /// The segment of a peer.
+    pub fn segment_of(&self, via: u16) -> u16 {
+        self.0.segments.of_peer(via)
     }
 
     /// Replaces the peers; `flooded` are the numbers of those that get floods. Returns false if
     /// they are too many.
     pub fn set_hosts(&self, peers: &[IpAddr], flooded: &[u16], mtu: Option<u16>) -> bool {
         let earlier = self.0.hosts.current().peers;
-        let Some(peers) = earlier.replaced(peers, flooded, self.0.port) else { return false };
+        let segments = self.0.segments.count();
+        let list = List { peers, flooded: Some(flooded), segments, port: self.0.port };
+        let Some(peers) = earlier.replaced(&list) else { return false };
         self.0.hosts.replace(peers);
         self.0.mtu.store(mtu.unwrap_or(0), Ordering::Relaxed);
         true
     }
 
-    /// Sets which stations of other hosts have which IP addresses.
-    pub fn set_owners(&self, owners: &[(IpAddr, Option<Mac>)]) {
+    /// Sets which stations of other hosts in a segment have which IP addresses.
+    pub fn set_owners(&self, segment: u16, owners: &[(IpAddr, Option<Mac>)]) {
         let mut sending = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        owners.iter().for_each(|(ip, owner)| sending.neighbours.set_owner(*ip, *owner));
+        if let Some(its) = sending.neighbours.get_mut(usize::from(segment)) {
+            owners.iter().for_each(|(ip, owner)| its.set_owner(*ip, *owner));
+        }
     }
 
-    /// Takes the IP addresses of local stations that were heard since the last call. With `all`,
-    /// addresses that were taken before are reported again when they are next heard.
-    pub fn take_claims(&self, all: bool) -> Vec<(Mac, IpAddr)> {
+    /// Takes the IP addresses of local stations in a segment that were heard since the last call;
+    /// with `all`, earlier ones are told again as they are heard.
+    pub fn take_claims(&self, segment: u16, all: bool) -> Vec<(Mac, IpAddr)> {
         let mut sending = self.0.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(its) = sending.neighbours.get_mut(usize::from(segment)) else { return Vec::new() };
         if all {
-            sending.neighbours.forget();
+            its.forget();
         }
-        sending.neighbours.take()
+        its.take()
     }
 }
 
@@ -261,17 +279,21 @@ pub(crate) fn attach(
         return Err(wrong());
     }
     let receiver = descriptors.remove(0);
-    let peers = (&config.peers[..], config.flooded.as_deref());
-    let hosts = Hosts::new(Peers::new(peers, config.port, memory)?);
+    let expected = "1 to 256 segments, each with its VLAN, or one without";
+    let segments = Segments::new(config.encapsulation, &config.segments)
+        .ok_or(AttachError::Descriptors { expected })?;
+    let (flooded, count) = (config.flooded.as_deref(), segments.count());
+    let list = List { peers: &config.peers, flooded, segments: count, port: config.port };
+    let hosts = Hosts::new(Peers::new(&list, memory)?);
     let membership = Membership::default();
     membership.set(vlans);
     let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
-    let sending = Mutex::new(Sending::new(egress.ok_or(AttachError::Counters)?, hosts.current()));
+    let egress = egress.ok_or(AttachError::Counters)?;
+    let sending = Mutex::new(Sending::new(egress, hosts.current(), count));
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let no_bell = |_| AttachError::Descriptors { expected: "room for an eventfd" };
     let tunnel = Arc::new(Tunnel {
-        vni: config.vni,
-        header: frame::vxlan_header(config.vni),
+        segments,
         hosts,
         senders: descriptors,
         sending,
@@ -303,14 +325,15 @@ impl Tunnel {
         (self.membership.filter(head), u64::from_le_bytes(mac))
     }
 
-    /// The peer that the station is behind; `None` if all peers get the frame.
-    fn via(&self, peers: &Peers, (filter, mac): (u16, u64)) -> Option<u16> {
+    /// The peer of a segment that a station is behind; `None` for all of them.
+    fn via(&self, peers: &Peers, segment: u16, (filter, mac): (u16, u64)) -> Option<u16> {
         if mac & 1 != 0 {
             return None;
         }
         let station = self.table.lookup(filter, mac)?;
         let via = station.via();
-        (station.port() == self.id && peers.address(via).is_some()).then_some(via)
+        let is_its = station.port() == self.id && self.segments.of_peer(via) == segment;
+        (is_its && peers.address(via).is_some()).then_some(via)
     }
 
     /// Largest IP packet that fits the paths to the peers, if known.

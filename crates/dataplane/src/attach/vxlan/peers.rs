@@ -50,62 +50,69 @@ impl PeerCounters {
     }
 }
 
-/// A tunnel's peers.
+/// A list of peers, to be made [`Peers`].
+#[derive(Clone, Copy)]
+pub(super) struct List<'a> {
+    /// Their addresses by number, from 1. The unspecified address is a free number.
+    pub peers: &'a [IpAddr],
+    /// The numbers of those that get floods; `None` for all.
+    pub flooded: Option<&'a [u16]>,
+    /// How many segments they are in, in turn.
+    pub segments: u16,
+    /// Their UDP port.
+    pub port: u16,
+}
+
+/// A tunnel's peers: hosts in a segment.
 pub(super) struct Peers {
     /// The addresses by peer number; `None` for a free number.
     addresses: Vec<Option<Address>>,
-    by_ip: HashMap<IpAddr, u16>,
-    /// The numbers of the peers that get floods, in order.
-    flooded: Vec<u16>,
+    by_ip: HashMap<(u16, IpAddr), u16>,
+    /// For each segment, the numbers of those that get floods, in order.
+    flooded: Vec<Vec<u16>>,
     counters: SharedSlice<PeerCounters>,
 }
 
 impl Peers {
-    /// These peers at UDP port `port`, with their counters in `memory`. The unspecified address is
-    /// a free number. `flooded` are the numbers of those that get floods; `None` for all.
-    pub fn new(
-        (peers, flooded): (&[IpAddr], Option<&[u16]>),
-        port: u16,
-        memory: OwnedFd,
-    ) -> Result<Self, AttachError> {
+    /// These peers, with their counters in `memory`.
+    pub fn new(list: &List<'_>, memory: OwnedFd) -> Result<Self, AttachError> {
         let expected = "1 to 1024 peers, and memory for their counters";
         let wrong = || AttachError::Descriptors { expected };
         // Peers that are set later need room for all of them.
-        let room = if flooded.is_some() { MAX_PEERS } else { peers.len() };
-        if room == 0 || peers.len() > MAX_PEERS {
+        let room = if list.flooded.is_some() { MAX_PEERS } else { list.peers.len() };
+        if room == 0 || list.peers.len() > MAX_PEERS {
             return Err(wrong());
         }
         let memory = Memfd::adopt(memory)?.map()?;
         let counters = memory.shared_slice(0, room).ok_or_else(wrong)?;
-        Ok(Self::of((peers, flooded), port, counters))
+        Ok(Self::of(list, counters))
     }
 
-    /// Makes another list of peers over the same memory for counters. Returns `None` if there is no
-    /// room for so many.
-    pub fn replaced(&self, peers: &[IpAddr], flooded: &[u16], port: u16) -> Option<Self> {
-        let fits = peers.len() <= self.counters.len();
-        fits.then(|| Self::of((peers, Some(flooded)), port, self.counters.clone()))
+    /// Other peers, with the same memory for counters; `None` if there is no room for so many.
+    pub fn replaced(&self, list: &List<'_>) -> Option<Self> {
+        let fits = list.peers.len() <= self.counters.len();
+        fits.then(|| Self::of(list, self.counters.clone()))
     }
 
-    fn of(
-        (peers, flooded): (&[IpAddr], Option<&[u16]>),
-        port: u16,
-        counters: SharedSlice<PeerCounters>,
-    ) -> Self {
+    fn of(list: &List<'_>, counters: SharedSlice<PeerCounters>) -> Self {
+        let List { peers, port, segments, .. } = *list;
         let address =
             |ip: &IpAddr| (!ip.is_unspecified()).then(|| Address::of(SocketAddr::new(*ip, port)));
         let addresses: Vec<_> = peers.iter().map(address).collect();
         let is_there = |via: &u16| addresses.get(usize::from(*via).wrapping_sub(1));
         let is_there = |via: &u16| is_there(via).is_some_and(Option::is_some);
         let all = 1..=addresses.len() as u16;
-        let mut flooded: Vec<_> = match flooded {
+        let mut numbers: Vec<_> = match list.flooded {
             Some(flooded) => flooded.iter().copied().filter(is_there).collect(),
             None => all.filter(is_there).collect(),
         };
-        flooded.sort_unstable();
-        flooded.dedup();
-        let numbered = peers.iter().copied().zip(1..);
-        let by_ip = numbered.filter(|(ip, _)| !ip.is_unspecified()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let segment_of = |via: u16| (via - 1) % segments.max(1);
+        let mut flooded = vec![Vec::new(); usize::from(segments)];
+        numbers.iter().for_each(|via| flooded[usize::from(segment_of(*via))].push(*via));
+        let numbered = peers.iter().copied().zip(1..).filter(|(ip, _)| !ip.is_unspecified());
+        let by_ip = numbered.map(|(ip, via)| ((segment_of(via), ip), via)).collect();
         Self { addresses, by_ip, flooded, counters }
     }
 
@@ -114,9 +121,9 @@ impl Peers {
         self.addresses.len()
     }
 
-    /// The number of the peer with this address.
-    pub fn via(&self, ip: IpAddr) -> Option<u16> {
-        self.by_ip.get(&ip).copied()
+    /// The number of the peer with this address in a segment.
+    pub fn via(&self, segment: u16, ip: IpAddr) -> Option<u16> {
+        self.by_ip.get(&(segment, ip)).copied()
     }
 
     /// Where peer `via` is.
@@ -124,9 +131,10 @@ impl Peers {
         self.addresses.get(usize::from(via).checked_sub(1)?)?.as_ref()
     }
 
-    /// The numbers, from `via` on, of the peers that get floods.
-    pub fn flooded_from(&self, via: u16) -> &[u16] {
-        &self.flooded[self.flooded.partition_point(|number| *number < via)..]
+    /// The numbers, from `via` on, of the peers that get a segment's floods.
+    pub fn flooded_from(&self, segment: u16, via: u16) -> &[u16] {
+        let all = self.flooded.get(usize::from(segment)).map_or(&[][..], Vec::as_slice);
+        &all[all.partition_point(|number| *number < via)..]
     }
 
     /// The counters of peer `via`.

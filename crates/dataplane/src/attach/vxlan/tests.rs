@@ -11,8 +11,8 @@ use port::Nanos;
 use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 
-use super::flood::{Floods, To};
-use super::peers::{Hosts, Paths, PeerCounters, Peers};
+use super::flood::{Floods, To, Way};
+use super::peers::{Hosts, List, Paths, PeerCounters, Peers};
 use super::socket::{Address, Inbox, Part, Post};
 
 fn set(socket: &UdpSocket, level: i32, option: i32) {
@@ -95,7 +95,7 @@ fn senders_are_known_by_their_addresses_of_either_version() {
 fn peers(count: u8, port: u16) -> Peers {
     let memory = Memfd::create("peers", PeerCounters::bytes(count.into()), Pages::Small).unwrap();
     let ips: Vec<_> = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, 1, n))).collect();
-    Peers::new((&ips, None), port, memory.into_fd()).unwrap()
+    Peers::new(&List { peers: &ips, flooded: None, segments: 1, port }, memory.into_fd()).unwrap()
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
     let from = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut floods, mut paths) = (Floods::default(), Paths::new(PEERS.into()));
     for number in 0..FRAMES {
-        assert!(floods.push(0, Ecn::NotEct, 70, |bytes| bytes.fill(number as u8)));
+        assert!(floods.push(Way::default(), 70, |bytes| bytes.fill(number as u8)));
     }
-    assert!(floods.push(0, Ecn::NotEct, 80, |bytes| bytes.fill(9)));
+    assert!(floods.push(Way::default(), 80, |bytes| bytes.fill(9)));
     assert_eq!(floods.pending(), FRAMES + 1);
     let (mut made, mut done) = (0, Vec::new());
     let mut bytes = [0; 100];
@@ -151,14 +151,14 @@ fn peers_that_are_replaced_get_the_next_frames() {
     assert!(known.refresh(&hosts));
     let peers = &*known.peers;
     assert_eq!(
-        (peers.via(ip(3)), peers.via(free), peers.flooded_from(1)),
+        (peers.via(0, ip(3)), peers.via(0, free), peers.flooded_from(0, 1)),
         (Some(3), None, &[1, 4][..])
     );
     assert!(peers.address(2).is_none() && peers.address(5).is_none());
     assert!(peers.replaced(&[ip(1); 10], &[], port).is_none(), "memory for nine");
     let flood = |peers: &Peers| {
         let (mut floods, mut paths) = (Floods::default(), Paths::new(peers.count()));
-        assert!(floods.push(0, Ecn::NotEct, 70, |bytes| bytes.fill(1)));
+        assert!(floods.push(Way::default(), 70, |bytes| bytes.fill(1)));
         let sockets = [from.as_fd()];
         let to = &mut To { peers, paths: &mut paths, sockets: &sockets, now: Nanos(1) };
         let (tried, done) = floods.go_on(to, 32);
@@ -175,7 +175,7 @@ fn peers_that_are_replaced_get_the_next_frames() {
 fn floods_that_wait_are_bounded() {
     let mut floods = Floods::default();
     let mut taken = 0;
-    while floods.push((taken % 7) as u8, Ecn::NotEct, 1500, |_| ()) {
+    while floods.push(Way { socket: (taken % 7) as u8, ..Way::default() }, 1500, |_| ()) {
         taken += 1;
         assert!(taken < 100_000, "without end");
     }

@@ -176,7 +176,8 @@ fn options_become_the_kind() {
     let some = Some(Combine { frames: 16, delay_us: 50 });
     let vxlan = |local: &str, peers: &[&str], port, netns: Option<&str>| {
         PortKind::Vxlan(Vxlan {
-            vni: Vni::new(100).unwrap(),
+            vni: Vni::new(100),
+            vlans: Vec::new(),
             local: Some(local.parse().unwrap()),
             peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
             evpn: false,
@@ -189,7 +190,22 @@ fn options_become_the_kind() {
             netns: netns.map(Into::into),
         })
     };
-    let table: [(&[&str], PortKind); 25] = [
+    let vlans = {
+        let PortKind::Vxlan(plain) = vxlan("10.0.0.1", &["10.0.0.2"], 4789, None) else { return };
+        let vlans = ["10=10010", "20=10020"].map(|text| text.parse().unwrap()).to_vec();
+        PortKind::Vxlan(Vxlan { vni: None, vlans, ..plain })
+    };
+    let table: [(&[&str], PortKind); 26] = [
+        (
+            &[
+                "--vxlan",
+                "--vxlan-vlan=20=10020",
+                "--vxlan-vlan=10=10010",
+                "--local=10.0.0.1",
+                "--peer=10.0.0.2",
+            ],
+            vlans,
+        ),
         (
             &["--vxlan=100", "--local=10.0.0.1", "--peer=10.0.0.2", "--peer=10.0.0.3"],
             vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], 4789, None),
@@ -232,6 +248,7 @@ fn contradictions_are_usage_errors() {
     let table: [&[&str]; 39] = [
         &["--vxlan=100"],
         &["--vxlan=100", "--local=10.0.0.1"],
+        &["--vxlan", "--vxlan-vlan=4095=7", "--local=10.0.0.1", "--peer=10.0.0.2"],
         &["--vxlan=0", "--local=10.0.0.1", "--peer=10.0.0.2"],
         &["--peer=10.0.0.2"],
         &["--vxlan=1", "--local=10.0.0.1", "--peer=10.0.0.2", "--tap"],

@@ -4,9 +4,11 @@ use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use topology::Vxlan;
 
+use super::super::tunnels;
 use super::{Future, Open, Opened, Opening};
 
 const _: () = assert!(Vxlan::MAX_PEERS == dataplane::attach::vxlan::MAX_PEERS);
+const _: () = assert!(Vxlan::MAX_SEGMENTS == dataplane::attach::vxlan::MAX_SEGMENTS);
 
 impl Open for Vxlan {
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
@@ -20,10 +22,10 @@ impl Open for Vxlan {
 
     fn is(&self, attachment: &Attachment) -> bool {
         let Attachment::Vxlan(tunnel) = attachment else { return false };
-        let Self { vni, local, peers, port, netns, evpn, .. } = self;
+        let Self { local, port, netns, evpn, .. } = self;
         let ways = (self.drop_unknown, self.clamp_mss, !self.no_suppress);
         if *evpn != tunnel.flooded.is_some()
-            || (vni, port) != (&tunnel.vni, &tunnel.port)
+            || (&tunnels::segments_of(self), port) != (&tunnel.segments, &tunnel.port)
             || ways != (tunnel.drop_unknown, tunnel.clamp_mss, tunnel.suppress)
         {
             return false;
@@ -32,7 +34,8 @@ impl Open for Vxlan {
         match evpn {
             true => local.is_none_or(|local| local == tunnel.local),
             false => {
-                *local == Some(tunnel.local) && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+                let peers = tunnels::peers_of(self);
+                *local == Some(tunnel.local) && (&peers, netns) == (&tunnel.peers, &tunnel.netns)
             }
         }
     }

@@ -68,8 +68,7 @@ async fn list(
 ) -> bool {
     let mut found = BTreeMap::new();
     for handle in supervisor.handles() {
-        let segments = handle.lock().await.segments();
-        found.extend(segments.into_iter().map(|segment| (segment.config.vni.get(), segment)));
+        found.extend(handle.lock().await.segments());
     }
     let gone: Vec<u32> = followers.keys().filter(|vni| !found.contains_key(vni)).copied().collect();
     for vni in gone {
@@ -90,7 +89,7 @@ async fn list(
         }
         // Another state memory has another table, so all stations are reported again.
         let orders_for = known.is_some().then_some(Order::NoSegment(vni));
-        let config = config_of(&segment, settings);
+        let config = config_of(vni, &segment, settings);
         for order in orders_for.into_iter().chain([Order::Segment(config)]) {
             if orders.send(order).await.is_err() {
                 return false;
@@ -103,8 +102,8 @@ async fn list(
 }
 
 /// The segment, as the speaker gets it.
-fn config_of(segment: &Segment, settings: &Evpn) -> SegmentConfig {
-    let vni = segment.config.vni.get();
+fn config_of(vni: u32, segment: &Segment, settings: &Evpn) -> SegmentConfig {
+    let place = segment.place;
     let targets = |named: &[String]| {
         // The route targets were checked when the port was opened.
         let named: Vec<RouteTarget> = named.iter().filter_map(|rt| rt.parse().ok()).collect();
@@ -114,18 +113,17 @@ fn config_of(segment: &Segment, settings: &Evpn) -> SegmentConfig {
         let is_remote = matches!(entry.origin, Origin::Remote | Origin::Sticky);
         is_remote && entry.port == segment.port && filter_of(entry.vlan) == segment.filter
     });
-    let station = |entry: fabric::FdbEntry| Station {
-        mac: entry.mac,
-        via: entry.via,
-        sticky: entry.origin == Origin::Sticky,
-        moved: false,
+    let station = |entry: fabric::FdbEntry| {
+        let (via, sticky) = (place.in_segment(entry.via)?, entry.origin == Origin::Sticky);
+        Some(Station { mac: entry.mac, via, sticky, moved: false })
     };
     SegmentConfig {
         vni,
         import: targets(&segment.kind.import_rt),
         export: targets(&segment.kind.export_rt),
-        hosts: segment.config.peers.clone(),
-        stations: remote.map(station).collect(),
+        hosts: place.hosts(&segment.config.peers),
+        max_hosts: place.room(),
+        stations: remote.filter_map(station).collect(),
     }
 }
 
@@ -140,7 +138,7 @@ impl Follower {
         let targets = (&own.kind.import_rt, &own.kind.export_rt);
         std::ptr::eq(&raw const **own.state.journal(), &raw const **other.state.journal())
             && targets == (&other.kind.import_rt, &other.kind.export_rt)
-            && (own.port, own.filter) == (other.port, other.filter)
+            && (own.port, own.filter, own.place) == (other.port, other.filter, other.place)
     }
 
     /// Tells the speaker what has changed. Returns false if its queue has no room; the next look

@@ -109,7 +109,7 @@ impl Port {
     pub(super) fn add_command(&self, access: Access) -> Command {
         let config = PortConfig {
             name: self.name.clone(),
-            policy: self.spec.policy.clone(),
+            policy: self.spec.rules(),
             worker: self.spec.worker,
             attachment: self.attachment.clone(),
             uid: self.uid(access),
@@ -386,8 +386,8 @@ impl Switch {
         if old.policy.mtu != spec.policy.mtu {
             open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment).await?;
         }
-        if old.policy != spec.policy {
-            let policy = spec.policy.clone();
+        if old.rules() != spec.rules() {
+            let policy = spec.rules();
             self.command(&Command::SetPolicy { id, policy }, &[]).await?;
         }
         if old.worker != spec.worker

@@ -62,7 +62,7 @@ impl Switch {
     pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
         let port = self.port(&entry.port)?;
         let name = format!("{}:{}", self.name, entry.port);
-        let vlan = vlan_of(&name, &port.spec.policy.vlan, entry.vlan)?;
+        let vlan = vlan_of(&name, &port.spec.vlan(), entry.vlan)?;
         let port = port.id;
         self.command_unrecorded(&Command::AddFdb { mac: entry.mac, vlan, port }).await
     }

@@ -8,7 +8,7 @@
 
 mod sockets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dataplane::attach::vxlan::{PeerCounters, VxlanConfig};
+use dataplane::attach::vxlan::{PeerCounters, Segment, VxlanConfig};
 use dataplane::config::Attachment;
 use dataplane::control::Hosts;
 use evpn::route::RouteTarget;
+use frame::Encapsulation;
 use shmem::{Memfd, Pages, SharedSlice};
 use topology::{Evpn, Vxlan};
 
@@ -27,7 +28,7 @@ use super::{locked, namespace, system};
 use crate::api::{ApiError, ErrorCode, PeerInfo, TunnelInfo};
 
 /// Bytes of the outer headers and the inner Ethernet header, beside the outer IP header.
-const OVERHEAD: u16 = 8 + frame::VXLAN_HEADER as u16 + frame::ETHERNET_HEADER as u16;
+const OVERHEAD: u16 = 8 + frame::TUNNEL_HEADER as u16 + frame::ETHERNET_HEADER as u16;
 /// Time limit until all processes have closed a socket.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -42,12 +43,18 @@ struct Place {
 #[derive(Debug)]
 struct Member {
     index: usize,
-    vni: u32,
-    /// The full name of the port that uses the socket.
+    /// The port it is of.
     owner: String,
-    /// How many tunnels use the socket: two while a port is replaced.
-    users: usize,
+    /// The segments of each tunnel that uses the socket: of two while a port is replaced.
+    users: Vec<Vec<u32>>,
     socket: OwnedFd,
+}
+
+impl Member {
+    /// The segments whose datagrams it receives.
+    fn vnis(&self) -> BTreeSet<u32> {
+        self.users.iter().flatten().copied().collect()
+    }
 }
 
 /// All groups of this daemon.
@@ -65,7 +72,7 @@ pub struct Tunnels {
 struct Share {
     tunnels: Arc<Tunnels>,
     place: Place,
-    vni: u32,
+    vnis: Vec<u32>,
 }
 
 /// The supervisor's record of a tunnel port.
@@ -102,7 +109,7 @@ impl Tunnels {
             |reason: String, remedy: &str| ApiError::new(ErrorCode::BadRequest, reason, remedy);
         let evpn = locked(&self.evpn).clone().filter(|_| kind.evpn);
         if kind.evpn && evpn.is_none() {
-            let reason = format!("VNI {}: this host has no [evpn]", kind.vni);
+            let reason = format!("VNI {}: this host has no [evpn]", kind.name());
             return Err(bad(reason, "apply a topology with [evpn], see docs/many-hosts.md"));
         }
         for target in kind.import_rt.iter().chain(&kind.export_rt) {
@@ -110,18 +117,19 @@ impl Tunnels {
         }
         let local = kind.local.or_else(|| evpn.as_ref().map(|evpn| evpn.vtep));
         let local = local.ok_or_else(|| {
-            bad(format!("VNI {}: the tunnel has no local address", kind.vni), "name it: local")
+            bad(format!("VNI {}: the tunnel has no local address", kind.name()), "name it: local")
         })?;
         if evpn.as_ref().is_some_and(|evpn| evpn.vtep != local) {
-            let reason = format!("VNI {}: {local} is not the vtep of [evpn]", kind.vni);
+            let reason = format!("VNI {}: {local} is not the vtep of [evpn]", kind.name());
             return Err(bad(reason, "leave local out"));
         }
         let netns = kind.netns.clone().or_else(|| evpn.as_ref()?.netns.clone());
         Ok(VxlanConfig {
-            vni: kind.vni,
+            encapsulation: Encapsulation::Vxlan,
+            segments: segments_of(kind),
             local,
             port: kind.port,
-            peers: kind.peers.clone(),
+            peers: peers_of(kind),
             flooded: evpn.map(|_| Vec::new()),
             drop_unknown: kind.drop_unknown,
             suppress: !kind.no_suppress,
@@ -139,7 +147,7 @@ impl Tunnels {
     ) -> Result<Opened, ApiError> {
         let VxlanConfig { local, port, .. } = config;
         let place = Place { netns: config.netns.clone(), at: SocketAddr::new(local, port) };
-        let (receiver, share) = self.join(&place, config.vni.get(), owner)?;
+        let (receiver, share) = self.join(&place, vnis_of(&config), owner)?;
         let failed = |e| system(&format!("Cannot make sockets at {local}"), e);
         let senders = sockets::senders(local).map_err(failed)?;
         config.mtu = inner_mtu(&config);
@@ -149,30 +157,39 @@ impl Tunnels {
         Ok((Attachment::Vxlan(config), fds, tunnel))
     }
 
-    /// Makes a socket for a segment, in its group.
+    /// Makes a socket for segments, in its group.
     fn join(
         self: &Arc<Self>,
         place: &Place,
-        vni: u32,
+        vnis: Vec<u32>,
         owner: String,
     ) -> Result<(OwnedFd, Share), ApiError> {
         let mut groups = locked(&self.groups);
         let group = groups.entry(place.clone()).or_default();
         let failed = |e| system(&format!("Cannot use UDP port {}", place.at), e);
-        let share = || Share { tunnels: Arc::clone(self), place: place.clone(), vni };
-        if let Some(member) = group.iter_mut().find(|member| member.vni == vni) {
-            if member.owner != owner {
+        let share = {
+            let (place, vnis) = (place.clone(), vnis.clone());
+            || Share { tunnels: Arc::clone(self), place, vnis }
+        };
+        let shares_one = |member: &Member| vnis.iter().find(|vni| member.vnis().contains(vni));
+        for member in group.iter().filter(|member| member.owner != owner) {
+            if let Some(vni) = shares_one(member) {
                 let reason = format!("VNI {vni} at {} is {}'s", place.at, member.owner);
-                let remedy = "give each tunnel a VNI of its own, or remove the other port";
+                let remedy = "give each tunnel VNIs of its own, or remove the other port";
                 return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
             }
-            let socket = member.socket.try_clone().map_err(failed)?;
-            member.users += 1;
-            return Ok((socket, share()));
         }
-        if group.len() >= sockets::MAX_MEMBERS {
-            let reason = format!("{} tunnels are at {} already", group.len(), place.at);
+        let taken: usize = group.iter().map(|member| member.vnis().len()).sum();
+        if taken + vnis.len() > sockets::MAX_VNIS {
+            let reason = format!("{taken} VNIs are at {} already", place.at);
             return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
+        }
+        if let Some(member) = group.iter_mut().find(|member| shares_one(member).is_some()) {
+            let socket = member.socket.try_clone().map_err(failed)?;
+            member.users.push(vnis);
+            let share = share();
+            choose(group).map_err(failed)?;
+            return Ok((socket, share));
         }
         let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
         // Sockets that were not taken over yet also precede it in the group.
@@ -184,7 +201,7 @@ impl Tunnels {
         }
         sockets::set_index(&socket, index).map_err(failed)?;
         let twin = socket.try_clone().map_err(failed)?;
-        group.push(Member { index, vni, owner, users: 1, socket });
+        group.push(Member { index, owner, users: vec![vnis], socket });
         // From here on, a failure releases the share.
         let share = share();
         choose(group).map_err(failed)?;
@@ -202,12 +219,13 @@ impl Tunnels {
         (receiver, memory): (OwnedFd, OwnedFd),
     ) -> io::Result<Tunnel> {
         let counters = map_counters(Memfd::adopt(memory), room(config))?;
-        let (at, vni) = (SocketAddr::new(config.local, config.port), config.vni.get());
+        let (at, vnis) = (SocketAddr::new(config.local, config.port), vnis_of(config));
         let place = Place { netns: config.netns.clone(), at };
         let index = sockets::index(&receiver)?;
-        let member = Member { index, vni, owner: owner.into(), users: 1, socket: receiver };
+        let users = vec![vnis.clone()];
+        let member = Member { index, owner: owner.into(), users, socket: receiver };
         locked(&self.groups).entry(place.clone()).or_default().push(member);
-        let share = Share { tunnels: Arc::clone(self), place, vni };
+        let share = Share { tunnels: Arc::clone(self), place, vnis };
         Ok(Tunnel { config: config.clone(), counters, _share: share })
     }
 
@@ -230,13 +248,18 @@ impl Tunnels {
     }
 
     /// Releases a tunnel's share of its group. Must run in the group's namespace.
-    fn leave(&self, place: &Place, vni: u32) -> io::Result<()> {
+    fn leave(&self, place: &Place, vnis: &[u32]) -> io::Result<()> {
         let mut groups = locked(&self.groups);
         let Some(group) = groups.get_mut(place) else { return Ok(()) };
-        let Some(at) = group.iter().position(|member| member.vni == vni) else { return Ok(()) };
-        group[at].users -= 1;
-        if group[at].users > 0 {
+        let its = |member: &Member| member.users.iter().position(|user| user == vnis);
+        let Some(at) = group.iter().position(|member| its(member).is_some()) else {
             return Ok(());
+        };
+        if let Some(user) = its(&group[at]) {
+            group[at].users.remove(user);
+        }
+        if !group[at].users.is_empty() {
+            return choose(group);
         }
         let Member { index, socket, .. } = group.remove(at);
         let inode = rustix::fs::fstat(&socket)?.st_ino;
@@ -248,8 +271,8 @@ impl Tunnels {
                 break inodes.len();
             }
             if Instant::now() >= deadline {
-                // Another process still has the socket open, so its index stays taken.
-                tracing::warn!(at = %place.at, vni, "a tunnel's socket was not closed");
+                // Another process still has it open, so its index stays taken.
+                tracing::warn!(at = %place.at, ?vnis, "a tunnel's socket was not closed");
                 return choose(group);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -269,13 +292,15 @@ impl Tunnels {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let (tunnels, place, vni) = (Arc::clone(&self.tunnels), self.place.clone(), self.vni);
-        // Leaving may wait for a data process, and enters a namespace.
+        let (tunnels, place) = (Arc::clone(&self.tunnels), self.place.clone());
+        let vnis = std::mem::take(&mut self.vnis);
+        // It may wait for a data process, and it enters a namespace.
         let leave = move || {
             let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
-            let left = entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, vni));
+            let left =
+                entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, &vnis));
             if let Err(error) = left {
-                tracing::error!(at = %place.at, vni, %error, "a tunnel was not taken out of its group");
+                tracing::error!(at = %place.at, ?vnis, %error, "a tunnel was not taken out of its group");
             }
         };
         if let Err(error) = std::thread::Builder::new().name("tunnels".into()).spawn(leave) {
@@ -301,19 +326,22 @@ impl Tunnel {
     /// Describes the tunnel's peers for the API.
     #[must_use]
     pub fn info(&self) -> TunnelInfo {
-        let peers = self.config.peers.iter().zip(self.counters.iter());
-        let peers = peers.filter(|(address, _)| !address.is_unspecified());
-        let peer = |(address, counters): (&IpAddr, &PeerCounters)| PeerInfo {
-            address: *address,
-            in_frames: counters.in_frames.get(),
-            in_bytes: counters.in_bytes.get(),
-            out_frames: counters.out_frames.get(),
-            out_bytes: counters.out_bytes.get(),
-            too_long: counters.too_long.get(),
-            full: counters.full.get(),
-            unreachable: counters.unreachable.get(),
-            refused: counters.refused.get(),
-        };
+        let Self { config, counters, .. } = self;
+        let peers = config.peers.iter().zip(config.segments.iter().cycle()).zip(counters.iter());
+        let peers = peers.filter(|((address, _), _)| !address.is_unspecified());
+        let peer =
+            |((address, segment), counters): ((&IpAddr, &Segment), &PeerCounters)| PeerInfo {
+                address: *address,
+                vni: segment.vni.get(),
+                in_frames: counters.in_frames.get(),
+                in_bytes: counters.in_bytes.get(),
+                out_frames: counters.out_frames.get(),
+                out_bytes: counters.out_bytes.get(),
+                too_long: counters.too_long.get(),
+                full: counters.full.get(),
+                unreachable: counters.unreachable.get(),
+                refused: counters.refused.get(),
+            };
         TunnelInfo { inner_mtu: self.config.mtu, peers: peers.map(peer).collect() }
     }
 }
@@ -323,18 +351,37 @@ fn room(config: &VxlanConfig) -> usize {
     if config.flooded.is_some() { Vxlan::MAX_PEERS } else { config.peers.len() }
 }
 
+/// The segments of a tunnel.
+pub fn segments_of(kind: &Vxlan) -> Vec<Segment> {
+    kind.segments().into_iter().map(|(vni, vlan)| Segment { vni, vlan }).collect()
+}
+
+/// The peers of a tunnel: each host in each segment, the segments in turn.
+pub fn peers_of(kind: &Vxlan) -> Vec<IpAddr> {
+    let segments = kind.segments().len();
+    kind.peers.iter().flat_map(|peer| std::iter::repeat_n(*peer, segments)).collect()
+}
+
+fn vnis_of(config: &VxlanConfig) -> Vec<u32> {
+    config.segments.iter().map(|segment| segment.vni.get()).collect()
+}
+
 /// Makes the group choose by VNI.
 fn choose(group: &[Member]) -> io::Result<()> {
     let Some(first) = group.first() else { return Ok(()) };
-    let places: Vec<_> = group.iter().map(|member| (member.vni, member.index)).collect();
+    let its = |member: &Member| {
+        let index = member.index;
+        member.vnis().into_iter().map(move |vni| (vni, index))
+    };
+    let places: Vec<_> = group.iter().flat_map(its).collect();
     sockets::choose_by_vni(&first.socket, &places, first.index)
 }
 
 /// Largest IP packet of a guest that fits the paths to all reachable peers.
 pub fn inner_mtu(config: &VxlanConfig) -> Option<u16> {
     let to = |ip: &IpAddr| SocketAddr::new(*ip, config.port);
-    let peers = config.peers.iter().filter(|ip| !ip.is_unspecified());
-    let paths = peers.filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
+    let peers: BTreeSet<_> = config.peers.iter().filter(|ip| !ip.is_unspecified()).collect();
+    let paths = peers.into_iter().filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
     let overhead = OVERHEAD + if config.local.is_ipv6() { 40 } else { 20 };
     paths.min().map(|path| path.saturating_sub(overhead))
 }
@@ -407,7 +454,7 @@ mod tests {
     }
 
     fn join(tunnels: &Arc<Tunnels>, place: &Place, vni: u32) -> (OwnedFd, Share) {
-        tunnels.join(place, vni, format!("port of {vni}")).unwrap()
+        tunnels.join(place, vec![vni], format!("port of {vni}")).unwrap()
     }
 
     /// Sends a datagram of a segment, and asserts that this socket gets it.
@@ -456,12 +503,33 @@ mod tests {
     fn a_segment_has_one_port_and_that_may_be_replaced() {
         let (tunnels, place) = (Arc::<Tunnels>::default(), place());
         let (first, share) = join(&tunnels, &place, 5);
-        let other = tunnels.join(&place, 5, "vale1:x".into()).unwrap_err();
+        let other = tunnels.join(&place, vec![5], "vale1:x".into()).unwrap_err();
         assert_eq!(other.code, ErrorCode::Busy, "{other}");
         let (again, _share) = join(&tunnels, &place, 5);
         drop((first, share));
-        wait_for(|| locked(&tunnels.groups)[&place][0].users == 1);
+        wait_for(|| locked(&tunnels.groups)[&place][0].users.len() == 1);
         assert_reaches(&place, 5, &again);
+    }
+
+    #[test]
+    fn a_port_of_several_segments_gets_all_of_them_and_may_change_them() {
+        let (tunnels, place) = (Arc::<Tunnels>::default(), place());
+        let port = |name: &str, vnis: &[u32]| tunnels.join(&place, vnis.into(), name.into());
+        let (first, share) = port("a", &[10, 20, 30]).unwrap();
+        let (other, _share) = port("b", &[40, 50]).unwrap();
+        [10, 20, 30].iter().for_each(|vni| assert_reaches(&place, *vni, &first));
+        [40, 50].iter().for_each(|vni| assert_reaches(&place, *vni, &other));
+        for (name, vnis) in [("c", vec![60, 20]), ("a", vec![20, 50])] {
+            assert_eq!(port(name, &vnis).unwrap_err().code, ErrorCode::Busy, "{name}");
+        }
+        let (again, _new) = port("a", &[20, 60]).unwrap();
+        drop((first, share));
+        wait_for(|| locked(&tunnels.groups)[&place][0].users == [[20, 60]]);
+        [20, 60].iter().for_each(|vni| assert_reaches(&place, *vni, &again));
+        let (later, _later) = port("c", &[10, 30]).unwrap();
+        [10, 30].iter().for_each(|vni| assert_reaches(&place, *vni, &later));
+        let most: Vec<_> = (100..100 + sockets::MAX_VNIS as u32).collect();
+        assert_eq!(port("d", &most).unwrap_err().code, ErrorCode::Limit);
     }
 
     #[test]
@@ -476,7 +544,7 @@ mod tests {
         let later = Arc::<Tunnels>::default();
         for (vni, (socket, _)) in all.iter().rev() {
             let (index, socket) = (sockets::index(socket).unwrap(), socket.try_clone().unwrap());
-            let member = Member { index, vni: *vni, owner: String::new(), users: 1, socket };
+            let member = Member { index, owner: String::new(), users: vec![vec![*vni]], socket };
             locked(&later.groups).entry(place.clone()).or_default().push(member);
         }
         later.settle();
@@ -488,7 +556,7 @@ mod tests {
         let (tunnels, place) = (Arc::<Tunnels>::default(), place());
         let _other = sockets::receiver(place.at).unwrap();
         tunnels.settle();
-        let error = tunnels.join(&place, 5, "x".into()).unwrap_err();
+        let error = tunnels.join(&place, vec![5], "x".into()).unwrap_err();
         assert!(error.code == ErrorCode::Busy && error.reason.contains("Another"), "{error}");
     }
 
@@ -496,11 +564,11 @@ mod tests {
     fn an_open_port_is_reported_as_in_use() {
         let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let place = Place { netns: None, at: holder.local_addr().unwrap() };
-        let error = Arc::<Tunnels>::default().join(&place, 5, "x".into()).unwrap_err();
+        let error = Arc::<Tunnels>::default().join(&place, vec![5], "x".into()).unwrap_err();
         assert_eq!(error.code, ErrorCode::Busy);
         assert!(error.remedy.contains("type vxlan"), "{error}");
         let place = Place { netns: None, at: ([192, 0, 2, 1], 4789).into() };
-        let error = Arc::<Tunnels>::default().join(&place, 5, "x".into()).unwrap_err();
+        let error = Arc::<Tunnels>::default().join(&place, vec![5], "x".into()).unwrap_err();
         assert_eq!(error.code, ErrorCode::BadRequest, "{error}");
     }
 }
