@@ -111,7 +111,34 @@ pub enum NoFrame {
     Runt,
 }
 
+impl fmt::Display for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vxlan => "vxlan",
+            Self::Geneve => "geneve",
+        })
+    }
+}
+
+impl FromStr for Encapsulation {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "vxlan" => Ok(Self::Vxlan),
+            "geneve" => Ok(Self::Geneve),
+            _ => Err("vxlan or geneve"),
+        }
+    }
+}
+
 impl Encapsulation {
+    /// True for the usual one.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The UDP port (RFC 7348, 8.1; RFC 8926, 3.3).
     #[must_use]
     pub const fn port(self) -> u16 {
@@ -213,6 +240,14 @@ mod tests {
         assert_eq!(BOTH[1].open(&datagram), Err(NoFrame::Runt));
         datagram[0] = 63;
         assert_eq!(BOTH[1].open(&datagram), Err(NoFrame::Malformed), "options beyond its end");
+    }
+
+    #[test]
+    fn their_names_read_as_they_print() {
+        for way in BOTH {
+            assert_eq!(way.to_string().parse(), Ok(way));
+        }
+        assert!("vlan".parse::<Encapsulation>().is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Lowers the maximum segment size that a TCP sender announces to what fits a path (MSS clamping).
+//! The segment size that a TCP sender announces, lowered to what fits a path (MSS clamping).
 
 use crate::checksum::update_bytes;
 use crate::offload::{Headers, Version};

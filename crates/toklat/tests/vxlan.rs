@@ -12,7 +12,7 @@ use daemon::Daemon;
 use daemon::frames::send;
 use daemon::front_end::{FrontEnd, reply, say};
 use daemon::namespace::Namespace;
-use daemon::underlay::{Underlay, ip, pings, transfer};
+use daemon::underlay::{Underlay, ip, pings, transfer, try_ip};
 use dataplane::attach::virtio::message::code;
 use nic::virtio::Features;
 use serde_json::{Value, json};
@@ -100,6 +100,69 @@ fn the_kernels_vxlan_over_ipv4() {
 fn the_kernels_vxlan_over_ipv6() {
     let how = "udp6zerocsumrx udp6zerocsumtx";
     with_the_kernel("the_kernels_vxlan_over_ipv6", ("fd99::1", "fd99::2"), how);
+}
+
+/// Objective: the kernel's Geneve and a switch are each other's peers.
+///
+/// Steps: connections both ways, of one segment and of one that carries a VLAN; a datagram with
+/// options that are not critical arrives, one with critical options is counted.
+#[test]
+fn the_kernels_geneve() {
+    let test = "the_kernels_geneve";
+    let Some(underlay) = hosts(test, 2) else { return };
+    let there = &underlay.hosts[1];
+    there.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
+    for (vni, net) in [(100, 7), (200, 8)] {
+        let link = format!("link add gnv{net} type geneve id {vni} remote 10.99.0.1 dstport 6081");
+        if !try_ip(there, &link) {
+            return daemon::skip(test, "the kernel has no Geneve");
+        }
+        ip(there, &format!("address add 192.168.{net}.2/24 dev gnv{net}"));
+        ip(there, &format!("link set gnv{net} mtu 1400 up"));
+    }
+    let guests = [Namespace::new().unwrap(), Namespace::new().unwrap()];
+    let mut daemon = Daemon::start();
+    let tunnel = |segments: &str| {
+        format!(
+            r#"{segments}, encapsulation = "geneve", local = "10.99.0.1", peers = ["10.99.0.2"]"#
+        )
+    };
+    let host = &underlay.hosts[0];
+    let plain = switch("vale0", (&guests[0], 1400), host, &tunnel("vni = 100"));
+    let tagged = tunnel(r#"vlans = { "20" = 200 }"#);
+    let tagged = switch("vale1", (&guests[1], 1400), host, &tagged);
+    daemon.apply(&(plain + &tagged.replace("mtu = 1400", "mtu = 1400\nvlan.access = 20")));
+    for (number, net) in [(0, 7), (1, 8)] {
+        let (guest, inside) = (&guests[number], format!("192.168.{net}.2"));
+        address(guest, &format!("vale{number}"), &format!("192.168.{net}.1/24"));
+        assert!(pings(guest, &inside), "{inside}");
+        transfer(guest, (there, &inside), 4 << 20);
+        transfer(there, (guest, &format!("192.168.{net}.1")), 4 << 20);
+    }
+    let shown = daemon.done(&["port", "show", "vale0:fabric"]);
+    assert!(shown.contains("Geneve 100 at"), "{shown}");
+    let mut port = daemon.open("vale0:spy").unwrap();
+    let socket = there.enter(|| UdpSocket::bind(("10.99.0.2", 0)).unwrap());
+    let datagram = |first: u8, second: u8| {
+        let header = [first, second, 0x65, 0x58, 0, 0, 100, 0];
+        let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[7; 46]].concat();
+        [&header[..], &[0, 1, 2, 1, 9, 9, 9, 9], &frame].concat()
+    };
+    let before = drops(&daemon, "vale0", "fabric", "encapsulation");
+    socket.send_to(&datagram(2, 0x40), "10.99.0.1:6081").unwrap();
+    daemon.wait_for("a critical option", |daemon| {
+        drops(daemon, "vale0", "fabric", "encapsulation") == before + 1
+    });
+    socket.send_to(&datagram(2, 0), "10.99.0.1:6081").unwrap();
+    daemon.wait_for("the frame behind options", |_| {
+        let mut bytes = [0; 128];
+        let got = port.receive(64).any(|frame| {
+            let len = frame.copy_out(&mut bytes);
+            bytes[12..14] == [0x88, 0xb5] && bytes[14..len] == [7; 46]
+        });
+        port.flush().unwrap();
+        got
+    });
 }
 
 #[test]
@@ -263,13 +326,8 @@ fn vlans_have_segments_of_their_own_and_ten_segments_share_a_host() {
     };
     let before: u64 = unknown(&daemon);
     ip(&underlay.hosts[1], "neigh flush all");
-    assert!(
-        !underlay.hosts[1]
-            .command(&["ping", "-c", "1", "-W", "1", "192.168.4.1"])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let ask = ["ping", "-n", "-c", "1", "-W", "1", "192.168.4.1"];
+    assert!(!underlay.hosts[1].command(&ask).output().unwrap().status.success());
     daemon.wait_for("unknown VNIs", |daemon| unknown(daemon) > before);
     let socket = underlay.hosts[1].enter(|| UdpSocket::bind(("10.99.0.2", 0)).unwrap());
     let before = drops(&daemon, "vale0", "fabric", "vlan");

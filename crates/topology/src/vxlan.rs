@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use fabric::VlanMode;
-use frame::{VlanId, Vni};
+use frame::{Encapsulation, VlanId, Vni};
 use serde::{Deserialize, Serialize};
 
 use crate::check::check_range;
 use crate::place::in_namespace;
 use crate::{Claim, Invalid, Kind, Policy};
 
-/// A VXLAN tunnel (RFC 7348) to other hosts, which run toklat, the Linux kernel's VXLAN, or any
-/// other.
+/// A tunnel by VXLAN (RFC 7348) or Geneve (RFC 8926) to other hosts, which run toklat, Linux, or
+/// any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -69,22 +69,22 @@ pub struct Vxlan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "clap", arg(long = "export-rt", value_name = "RT", requires = "evpn"))]
     pub export_rt: Vec<String>,
-    /// The UDP port of all hosts.
-    #[serde(default = "vxlan_port")]
+    /// How frames lie in datagrams: vxlan, or geneve (RFC 8926) for peers that are configured.
+    #[serde(default, skip_serializing_if = "Encapsulation::is_default")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "clap", arg(default_value_t = Encapsulation::Vxlan))]
+    pub encapsulation: Encapsulation,
+    /// The UDP port of all hosts; default: 4789, and 6081 for Geneve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "clap", arg(id = "vxlan_port", long = "vxlan-port", value_name = "PORT"))]
-    #[cfg_attr(feature = "clap", arg(default_value_t = vxlan_port()))]
     #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..)))]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_535)))]
-    pub port: u16,
+    pub port: Option<u16>,
     /// The tunnel's network namespace: a name in /run/netns, a process id or an absolute path.
     /// Default: the daemon's.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub netns: Option<String>,
-}
-
-const fn vxlan_port() -> u16 {
-    frame::Encapsulation::Vxlan.port()
 }
 
 /// A VLAN, and the segment that carries it.
@@ -136,6 +136,12 @@ impl Vxlan {
     pub const MAX_PEERS: usize = 1024;
     /// The maximum number of segments.
     pub const MAX_SEGMENTS: usize = 256;
+
+    /// The UDP port of all hosts.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or_else(|| self.encapsulation.port())
+    }
 
     /// Its segments, each with the VLAN that it carries; without, the port's frames as they are.
     #[must_use]
@@ -227,7 +233,11 @@ impl Kind for Vxlan {
             let remedy = "leave lossless out: the network between the hosts loses frames";
             return Err(Invalid::new(reason, remedy));
         }
-        check_range(port, "port", self.port.into(), 1, u16::MAX.into())?;
+        check_range(port, "port", self.port().into(), 1, u16::MAX.into())?;
+        if self.evpn && self.encapsulation == Encapsulation::Geneve {
+            let reason = format!("{port}: EVPN's tunnels are VXLAN, not Geneve");
+            return Err(Invalid::new(reason, "leave encapsulation out, or name the peers"));
+        }
         self.check_segments(port, policy)?;
         let wrong = |ip: &&IpAddr| ip.is_unspecified() || ip.is_multicast();
         if let Some(ip) = self.local.iter().chain(&self.peers).find(wrong) {
@@ -239,8 +249,8 @@ impl Kind for Vxlan {
 
     fn claims(&self) -> Vec<Claim> {
         let at = match self.local {
-            Some(local) => SocketAddr::new(local, self.port).to_string(),
-            None => format!("EVPN's address, port {}", self.port),
+            Some(local) => SocketAddr::new(local, self.port()).to_string(),
+            None => format!("EVPN's address, port {}", self.port()),
         };
         let claim = |(vni, _): (Vni, _)| {
             let what = format!("VNI {vni} at {at}{}", in_namespace(self.netns.as_ref()));
@@ -260,16 +270,20 @@ impl Kind for Vxlan {
     }
 
     fn describe(&self) -> String {
+        let way = match self.encapsulation {
+            Encapsulation::Vxlan => "VXLAN",
+            Encapsulation::Geneve => "Geneve",
+        };
         match self.local {
-            _ if self.evpn => format!("VXLAN {} by EVPN", self.name()),
+            _ if self.evpn => format!("{way} {} by EVPN", self.name()),
             Some(local) => {
                 let (peers, plural) = match self.peers.len() {
                     1 => (1, ""),
                     n => (n, "s"),
                 };
-                format!("VXLAN {} at {local}, {peers} peer{plural}", self.name())
+                format!("{way} {} at {local}, {peers} peer{plural}", self.name())
             }
-            None => format!("VXLAN {}", self.name()),
+            None => format!("{way} {}", self.name()),
         }
     }
 }
@@ -303,6 +317,12 @@ mod tests {
         let plain = tunnel("vni = 7").unwrap();
         assert_eq!(plain.segments(), [(Vni::new(7).unwrap(), None)]);
         assert!(plain.vlans().is_none() && plain.check("v:p", &access).is_ok());
+        let geneve = tunnel("vni = 7\nencapsulation = 'geneve'").unwrap();
+        assert_eq!((plain.port(), geneve.port()), (4789, 6081));
+        assert_eq!(geneve.describe(), "Geneve 7 at 10.0.0.1, 1 peer");
+        assert!(geneve.check("v:p", &access).is_ok());
+        let evpn = Vxlan { evpn: true, local: None, peers: Vec::new(), ..geneve };
+        assert!(evpn.check("v:p", &access).is_err());
     }
 
     #[test]

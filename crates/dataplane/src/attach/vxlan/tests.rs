@@ -91,6 +91,11 @@ fn senders_are_known_by_their_addresses_of_either_version() {
     }
 }
 
+/// A list of peers of this many segments, these of which get floods.
+fn list<'a>(peers: &'a [IpAddr], flooded: &'a [u16], (segments, port): (u16, u16)) -> List<'a> {
+    List { peers, flooded: Some(flooded), segments, port }
+}
+
 /// Peers at one socket, each with an address of its own.
 fn peers(count: u8, port: u16) -> Peers {
     let memory = Memfd::create("peers", PeerCounters::bytes(count.into()), Pages::Small).unwrap();
@@ -145,9 +150,10 @@ fn peers_that_are_replaced_get_the_next_frames() {
     assert!(!known.refresh(&hosts), "nothing new");
     let ip = |n| IpAddr::V4(Ipv4Addr::new(127, 0, 2, n));
     let free = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    // Peers 1, 3 and 4 exist, and 3 gets no floods. Numbers 2 and 9 have no peer.
-    let list = [ip(1), free, ip(3), ip(4)];
-    hosts.replace(known.peers.replaced(&list, &[4, 1, 1, 2, 9], port).unwrap());
+    // Numbers 1, 3 and 4; 3 gets no floods; 2 and 9 are nobody's.
+    let four = [ip(1), free, ip(3), ip(4)];
+    let new = list(&four, &[4, 1, 1, 2, 9], (1, port));
+    hosts.replace(known.peers.replaced(&new).unwrap());
     assert!(known.refresh(&hosts));
     let peers = &*known.peers;
     assert_eq!(
@@ -155,7 +161,7 @@ fn peers_that_are_replaced_get_the_next_frames() {
         (Some(3), None, &[1, 4][..])
     );
     assert!(peers.address(2).is_none() && peers.address(5).is_none());
-    assert!(peers.replaced(&[ip(1); 10], &[], port).is_none(), "memory for nine");
+    assert!(peers.replaced(&list(&[ip(1); 10], &[], (1, port))).is_none(), "memory for nine");
     let flood = |peers: &Peers| {
         let (mut floods, mut paths) = (Floods::default(), Paths::new(peers.count()));
         assert!(floods.push(Way::default(), 70, |bytes| bytes.fill(1)));
@@ -167,8 +173,37 @@ fn peers_that_are_replaced_get_the_next_frames() {
     assert_eq!(flood(peers), (2, None));
     let sent = [1, 3, 4].map(|via| peers.counters(via).unwrap().out_frames.get());
     assert_eq!(sent, [1, 0, 1]);
-    let none = peers.replaced(&[], &[], port).unwrap();
+    let none = peers.replaced(&list(&[], &[], (1, port))).unwrap();
     assert_eq!(flood(&none), (0, Some(Errno::HOSTUNREACH)), "there is no host to get it");
+}
+
+#[test]
+fn each_segment_has_its_own_peers_and_floods() {
+    let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let ip = |n| IpAddr::V4(Ipv4Addr::new(127, 0, 2, n));
+    // Hosts 1 and 2 are in both segments, host 3 in the second alone.
+    let free = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let six = [ip(1), ip(1), ip(2), ip(2), free, ip(3)];
+    let peers = peers(6, port).replaced(&list(&six, &[1, 2, 4, 6], (2, port))).unwrap();
+    let via = |segment| [1, 2, 3].map(|n| peers.via(segment, ip(n)));
+    assert_eq!((via(0), via(1)), ([Some(1), Some(3), None], [Some(2), Some(4), Some(6)]));
+    assert_eq!((peers.flooded_from(0, 1), peers.flooded_from(1, 3)), (&[1][..], &[4, 6][..]));
+    assert!(peers.via(2, ip(1)).is_none() && peers.flooded_from(2, 1).is_empty());
+    let (mut floods, mut paths) = (Floods::default(), Paths::new(peers.count()));
+    for segment in [0, 1, 1] {
+        assert!(floods.push(Way { segment, ..Way::default() }, 70, |bytes| bytes.fill(9)));
+    }
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sockets = [from.as_fd()];
+    let to = &mut To { peers: &peers, paths: &mut paths, sockets: &sockets, now: Nanos(1) };
+    let mut frames = Vec::new();
+    while !floods.is_empty() {
+        frames.extend(floods.go_on(to, 64).1.map(|done| done.frames));
+    }
+    assert_eq!(frames, [1, 2], "a train is of one segment");
+    let sent = (1..=6).map(|via| peers.counters(via).unwrap().out_frames.get());
+    assert_eq!(sent.collect::<Vec<_>>(), [1, 2, 0, 2, 0, 2]);
 }
 
 #[test]

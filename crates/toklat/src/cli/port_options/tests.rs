@@ -3,7 +3,7 @@ use clap::Parser;
 use super::*;
 use crate::api::{PortKind, PortSpec};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
-use frame::Vni;
+use frame::{Encapsulation, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use topology::{
     Dgram, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan,
@@ -186,16 +186,22 @@ fn options_become_the_kind() {
             no_suppress: false,
             import_rt: Vec::new(),
             export_rt: Vec::new(),
+            encapsulation: Encapsulation::Vxlan,
             port,
             netns: netns.map(Into::into),
         })
     };
+    let geneve = {
+        let PortKind::Vxlan(plain) = vxlan("10.0.0.1", &["10.0.0.2"], None, None) else { return };
+        PortKind::Vxlan(Vxlan { encapsulation: Encapsulation::Geneve, ..plain })
+    };
     let vlans = {
-        let PortKind::Vxlan(plain) = vxlan("10.0.0.1", &["10.0.0.2"], 4789, None) else { return };
+        let PortKind::Vxlan(plain) = vxlan("10.0.0.1", &["10.0.0.2"], None, None) else { return };
         let vlans = ["10=10010", "20=10020"].map(|text| text.parse().unwrap()).to_vec();
         PortKind::Vxlan(Vxlan { vni: None, vlans, ..plain })
     };
-    let table: [(&[&str], PortKind); 26] = [
+    let table: [(&[&str], PortKind); 27] = [
+        (&["--vxlan=100", "--encapsulation=geneve", "--local=10.0.0.1", "--peer=10.0.0.2"], geneve),
         (
             &[
                 "--vxlan",
@@ -208,11 +214,11 @@ fn options_become_the_kind() {
         ),
         (
             &["--vxlan=100", "--local=10.0.0.1", "--peer=10.0.0.2", "--peer=10.0.0.3"],
-            vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], 4789, None),
+            vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], None, None),
         ),
         (
             &["--vxlan=100", "--local=::1", "--peer=::2", "--vxlan-port=8472", "--netns=n"],
-            vxlan("::1", &["::2"], 8472, Some("n")),
+            vxlan("::1", &["::2"], Some(8472), Some("n")),
         ),
         (&["--nic=82540em"], nic(None, NicModel::I82540EM, false, None)),
         (&["--nic=one-access"], nic(None, NicModel::ONE_ACCESS, false, None)),
@@ -245,7 +251,7 @@ fn options_become_the_kind() {
 
 #[test]
 fn contradictions_are_usage_errors() {
-    let table: [&[&str]; 39] = [
+    let table: [&[&str]; 40] = [
         &["--vxlan=100"],
         &["--vxlan=100", "--local=10.0.0.1"],
         &["--vxlan", "--vxlan-vlan=4095=7", "--local=10.0.0.1", "--peer=10.0.0.2"],

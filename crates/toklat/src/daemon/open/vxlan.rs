@@ -22,10 +22,11 @@ impl Open for Vxlan {
 
     fn is(&self, attachment: &Attachment) -> bool {
         let Attachment::Vxlan(tunnel) = attachment else { return false };
-        let Self { local, port, netns, evpn, .. } = self;
+        let Self { local, netns, evpn, .. } = self;
         let ways = (self.drop_unknown, self.clamp_mss, !self.no_suppress);
         if *evpn != tunnel.flooded.is_some()
-            || (&tunnels::segments_of(self), port) != (&tunnel.segments, &tunnel.port)
+            || (self.encapsulation, self.port()) != (tunnel.encapsulation, tunnel.port)
+            || tunnels::segments_of(self) != tunnel.segments
             || ways != (tunnel.drop_unknown, tunnel.clamp_mss, tunnel.suppress)
         {
             return false;

@@ -20,7 +20,6 @@ use dataplane::attach::vxlan::{PeerCounters, Segment, VxlanConfig};
 use dataplane::config::Attachment;
 use dataplane::control::Hosts;
 use evpn::route::RouteTarget;
-use frame::Encapsulation;
 use shmem::{Memfd, Pages, SharedSlice};
 use topology::{Evpn, Vxlan};
 
@@ -125,10 +124,10 @@ impl Tunnels {
         }
         let netns = kind.netns.clone().or_else(|| evpn.as_ref()?.netns.clone());
         Ok(VxlanConfig {
-            encapsulation: Encapsulation::Vxlan,
+            encapsulation: kind.encapsulation,
             segments: segments_of(kind),
             local,
-            port: kind.port,
+            port: kind.port(),
             peers: peers_of(kind),
             flooded: evpn.map(|_| Vec::new()),
             drop_unknown: kind.drop_unknown,
@@ -408,8 +407,8 @@ fn cannot_bind(at: SocketAddr, error: &io::Error) -> ApiError {
         Some(libc::EADDRINUSE) => ApiError::new(
             ErrorCode::Busy,
             format!("UDP port {} of {} is in use", at.port(), at.ip()),
-            "a VXLAN interface of the kernel may have it (`ip -d link show type vxlan`): remove that, or \
-             give both ends another port with --vxlan-port",
+            "a VXLAN or Geneve interface of the kernel may have it (`ip -d link show type vxlan`, `... type \
+             geneve`): remove that, or give both ends another port with --vxlan-port",
         ),
         Some(libc::EADDRNOTAVAIL) => ApiError::new(
             ErrorCode::BadRequest,
