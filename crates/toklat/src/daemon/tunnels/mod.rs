@@ -54,6 +54,12 @@ impl Member {
     fn vnis(&self) -> BTreeSet<u32> {
         self.users.iter().flatten().copied().collect()
     }
+
+    /// One of these segments that the socket serves already.
+    fn shared(&self, vnis: &[u32]) -> Option<u32> {
+        let own = self.vnis();
+        vnis.iter().copied().find(|vni| own.contains(vni))
+    }
 }
 
 /// All groups of this daemon.
@@ -170,20 +176,8 @@ impl Tunnels {
             let (place, vnis) = (place.clone(), vnis.clone());
             || Share { tunnels: Arc::clone(self), place, vnis }
         };
-        let shares_one = |member: &Member| vnis.iter().find(|vni| member.vnis().contains(vni));
-        for member in group.iter().filter(|member| member.owner != owner) {
-            if let Some(vni) = shares_one(member) {
-                let reason = format!("VNI {vni} at {} is {}'s", place.at, member.owner);
-                let remedy = "give each tunnel VNIs of its own, or remove the other port";
-                return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
-            }
-        }
-        let taken: usize = group.iter().map(|member| member.vnis().len()).sum();
-        if taken + vnis.len() > sockets::MAX_VNIS {
-            let reason = format!("{taken} VNIs are at {} already", place.at);
-            return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
-        }
-        if let Some(member) = group.iter_mut().find(|member| shares_one(member).is_some()) {
+        check_free(group, place.at, &vnis, &owner)?;
+        if let Some(member) = group.iter_mut().find(|member| member.shared(&vnis).is_some()) {
             let socket = member.socket.try_clone().map_err(failed)?;
             member.users.push(vnis);
             let share = share();
@@ -348,6 +342,23 @@ impl Tunnel {
 /// How many peers a tunnel has counters for.
 fn room(config: &VxlanConfig) -> usize {
     if config.flooded.is_some() { Vxlan::MAX_PEERS } else { config.peers.len() }
+}
+
+/// Checks that a group has room for these segments, and that no other port has one of them.
+fn check_free(group: &[Member], at: SocketAddr, vnis: &[u32], owner: &str) -> Result<(), ApiError> {
+    for member in group.iter().filter(|member| member.owner != owner) {
+        if let Some(vni) = member.shared(vnis) {
+            let reason = format!("VNI {vni} at {at} is {}'s", member.owner);
+            let remedy = "give each tunnel VNIs of its own, or remove the other port";
+            return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
+        }
+    }
+    let taken: usize = group.iter().map(|member| member.vnis().len()).sum();
+    if taken + vnis.len() > sockets::MAX_VNIS {
+        let reason = format!("{taken} VNIs are at {at} already");
+        return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
+    }
+    Ok(())
 }
 
 /// The segments of a tunnel.

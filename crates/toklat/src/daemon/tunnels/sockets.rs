@@ -18,7 +18,7 @@ const BUFFER: libc::c_int = 4 << 20;
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// Ports that are tried before the kernel chooses one.
 const TRIES: usize = 64;
-/// Most segments at one address: the length of the BPF program allows no more.
+/// The maximum number of segments at one address: the length of the BPF program allows no more.
 pub(super) const MAX_VNIS: usize = 1024;
 
 /// `linux/udp.h`: the checksum of IPv6 datagrams may be zero (RFC 6935, as VXLAN allows it).
