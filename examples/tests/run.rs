@@ -19,7 +19,7 @@ impl Drop for Running {
     }
 }
 
-/// The daemon's program, beside the examples; made if only this package's tests were.
+/// The daemon's program, next to the examples; builds it if only this package's tests were built.
 fn toklat() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_sink")).with_file_name("toklat");
     if !program.exists() {

@@ -29,7 +29,7 @@ const TX: u32 = 0x2000;
 const RX: u32 = 0x3000;
 const BUFFERS: u64 = 0x8000;
 const DESCRIPTORS: u32 = 16;
-/// Registers that decide what the others mean.
+/// Registers that decide what other registers mean.
 const HOT: [u32; 16] = [
     0x0000, 0x0018, 0x00d0, 0x0100, 0x0400, 0x2170, 0x2808, 0x2810, 0x2818, 0x2820, 0x2830, 0x3808,
     0x3810, 0x3818, 0x3918, 0x5008,

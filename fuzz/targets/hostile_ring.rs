@@ -41,7 +41,7 @@ fn scribble(port: &Port, what: u8, at: u32, value: u64) {
     let offset = match what % 4 {
         // A cursor or flag of a control block: few values, so that plausible ones occur.
         0 => geometry.control_offset(ring) + u64::from(at >> 1 & 3) * 64,
-        // A slot of either ring, or the offload request beside it.
+        // A slot of either ring, or the offload request next to it.
         1 => geometry.ring_offset(ring) + RING_HEADER as u64 + u64::from(at >> 1 & 31) * 8,
         // The head of a frame in one of the first buffers.
         2 => geometry.buf_offset() + u64::from(at & 31) * u64::from(geometry.buf_size),

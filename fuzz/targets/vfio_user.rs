@@ -41,7 +41,7 @@ const REGISTERS: u64 = 128 << 10;
 /// A step's flags, in addition to those of messages. With this one, the message is cut off, or
 /// states another size than it has.
 const CUT: u8 = 1;
-/// frames come in after it,
+/// frames arrive after it,
 const DELIVER: u8 = 2;
 /// this process dies after it,
 const RESTART: u8 = 4;

@@ -38,7 +38,7 @@ struct Row {
     pairs: Vec<[f64; 2]>,
 }
 
-/// Measures `base`, a commit or a program, beside what is checked out here.
+/// Measures `base`, a commit or a program, and compares what is checked out here with it.
 pub fn run(base: &str, rows: &[&str]) -> Result<()> {
     let here = root();
     let ours = tool::target().join("ab/ours");
@@ -66,7 +66,7 @@ pub fn run(base: &str, rows: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the commit, in a work tree of its own that stays for the next time.
+/// Builds the commit, in its own work tree, which stays for the next time.
 fn build_commit(commit: &str) -> Result<PathBuf> {
     let full =
         command("git", &["rev-parse", "--verify", &format!("{commit}^{{commit}}")]).output()?;

@@ -83,7 +83,7 @@ fn link(archive: &Path, library: &Path, soname: &str, dev: bool) -> Result<()> {
     Ok(())
 }
 
-/// The functions in a version script: `toklat_open;` on a line of its own.
+/// The functions in a version script: `toklat_open;` on its own line.
 fn exported(map: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(map).with_context(|| map.display().to_string())?;
     let names = text.lines().filter_map(|line| line.trim().strip_suffix(';'));

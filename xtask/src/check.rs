@@ -102,7 +102,7 @@ fn packages() -> Result<()> {
     tool::run(&mut cargo(&dry))
 }
 
-/// A crate beside the workspace compiles, with the versions that are written down.
+/// A crate outside the workspace compiles, with the versions that are written down.
 fn beside(manifest: &str) -> Result<()> {
     let manifest = ["--manifest-path", manifest];
     tool::run(cargo(&["fmt", "--check"]).args(manifest))?;

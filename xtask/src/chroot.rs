@@ -10,7 +10,8 @@ use crate::tool::{self, command};
 
 /// The path of the archive in the directory for what is made.
 const ARCHIVE: &str = "chroot/debian.tar";
-/// What the package needs beside Debian's essential packages, and what its files are read by.
+/// The packages that the test needs in addition to Debian's essential packages, and the programs
+/// that read the package's files.
 const PACKAGES: &str = "systemd,man-db,bash-completion";
 
 /// Makes it, unless it is there and as this program would make it.

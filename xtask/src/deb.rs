@@ -13,7 +13,7 @@ use crate::tool::{self, cargo, has_subcommand};
 pub struct Options {
     /// Pack the programs that were built for tests: nothing is built.
     dev: bool,
-    /// Where the package goes; where its program puts it, if not said.
+    /// The directory for the package; by default, the packaging program chooses it.
     out: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ fn contents(options: &Options) -> Result<()> {
     }
     let program = built.join("toklat");
     let package = built.join("package");
-    // Pages of commands that are no more must not be packed.
+    // Pages of commands that no longer exist must not be packed.
     if package.exists() {
         fs::remove_dir_all(&package)
             .with_context(|| format!("Cannot empty {}", package.display()))?;

@@ -15,7 +15,7 @@ use crate::tool::{self, command, installed};
 const MIRROR: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// `apt-get` with lists of its own.
+/// `apt-get` with its own lists.
 pub struct Apt {
     /// The directory of apt's state.
     state: PathBuf,

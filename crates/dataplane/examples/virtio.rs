@@ -50,7 +50,7 @@ fn warm(features: Features, len: usize) -> Result<f64, Error> {
     Ok(spent as f64 / FRAMES as f64)
 }
 
-/// Drivers in a thread of their own, which hands in whole batches.
+/// Drivers in their own thread, which hands in whole batches.
 fn cold(features: Features, len: usize) -> Result<f64, Error> {
     let Pair { mut switch, mut sender, mut taker, bytes } = Pair::new(features, len)?;
     let stop = AtomicBool::new(false);

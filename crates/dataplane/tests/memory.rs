@@ -1,4 +1,4 @@
-//! Memory that fails under the switch costs its owner the port, and others nothing.
+//! Memory that fails while the switch uses it costs its owner the port, and others nothing.
 
 use std::os::fd::AsFd;
 use std::process::Command;

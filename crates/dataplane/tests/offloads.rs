@@ -125,7 +125,7 @@ impl Lab {
         there.join().unwrap();
     }
 
-    /// Sends datagrams with segmentation left to others, if the kernel can.
+    /// Sends datagrams whose segmentation is left to the receiver, if the kernel can.
     fn send_udp(&self, from: &str, to: &str) {
         const SIZE: usize = 1000;
         let [from, to] = [(0, from), (1, to)]

@@ -1,4 +1,4 @@
-//! A data process after its start: it forwards frames, and the kernel refuses it everything else.
+//! A data process after its start: it forwards frames, and the kernel refuses all its other calls.
 #![allow(unsafe_code, reason = "memory is mapped as no safe code would")]
 
 use std::io::ErrorKind;

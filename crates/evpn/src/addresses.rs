@@ -14,7 +14,7 @@ pub(crate) struct Addresses {
     remote: HashMap<IpAddr, Vec<Mac>>,
     /// The station of each address, as the tunnel knows it.
     told: HashMap<IpAddr, Mac>,
-    /// Addresses whose station may have changed since the tunnel was told.
+    /// Addresses whose station may have changed since the last report to the tunnel.
     changed: BTreeSet<IpAddr>,
 }
 

@@ -65,7 +65,7 @@ pub struct Identity {
     pub router: Ipv4Addr,
     /// The host's address in the underlay.
     pub local: IpAddr,
-    /// Seconds for which neighbours keep its routes while the daemon is gone.
+    /// Seconds for which neighbours keep the daemon's routes while the daemon is gone.
     pub restart_time: u16,
 }
 

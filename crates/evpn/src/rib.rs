@@ -377,7 +377,7 @@ impl Rib {
         std::mem::take(&mut self.refresh)
     }
 
-    /// When a route in doubt was confirmed last, in milliseconds.
+    /// When a doubtful route was last confirmed, in milliseconds.
     #[must_use]
     pub const fn confirmed(&self) -> u64 {
         self.confirmed

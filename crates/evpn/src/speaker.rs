@@ -363,7 +363,7 @@ impl Speaker {
         }
     }
 
-    /// Hands out changes, as many as the supervisor takes now, and says what operators should know.
+    /// Hands out as many changes as the supervisor takes now, and notices for operators.
     fn hand_out(&mut self) {
         for notice in self.rib.take_notices() {
             match notice {

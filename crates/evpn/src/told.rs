@@ -1,4 +1,4 @@
-//! What segments and routes tell others: own routes, notices, counts.
+//! The output of segments and routes: own routes, notices for operators, and counts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

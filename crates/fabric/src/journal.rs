@@ -15,7 +15,7 @@ use crate::fdb::filter_in;
 
 /// Changes that the journal holds.
 const CHANGES: usize = 4096;
-/// The word that stands for no station.
+/// The word that means "no station".
 const NOWHERE: u32 = u32::MAX;
 
 /// A change: 16 bytes.

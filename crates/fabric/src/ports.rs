@@ -228,7 +228,7 @@ impl Vlan {
 /// All ports of a switch.
 pub struct Ports<E = Arc<dyn Egress>> {
     slots: Vec<Option<PortEntry>>,
-    /// The reach of every port, side by side. Traffic to many ports reads nothing else of them.
+    /// The reach of every port, side by side. Traffic to many ports reads only this about them.
     reach: Vec<Reach>,
     queues: Vec<EgressQueue<E>>,
     /// The members that are not VLAN-aware, and the members that are.

@@ -33,7 +33,7 @@ pub enum Network<'a> {
     Ipv6(&'a Ipv6),
     /// ARP for IPv4.
     Arp(&'a Arp),
-    /// Something else, or cut short.
+    /// Another protocol, or a header that is cut short.
     Other,
 }
 

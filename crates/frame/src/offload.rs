@@ -1,4 +1,4 @@
-//! Work that a sender leaves to others: checksum and segmentation requests.
+//! Work that a sender leaves to the switch or the receiver: checksum and segmentation requests.
 
 use crate::ethernet::{EtherType, Ethernet, Tag};
 use crate::ip::{Ipv4, Ipv6};

@@ -106,7 +106,7 @@ pub struct Probe {
     pub sequence: u64,
     /// When it was sent: nanoseconds of any clock of the sender, modulo 2^47 (39 hours).
     pub time: u64,
-    /// True if the rest of the payload is the pattern; else it is whatever the buffer held.
+    /// True if the rest of the payload is the pattern; otherwise it is whatever the buffer held.
     pub filled: bool,
 }
 

@@ -39,7 +39,7 @@ impl Offload {
 }
 
 impl Segments {
-    /// For a validated request; `None` for others.
+    /// The segments of a frame with a validated request; `None` for other requests.
     pub(crate) fn new(offload: &Offload, network: usize, v6: bool, len: usize) -> Option<Self> {
         let transport = usize::from(offload.checksum_start);
         let headers = usize::from(offload.header_len);

@@ -8,11 +8,11 @@ use tcp::{Bytes, CloseReason, ConnId, Flow, Machine, Nanos, Receive, SendError};
 /// Limit of the bytes that wait for TCP's send buffer. Above it, a connection gets no more data to
 /// answer.
 const QUEUED: usize = 256 << 10;
-/// Limit of the queued answers. Above it, a connection gets no more data to answer.
+/// The limit of the queued answers. Beyond this limit, a connection gets no more data to answer.
 const CHUNKS: usize = 512;
 /// Maximum bytes of a chunk that TCP gets at once: documents are longer than windows.
 const CHUNK: usize = 64 << 10;
-/// At least this many bytes are offered in one piece, if as many have arrived.
+/// If this many bytes have arrived, at least as many are offered in one piece.
 const PIECE: usize = 16 << 10;
 
 /// An application: state of its own, and a `Conn` for each connection.
@@ -162,7 +162,7 @@ impl<A: App> Connections<A> {
         Self { app, table: Vec::new(), listed: Vec::new(), scratch, now: Nanos(0) }
     }
 
-    /// Returns the number of connections whose end the application has not been told.
+    /// Returns the number of ended connections of whose end the application has not been told.
     pub fn len(&self) -> usize {
         self.table.iter().flatten().count()
     }

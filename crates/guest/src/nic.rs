@@ -150,7 +150,7 @@ pub trait Room {
     fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full>;
 }
 
-/// The room of a NIC that lends no frames at the time.
+/// The room of a NIC that lends no frames at present.
 #[derive(Debug)]
 pub struct SendRing<'n, N>(pub &'n mut N);
 

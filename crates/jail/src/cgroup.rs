@@ -67,7 +67,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Makes a group whose processes may have so many bytes together.
+    /// Makes a group whose processes may together use this many bytes.
     ///
     /// # Errors
     /// The kernel's error.
@@ -113,7 +113,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Refused while a process is there: the directory goes with the creator's then.
+        // Fails while a process is in the group: the directory is then removed with the creator's.
         let _ = fs::remove_dir(&self.dir);
     }
 }
@@ -147,7 +147,8 @@ fn places(mounts: &str, own: &str, is_root: bool) -> Vec<(PathBuf, Version)> {
         };
         places.push((here.clone(), version));
         if version == Version::Two {
-            // A group with processes can have none below; one beside it may do.
+            // A group with processes cannot have groups below it, but there may be a group next to
+            // it.
             places.extend(here.parent().filter(|_| here != mount).map(|up| (up.into(), version)));
             places.extend(is_root.then_some((mount, version)));
         }

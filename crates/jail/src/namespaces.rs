@@ -143,7 +143,7 @@ fn move_in(
     for (wall, flag) in NAMESPACES.into_iter().filter(|(wall, _)| jail.wants(*wall)) {
         let done = unshare(flag).map_err(|error| error.to_string());
         match wall {
-            // The root's wall stands only after the old root is left.
+            // The wall of the root directory stands only after the old root directory is left.
             Wall::Root => mounts = done,
             _ => walls.note(wall, done),
         }

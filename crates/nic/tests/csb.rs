@@ -309,7 +309,7 @@ fn versions_that_do_not_match_fall_back() {
     assert_eq!(guest.map().version(), Version::One);
 }
 
-/// Hazard 10: a device rebuilt over the same block neither loses nor repeats.
+/// Hazard 10: a device that is rebuilt over the same block loses no frame and repeats none.
 #[test]
 fn a_rebuilt_device_continues() {
     for version in VERSIONS {

@@ -312,7 +312,7 @@ fn a_frame_in_more_pieces_than_a_batch_takes_is_a_runt() {
         assert_eq!(from.gather(&mut scratch, 64, Nanos(0)), 5);
         let mut lens = [0; 5];
         #[allow(unsafe_code, reason = "the guest outlives the scratch")]
-        // SAFETY: as said.
+        // SAFETY: see above.
         let map = unsafe { MapGuard::assume_mapped() };
         scratch.judge(&map, &mut lens, |_, len| len);
         assert_eq!(lens, [1000, 0, 1000, 1000, 0]);

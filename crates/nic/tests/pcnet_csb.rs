@@ -194,7 +194,7 @@ fn an_index_beyond_the_ring_stops_the_chip() {
         raw.set_csr(0, 0x42);
         assert!(raw.bench.gather().is_empty());
     }
-    // A tail that never moves neither keeps the worker awake nor hides a frame.
+    // A tail that never moves does not keep the worker awake and hides no frame.
     raw.bench.write(block, &3_u32.to_le_bytes());
     raw.set_csr(0, 0x40);
     assert!(!raw.bench.model.transmit[0].arm());

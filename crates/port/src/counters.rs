@@ -124,7 +124,8 @@ pub enum DropReason {
 impl DropReason {
     /// The number of reasons.
     pub const COUNT: usize = 29;
-    /// The first reasons, this many, can occur at egresses; the others only at ingresses.
+    /// The number of reasons that can occur at egresses, which come first; the others occur only at
+    /// ingresses.
     pub const AT_EGRESS: usize = 17;
 
     /// All reasons, in the order of their numbers.
@@ -224,7 +225,7 @@ pub struct IngressCounters {
     pub drops: [Counter; DropReason::COUNT],
     /// Batches by size.
     pub batches: [Counter; HISTOGRAM_BUCKETS],
-    /// How often the worker told the owner that sent frames are done.
+    /// How often the worker notified the owner that sent frames are done.
     pub kicks: Counter,
     /// How often the owner woke the worker.
     pub wakeups: Counter,
@@ -260,7 +261,7 @@ pub struct EgressCounters {
     pub segments: Counter,
     /// Checksums computed for the owner.
     pub checksums: Counter,
-    /// How often senders waited the whole stall time in vain.
+    /// How often senders waited the whole stall time and got no room.
     pub stalls: Counter,
     /// The number of delivered frames at the last stall, plus one; 0 before any.
     stalled_at: Counter,
@@ -296,7 +297,7 @@ impl EgressCounters {
         self.stalled_at.set(self.frames.get() + 1);
     }
 
-    /// True if senders waited in vain, and no frame was delivered since.
+    /// True if senders waited the whole stall time, and no frame was delivered since.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.stalled_at.get() == self.frames.get() + 1

@@ -302,7 +302,7 @@ impl Account {
         })
     }
 
-    /// An account without limits, in a budget of its own.
+    /// An account without limits, in its own budget.
     #[must_use]
     pub fn unlimited() -> Arc<Self> {
         let limits = Limits { port: Extent::MAX, all: Extent::MAX, ports: 1 };

@@ -67,7 +67,8 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
                 piece::<32>(from, to, 0);
                 piece::<32>(from, to, len - 32);
             }
-            // The C library's copy uses the machine's vectors, which pays off from here on.
+            // The C library's copy uses the machine's vector instructions, which is faster from
+            // this length on.
             256.. => ptr::copy_nonoverlapping(from, to, len),
             65.. => {
                 let mut at = 0;

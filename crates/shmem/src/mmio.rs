@@ -39,7 +39,7 @@ impl Mmio {
         self.read(at).map(u32::from_le)
     }
 
-    /// Reads 16 bits at `at`, likewise.
+    /// Reads 16 bits at `at`, like [`read32`](Self::read32).
     #[must_use]
     pub fn read16(&self, at: u64) -> Option<u16> {
         self.read(at).map(u16::from_le)
@@ -50,7 +50,7 @@ impl Mmio {
         self.write(at, value.to_le())
     }
 
-    /// Writes 16 bits at `at`, likewise.
+    /// Writes 16 bits at `at`, like [`write32`](Self::write32).
     pub fn write16(&self, at: u64, value: u16) -> bool {
         self.write(at, value.to_le())
     }

@@ -12,7 +12,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use toklat_shmem::{Cursor, Place, WakeFlag};
 
-/// The bell that a kick rings. It stands for a token with a byte in it, or an eventfd.
+/// The bell that a kick rings. It represents a token with a byte in it, or an eventfd.
 struct Doorbell {
     rung: Mutex<bool>,
     changed: Condvar,

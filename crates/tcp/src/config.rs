@@ -79,7 +79,7 @@ impl Default for Tuning {
 /// Settings of a machine. Sizes are in bytes, times in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The default for connections without settings of their own.
+    /// The default for connections without their own settings.
     pub tuning: Tuning,
     /// Maximum length of an IP packet, at least 576.
     pub mtu: u16,

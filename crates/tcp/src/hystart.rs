@@ -14,7 +14,7 @@ const SAMPLES: u32 = 8;
 const SLOWER: u32 = 4;
 /// Rounds of conservative slow start.
 const ROUNDS: u32 = 5;
-/// The value that stands for no sample.
+/// The value that means "no sample".
 const NONE: u64 = u64::MAX;
 
 /// The state of HyStart in the first slow start.

@@ -68,7 +68,7 @@ pub struct Header {
     pub ack: Seq,
     /// Flags.
     pub flags: Flags,
-    /// The window as it stands in the header, unscaled.
+    /// The window as it is written in the header, unscaled.
     pub window: u16,
     /// The ECN field of the IP header.
     pub ecn: Ecn,

@@ -13,7 +13,7 @@ use daemon::{Daemon, head_and_body, text};
 use netring::Interest;
 use serde_json::{Value, json};
 
-/// Writes a topology file beside the daemon's sockets; its path.
+/// Writes a topology file next to the daemon's sockets; returns its path.
 fn file(daemon: &Daemon, name: &str, net: &str) -> String {
     let path: PathBuf = daemon.dir().join(name);
     std::fs::write(&path, net).unwrap();

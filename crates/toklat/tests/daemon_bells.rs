@@ -1,4 +1,4 @@
-//! Wake-ups that cost what the woken side wants: only that user pays.
+//! Wake-ups that cost as much as the woken user wants: only that user pays.
 
 mod daemon;
 

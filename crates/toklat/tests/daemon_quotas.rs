@@ -12,7 +12,7 @@ use daemon::{Daemon, small};
 const GREEDY: u32 = 4001;
 const OTHER: u32 = 4002;
 
-/// Opens as many ports as the user may. Returns them, and why there are no more.
+/// Opens as many ports as the user may. Returns them, and the reason why there are no more.
 fn open_all(daemon: &Daemon, uid: u32, switch: &str) -> (Vec<Port>, String) {
     let mut ports = Vec::new();
     loop {

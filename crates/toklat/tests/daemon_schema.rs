@@ -12,7 +12,8 @@ use serde_json::Value;
 
 const VERSION: &str = "4.32.5";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Test cases of each operation and phase, beside those that the description itself asks for.
+/// The number of test cases of each operation and phase, in addition to those that the description
+/// asks for.
 const EXAMPLES: &str = "5";
 /// User id of the daemon if root runs the test, as requests ask it to write files and to make taps.
 const UNPRIVILEGED: u32 = 65_534;

@@ -175,7 +175,7 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
     });
     assert!(lost <= 100, "{lost} at 10 ms as the data process died");
     assert!(pings(&fabric.guest, "192.168.7.3"));
-    // The routing daemon ends with the daemon when that is told to stop.
+    // The routing daemon ends with the toklat daemon when the latter is told to stop.
     fabric.daemon.stop(&json!({}));
     wait_until("end of gobgpd", || {
         rustix::process::test_kill_process(rustix::process::Pid::from_raw(before).unwrap()).is_err()

@@ -1,4 +1,4 @@
-//! Guests that are killed, stopped, or flood the switch: what the others see of it.
+//! Guests that are killed, stopped, or flood the switch: the effect on other guests.
 
 mod daemon;
 mod manager;

@@ -97,7 +97,7 @@ fn the_debian_package_installs_serves_and_goes() {
     assert!(left(&chroot, &bare, &["run/systemd"]).is_empty());
 }
 
-/// Objective: the RPM installs, is as it was packed, and goes.
+/// Objective: the RPM installs, matches what was packed, and can be removed.
 #[test]
 fn the_rpm_installs_and_goes() {
     let name = "the_rpm_installs_and_goes";

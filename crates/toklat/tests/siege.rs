@@ -165,7 +165,7 @@ fn besieged() -> Daemon {
     daemon
 }
 
-/// The honest pair talks at `rate` frames a second (0: as fast as it can) beside attackers.
+/// The honest pair sends `rate` frames a second (0: as fast as it can) while attackers attack.
 fn phase(
     daemon: &Daemon,
     what: &'static str,

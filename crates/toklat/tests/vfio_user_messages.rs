@@ -38,7 +38,8 @@ fn data_process(daemon: &Daemon) -> Option<i32> {
     daemon.get("/v1/switches/vale0")["pid"].as_i64().map(|pid| pid as i32)
 }
 
-/// The frame of a number, which is of one of several lengths and says so in every byte.
+/// Returns the frame with a number: its length is one of several, and every byte depends on the
+/// number.
 fn numbered(from: u8, number: u64) -> Vec<u8> {
     let mut bytes = frame(from, 3 - from, number).to_vec();
     let len = LENGTHS[(number % 4) as usize];

@@ -1,4 +1,4 @@
-//! Linux guests and what else is on their switch: the host, and NICs that are not virtio.
+//! Linux guests and other members of their switch: the host, and NICs that are not virtio.
 
 use std::process::Command;
 

@@ -89,7 +89,7 @@ fn moves(queues: &[&str]) {
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     }
-    // The guest goes on to count where it was.
+    // The guest continues to count from where it was.
     let answer = target.says("toklat-guest: answer");
     let count =
         answer.rsplit(' ').next().and_then(|count| count.trim_end_matches('.').parse::<u32>().ok());

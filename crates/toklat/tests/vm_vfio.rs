@@ -32,7 +32,8 @@ const FRAMES: u64 = 300;
 /// How to run the program from its folder in the guest, with the libraries there.
 const PROGRAM: &str = "/host/ld.so --library-path /host /host/toklat";
 
-/// A directory with the test guest and, in it, the program; else the test is skipped.
+/// Returns a directory with the test guest and, in it, the program; skips the test if they are
+/// missing.
 fn guest_with_program(test: &str) -> Option<TempDir> {
     if !can_run(test) {
         return None;

@@ -192,7 +192,7 @@ pub enum Backend {
     Peer {
         /// The socket.
         path: PathBuf,
-        /// True if this QEMU listens; else it connects.
+        /// True if this QEMU listens; otherwise it connects.
         listen: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Receives frames and counts them: `sink PORT [FRAMES]`, for ever or until so many have come.
+//! Receives frames and counts them: `sink PORT [FRAMES]`, forever or until that many have arrived.
 
 use std::time::{Duration, Instant};
 

@@ -238,7 +238,7 @@ impl Fault {
     }
 }
 
-/// True if a move from `from` to `to`, in a ring of `size`, comes to `at` or passes it.
+/// True if a move from `from` to `to`, in a ring of `size`, reaches `at` or passes it.
 #[inline]
 fn passes(from: u32, to: u32, at: u32, size: u32) -> bool {
     let ahead = |index: u32| if index >= from { index - from } else { index + (size - from) };

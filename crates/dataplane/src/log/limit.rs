@@ -6,7 +6,7 @@ use std::hash::Hash;
 /// The number of ports (or other subjects) that get lines of their own for a reason before the next
 /// tick.
 const MOST: usize = 32;
-/// The subject of lines that stand for all other subjects.
+/// The subject of lines that replace the lines of all other subjects.
 const OTHERS: &str = "\0others";
 
 /// Decides which lines are written, and counts the rest. Between two ticks, which are a second

@@ -122,7 +122,7 @@ impl Process {
             self.ports.resize_with(usize::from(id) + 1, || None);
         }
         match self.set_addresses(id, &config.policy, &Policy::default()) {
-            // A restored port is added all the same: its addresses are learned like others.
+            // A restored port is added all the same: its addresses are learned as usual.
             Err(reason) if !resume => return Err(reason),
             _ => (),
         }

@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    /// The payer for touches of a port's memory, if its owner lends any.
+    /// The user who pays for accesses to a port's memory, if the port's owner lends any.
     fn watch_of(&self, record: &Record) -> Option<Payer> {
         let id = record.spec.id;
         let lends = record.config.attachment.lends_memory() && !self.has_failed(id);

@@ -349,7 +349,7 @@ impl Worker {
         now
     }
 
-    /// Spins, and yields the processor where that pays. Returns the time.
+    /// Spins, and yields the processor where that saves time. Returns the time.
     fn spin_or_yield(&self, now: Nanos) -> Nanos {
         let gives_way = self.idle == Idle::Auto && self.patience.gives_way();
         if gives_way && now - self.busy_at >= UNSHARED_NS {

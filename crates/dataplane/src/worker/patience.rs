@@ -11,12 +11,12 @@ const SPIN_NS: u64 = 50_000;
 const SPIN_FOR_ACCESS_NS: u64 = 500_000;
 /// The number of passes with frames for which an access keeps the longer spin.
 const ACCESSES: u32 = 64;
-/// After this many vain spins in a row a worker does not spin.
+/// After this many unsuccessful spins in a row, a worker does not spin.
 const GIVEN_UP: u32 = 5;
 /// The longest nap of a worker. With shorter naps, a guest that floods another one interrupts it
 /// more often.
 pub(super) const NAP_NS: u64 = 400_000;
-/// A nap pays if this many frames follow it, because as many kicks were saved.
+/// A nap is worth its delay if this many frames follow it, because as many kicks were saved.
 const NAP_FRAMES: usize = 4;
 /// Least and most sleeps in a row that a kick ended early before a worker naps instead.
 const NAP_AFTER: (u32, u32) = (2, 64);

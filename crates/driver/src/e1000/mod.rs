@@ -445,7 +445,7 @@ impl<R: Regs> E1000Driver<R> {
         causes
     }
 
-    /// The causes that vectors stand for. Data vectors need no register read.
+    /// The causes for which the vectors are used. Data vectors need no register read.
     fn message_causes(&mut self, vectors: u32) -> u32 {
         let flag = |vector: u32, cause: u32| if vectors >> vector & 1 != 0 { cause } else { 0 };
         let data = flag(0, cause::RXQ0) | flag(1, cause::TXQ0);

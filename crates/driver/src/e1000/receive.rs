@@ -1,4 +1,4 @@
-//! The receive ring: empty buffers go out, frames come in.
+//! The receive ring: the driver hands in empty buffers and gets frames back.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ pub struct Checked {
     /// The NIC checked the IPv4 header's checksum. It is good unless [`errors`](Received::errors)
     /// says otherwise.
     pub ip: bool,
-    /// The NIC checked the TCP or UDP checksum, likewise.
+    /// The NIC checked the TCP or UDP checksum. It is good unless [`errors`](Received::errors) says
+    /// otherwise.
     pub transport: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Receive {
     pub size: u32,
     /// The next descriptor that the device will write back.
     pub next: u32,
-    /// The tail that the device was last told.
+    /// The tail that the driver last wrote to the device.
     pub published: u32,
     /// Descriptors have the extended form.
     extended: bool,

@@ -33,7 +33,7 @@ pub struct State {
     pub calls: Vec<String>,
     /// Routes by their bytes.
     pub routes: Vec<Vec<u8>>,
-    /// The number of moves of each route, if the route said one.
+    /// The number of moves of each route, if the route had one.
     pub moves: HashMap<Vec<u8>, u32>,
     /// Messages with a route that says fewer moves than these are refused, as GoBGP does it.
     pub counted: HashMap<Vec<u8>, u32>,

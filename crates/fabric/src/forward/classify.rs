@@ -16,7 +16,7 @@ pub(super) const TUNNEL: u8 = Inspection::Tunnel as u8;
 /// Addresses that no frame has, to compare the first frame with.
 const NO_SOURCE: (u64, u64) = (0, u64::MAX);
 
-/// After a batch to more queues than this, prefetching the lookups of the next batch pays.
+/// After a batch to more queues than this, it is worth prefetching the lookups of the next batch.
 const SCATTERED: usize = 8;
 
 impl Forwarder {
@@ -164,7 +164,7 @@ impl Forwarder {
     }
 }
 
-/// True if neither too short nor too long, in one comparison.
+/// True if the frame is neither too short nor too long, in one comparison.
 #[inline(always)]
 fn fits(len: usize, longest: usize) -> bool {
     len.wrapping_sub(frame::ETHERNET_HEADER) <= longest - frame::ETHERNET_HEADER

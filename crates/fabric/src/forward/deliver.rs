@@ -442,7 +442,8 @@ impl Touched {
 }
 
 impl Reach {
-    /// The receive queue for a frame: the sender's queue number, else by flow.
+    /// The receive queue for a frame: the queue with the sender's queue number, or one chosen by
+    /// flow.
     #[inline(always)]
     pub(super) fn queue_for<'a>(
         self,

@@ -27,7 +27,7 @@ mod deliver;
 mod finish;
 mod recording;
 
-/// Where a frame goes: a queue number, or one of these.
+/// Where a frame goes: a queue number, or one of these constants.
 type Destination = u32;
 const DROP: Destination = 0xffff_0000;
 const FLOOD: Destination = 0xffff_ff00;
@@ -68,7 +68,7 @@ struct Tag {
 pub struct Turn {
     /// Frames, oldest first, that are finished and can be returned to the sender.
     pub completed: usize,
-    /// Copies that were begun: the cost of the sender's turn for others.
+    /// Copies that were begun: work for other ports in the sender's turn.
     pub deliveries: usize,
     /// Frames dropped because the sender's port is gone, for the caller to count.
     pub detached: usize,

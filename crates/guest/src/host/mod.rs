@@ -34,7 +34,7 @@ pub use order::{MAX_PORTS, Order, Passed, Place};
 
 use crate::{RingNic, Stack};
 
-/// The descriptors that a guest needs beside those of its ports.
+/// The descriptors that a guest needs in addition to those of its ports.
 pub const OTHER_DESCRIPTORS: u64 = 16;
 
 /// The reason why a guest could not start, or why it ended.

@@ -26,7 +26,7 @@ pub enum Kind {
     /// S: the session is open. `token` is the session's key, `sequence` the server's number,
     /// `fragment` the longest payload, `slot` the slots. The payload is the nonce.
     Opened = 2,
-    /// S: no more sessions. `token` is the nonce.
+    /// S: there are no more sessions. `token` is the nonce.
     Refused = 3,
     /// C: a fragment of a request.
     Request = 4,

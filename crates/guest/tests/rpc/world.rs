@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// A send ring of so many frames.
+/// A send ring of this many frames.
 pub struct Ring {
     pub frames: Vec<Vec<u8>>,
     pub slots: usize,

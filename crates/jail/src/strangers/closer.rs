@@ -397,7 +397,7 @@ mod tests {
         closer().admits(USER).unwrap();
     }
 
-    /// Objective: what follows a close follows it, on a thread that serves no others.
+    /// Objective: work that must follow a close follows it, on a thread that serves no others.
     #[test]
     fn what_follows_a_close_finds_it_done() {
         const USER: u32 = 90_005;

@@ -14,7 +14,7 @@ pub enum Kind {
     Event,
     /// A socket.
     Socket,
-    /// Anything else. Further calls on it may wait as long as its maker likes.
+    /// Any other kind. Further calls on it may wait as long as its maker likes.
     Other,
 }
 
@@ -44,7 +44,7 @@ fn is_anonymous(fd: impl AsFd) -> bool {
 /// Among files without a type, only eventfds access the bytes of such a write; others refuse it
 /// before. The address is invalid, so nothing is written and no thread is woken.
 fn takes_eight_bytes(fd: impl AsFd) -> bool {
-    // SAFETY: the kernel finds nothing at this address, and says so.
+    // SAFETY: the kernel finds nothing at this address, and returns an error.
     let wrote = unsafe { libc::write(fd.as_fd().as_raw_fd(), std::ptr::null(), 8) };
     wrote == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }

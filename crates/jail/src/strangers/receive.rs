@@ -17,7 +17,7 @@ pub const MOST: usize = 253;
 /// The result of a receive call.
 #[derive(Debug)]
 pub struct Received {
-    /// The number of bytes received; for a longer message, as many as there was room for.
+    /// The number of bytes received; for a longer message, the number for which there was room.
     pub bytes: usize,
     /// The length that the kernel reports; with `MSG_TRUNC`, that of the whole message.
     pub len: usize,

@@ -31,7 +31,7 @@ pub enum Figure {
     HostTime,
     /// UDP round trip, in microseconds.
     RoundTrip,
-    /// Kicks or interrupts, whichever are more, per frame of a flood. Only of the switch.
+    /// Kicks or interrupts, whichever number is larger, per frame of a flood. The switch only.
     Kicks(Coalescing),
 }
 

@@ -191,7 +191,7 @@ impl Daemon {
         self.add_port_of(name, kind, &[])
     }
 
-    /// Adds a port likewise, for an owner with these addresses.
+    /// Adds a port like the previous function, for an owner with these addresses.
     pub fn add_port_of(
         &self,
         name: &str,

@@ -60,7 +60,7 @@ fn report(child: Child) -> Result<serde_json::Value> {
 /// Ports of the idle switch.
 const IDLE: u32 = 1000;
 
-/// Percent of a core that daemon and data process use beside a thousand idle ports.
+/// Percent of a core that daemon and data process use when there are a thousand idle ports.
 pub fn idle_cpu(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon("idle = \"auto\"")?;
     let _ports = open_idle(&daemon, IDLE, 1024)?;

@@ -111,7 +111,7 @@ pub fn peak(lab: &Lab) -> Result<f64> {
     answered(lab, PEAK)
 }
 
-/// The rate of answers when as much is sent as the switch takes.
+/// The rate of answers when senders send as much as the switch takes.
 pub fn flooded(lab: &Lab) -> Result<f64> {
     answered(lab, u64::MAX / 2)
 }

@@ -123,7 +123,7 @@ pub(super) fn figure(command: &mut Command) -> Result<f64> {
     text.trim().parse().with_context(|| format!("{text:?} is not a number: {said}"))
 }
 
-/// `netmap.c` with these arguments under the library, beside a daemon.
+/// Runs `netmap.c` with these arguments under the library, while a daemon runs.
 fn netmap(lab: &Lab, switch: &str, mode: &str, args: &[&str]) -> Result<f64> {
     let daemon = lab.daemon(switch)?;
     let mut run = Command::new(std::env::current_exe()?);
@@ -132,7 +132,7 @@ fn netmap(lab: &Lab, switch: &str, mode: &str, args: &[&str]) -> Result<f64> {
     figure(run.args(args))
 }
 
-/// Mpps between two isolated ports. 0 slots: as many as usual.
+/// Mpps between two isolated ports. 0 slots stands for the usual number.
 fn ports(lab: &Lab, len: u32, batch: u32, slots: u32) -> Result<f64> {
     let [len, batch, slots] = [len, batch, slots].map(|number| number.to_string());
     netmap(lab, POLLED, "ports", &["vale0:s", "vale0:r", &len, &batch, &slots])
@@ -166,7 +166,7 @@ fn under(lab: &Lab, call: &str) -> Result<f64> {
     netmap(lab, "idle = \"sleep\"", call, &[])
 }
 
-/// Nanoseconds of a call without the library, beside the same daemon.
+/// Nanoseconds of a call without the library, while the same daemon runs.
 fn plain(lab: &Lab, call: &str) -> Result<f64> {
     let _daemon = lab.daemon("idle = \"sleep\"")?;
     let mut run = Command::new(program(lab, "netmap", "-pthread")?);
@@ -181,7 +181,7 @@ fn pcap(lab: &Lab) -> Result<f64> {
     figure(run.args(["vale0:s", "vale0:r", &lab.seconds().to_string()]))
 }
 
-/// The same on a pair of veth, in a network namespace of its own.
+/// The same on a pair of veth interfaces, in its own network namespace.
 fn pcap_on_veth(lab: &Lab) -> Result<f64> {
     lab.once_missing("veth", || {
         let script = "ip link add s type veth peer name r && ip link set s up && ip link set r up && exec \"$@\"";

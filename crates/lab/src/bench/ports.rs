@@ -36,7 +36,7 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Nanoseconds per frame between two busy ports, beside `idle` others.
+/// Nanoseconds per frame between two busy ports, while there are `idle` idle ones.
 pub fn beside_idle(lab: &Lab, idle: u32) -> Result<f64> {
     let daemon = lab.daemon(POLLED)?;
     let _idle = open_idle(&daemon, idle, 8)?;

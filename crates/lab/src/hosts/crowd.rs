@@ -32,7 +32,7 @@ pub fn station(n: u32) -> Mac {
 /// Runs a task on a runtime of its own.
 ///
 /// # Errors
-/// The task's, or there can be no runtime.
+/// The task's error, or there can be no runtime.
 pub fn block_on<T>(task: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(task)
 }
@@ -87,7 +87,7 @@ impl Crowd {
         (0..self.stations).filter(|n| !is_there(n)).count()
     }
 
-    /// The host of a station after so many moves.
+    /// The host of a station after this many moves.
     fn host(&self, n: u32, times: u32) -> Ipv4Addr {
         let first = u32::from(Ipv4Addr::new(10, 98, 0, 1));
         Ipv4Addr::from(first + (n % self.hosts + times) % self.hosts)

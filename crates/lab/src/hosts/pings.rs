@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The command of a ping, without the address.
 pub const WORDS: &str = "ping -n -D -i 0.01 -W 1";
 
-/// A ping that goes on until it is asked what was lost.
+/// A ping that runs until it is asked how many pings were lost.
 #[derive(Debug)]
 pub struct Pings(Child);
 

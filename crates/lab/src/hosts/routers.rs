@@ -1,4 +1,4 @@
-//! Routers beside toklat: GoBGP as a route reflector, FRR with the kernel's VXLAN.
+//! Routers other than toklat: GoBGP as a route reflector, FRR with the kernel's VXLAN.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -217,7 +217,7 @@ pub fn frr_words(daemon: &str, dir: &Path, listens: bool) -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
 
-/// The socket at which zebra serves the others.
+/// The socket at which zebra serves the other programs of FRR.
 #[must_use]
 pub fn zserv(dir: &Path) -> PathBuf {
     dir.join("zserv.api")

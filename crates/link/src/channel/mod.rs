@@ -222,7 +222,7 @@ impl Channel {
         self.under_way.iter_mut().for_each(|frame| frame.due = Nanos(0));
     }
 
-    /// True if the channel neither changes nor holds frames.
+    /// True if the channel neither impairs frames nor holds any.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.config.is_off() && self.is_empty()

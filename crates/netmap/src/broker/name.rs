@@ -18,7 +18,7 @@ pub(super) enum Name {
         brace: char,
         id: String,
     },
-    /// Anything else: a persistent port, or an interface.
+    /// Any other name: a persistent port, or an interface.
     Plain(String),
 }
 

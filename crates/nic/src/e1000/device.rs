@@ -73,7 +73,7 @@ impl Core {
         base | link | duplex | bus
     }
 
-    /// Writes 32 bits at `at`, likewise.
+    /// Writes 32 bits at `at`. Ignores read-only registers and offsets without a register.
     fn write32(&self, at: u64, value: u32) {
         let Some((register, word)) = table::decode(at, self.chip) else { return };
         if matches!(register.access, Access::ReadOnly | Access::ReadClear) {

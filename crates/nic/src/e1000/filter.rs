@@ -49,7 +49,7 @@ pub(super) struct Filter {
     pub extended: bool,
     /// With packet split: the sizes of a descriptor's four buffers; a size may be 0.
     pub split: Option<[u32; 4]>,
-    /// Frames up to this many bytes, with check sequence, raise a cause of their own; 0: none.
+    /// Frames up to this many bytes, with check sequence, raise their own cause; 0 for none.
     pub small: usize,
     /// True if TCP and UDP checksums are reported.
     pub report_transport: bool,
@@ -174,7 +174,8 @@ impl Filter {
     }
 }
 
-/// Sizes of the four buffers (PSRCTL): the first in units of 128 bytes, the others of 1,024.
+/// Sizes of the four buffers (PSRCTL): the first in units of 128 bytes, the others in units of
+/// 1,024.
 fn split_sizes(psrctl: u32) -> [u32; 4] {
     let size = |at: u32, unit: u32| (psrctl >> at & 0x7f) * unit;
     [size(0, 128), size(8, 1024), (psrctl >> 16 & 0x3f) * 1024, (psrctl >> 24 & 0x3f) * 1024]

@@ -89,7 +89,7 @@ pub(super) enum Timer {
 pub(super) struct TxState {
     /// The descriptor up to which all were taken.
     pub taken: AtomicU32,
-    /// Which completions the driver is still to be told of: bits of [`told`].
+    /// The completions that must still be reported to the driver: bits of [`told`].
     pub told: AtomicU32,
     /// Contexts, four words each: the first for checksums, the second for segmentation.
     pub contexts: [[AtomicU32; 4]; 2],
@@ -122,7 +122,7 @@ pub(super) mod told {
     pub const LOW: u32 = 8;
 }
 
-/// A receive queue's state beside its registers.
+/// A receive queue's state in addition to its registers.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct RxState {

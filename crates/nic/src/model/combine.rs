@@ -64,7 +64,7 @@ impl Combine {
         quiet || demands >= u32::from(limits.frames) || now - since >= most
     }
 
-    /// Notes that all demands were answered. Returns how many of them waited for others.
+    /// Notes that all demands were answered. Returns how many of them waited for other demands.
     pub fn answered(&mut self, demands: u32) -> u32 {
         (self.seen, self.since) = (0, None);
         if self.is_on() { demands.saturating_sub(1) } else { 0 }

@@ -16,7 +16,7 @@ use super::{Registers, mii};
 use crate::csb::{self, Announced, Host};
 use crate::device::Combining;
 
-/// Lowest bit of [`Registers::told`].
+/// The lowest bit of [`Registers::told`].
 const TOLD: u32 = 1;
 
 /// State that the parts of a model share.

@@ -276,7 +276,7 @@ pub struct Accesses {
     pub by_class: [u64; Class::COUNT],
     /// Transmit demands: doorbells.
     pub demands: u64,
-    /// Transmit demands that waited for others.
+    /// Transmit demands that were deferred, to be answered together with others.
     pub deferred: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::model::regs::Access;
 
 /// The most descriptors of a ring.
 const LONGEST_RING: u32 = 0x1_0000;
-/// The bits of CSR0 that are stored, neither computed nor carried out at once.
+/// The bits of CSR0 that are stored. Other bits are computed, or carried out at once.
 const STATUS: u16 = status::EVENTS | STOPPED | status::STOP | status::IENA;
 /// The bits of CSR0 that STOP clears.
 const STOPPED: u16 = status::INIT | status::STRT | status::TXON | status::RXON;

@@ -173,7 +173,7 @@ impl<R: Ring> TransmitQueue<R> {
         self.counters.faults.add(1);
     }
 
-    /// Gathers available frames, within a turn's limits. On a fault, the frames before it stand.
+    /// Gathers available frames, within a turn's limits. On a fault, the frames before it are kept.
     #[inline]
     fn collect(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         let max = max.min(scratch.capacity());

@@ -8,7 +8,7 @@ use crate::{Nanos, Offload};
 /// How many lines of payload to prefetch.
 const PAYLOAD_LINES: usize = 4;
 
-/// Frames as egresses see them: heads private, payload lent.
+/// Frames in the form that egresses get: private copies of the heads, and the payloads in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     pub(super) lanes: &'a [Lane],
@@ -58,7 +58,7 @@ impl Batch<'_> {
         Some(lanes.iter().map(|lane| Picked { lane, batch: self }))
     }
 
-    /// True if it pays to prefetch payloads before copying them.
+    /// True if it is worth prefetching payloads before copying them.
     #[inline(always)]
     #[must_use]
     pub fn is_long(&self) -> bool {

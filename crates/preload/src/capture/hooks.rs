@@ -362,7 +362,7 @@ unsafe fn with_settings<T>(key: Pcap, call: impl FnOnce(Pcap) -> T) -> T {
         return call(key);
     }
     let done = call(dead);
-    // SAFETY: a dead handle that nothing else knows.
+    // SAFETY: the handle is a dead one that nothing else knows.
     unsafe { real::pcap_close(dead) };
     done
 }

@@ -183,7 +183,7 @@ fn forget(key: Pcap) -> Option<Box<Handle>> {
     let place = place(key)?;
     place.key.store(std::ptr::null_mut(), Ordering::Release);
     let handle = place.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: made by `keep`; nothing else has it, as the program closes it.
+    // SAFETY: `keep` made the handle; nothing else has it, because the program closes it.
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
 

@@ -238,7 +238,7 @@ unsafe fn hand_over(fd: c_int, message: &mut msghdr) -> ssize_t {
         set_errno(Errno::AGAIN);
         return -1;
     };
-    // SAFETY: the caller passes a list with as many parts as it says.
+    // SAFETY: the caller passes a list with the number of parts that it states.
     let Some(part) = (unsafe { message.msg_iov.as_ref() }) else { return 0 };
     let len = answer.len().min(part.iov_len);
     // SAFETY: the caller passes this many writable bytes.

@@ -209,7 +209,7 @@ impl Backing {
 
     /// Unmaps `memory`, which nothing uses any more.
     pub fn release(&mut self, memory: Bytes<'_>) {
-        // The guard's entry goes first: another mapping may soon reuse the addresses.
+        // The guard's entry is removed first: another mapping may soon reuse the addresses.
         self.guarded = Guarded::not_needed();
         if self.is_kernels {
             // SAFETY: this backing owns the range, and `Mapping::drop` vouches that nothing uses

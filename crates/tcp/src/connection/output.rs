@@ -414,7 +414,7 @@ impl Connection {
         options
     }
 
-    /// The window as it stands in the header.
+    /// The window as it is written in the header.
     fn window_field(&self) -> u16 {
         let receive = &self.receive;
         let right = self.window_edge();

@@ -63,7 +63,7 @@ impl BoundFile {
     /// Lets a group connect, and an owner. Until then the umask admits only the daemon's user.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn share(&self, owner: Option<u32>, group: Option<u32>) -> io::Result<()> {
         let chown = |owner: Option<u32>, group: Option<u32>| {
             let (owner, group) = (owner.map(Uid::from_raw), group.map(Gid::from_raw));

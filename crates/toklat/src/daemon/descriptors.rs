@@ -20,7 +20,7 @@ impl Own for Descriptor {}
 /// Registers `fd` with the reactor, which tells when it is ready.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn register<T: Own>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: what owns a descriptor names it until it is dropped, which the AsyncFd sees to after
     // it has left the reactor.

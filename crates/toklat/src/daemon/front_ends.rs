@@ -132,7 +132,7 @@ impl Trouble {
 /// The peer's user; `None` for a peer on a network.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
         return Ok(None);
@@ -257,7 +257,7 @@ impl Waiting {
 /// Connects a socket to the peer at `remote`, so that it exchanges datagrams with that peer alone.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub(super) fn point_at(socket: impl AsFd, remote: &Path) -> io::Result<()> {
     Ok(rustix::net::connect(socket, &SocketAddrUnix::new(remote)?)?)
 }

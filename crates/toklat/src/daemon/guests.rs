@@ -143,7 +143,7 @@ impl Guests {
             return;
         }
         let all = std::mem::take(&mut own.all);
-        // All of them are told before one is waited for.
+        // All entries are told to end before any is waited for.
         all.values().for_each(|entry| drop(entry.leave()));
         for entry in all.values() {
             entry.end().await;
@@ -288,7 +288,7 @@ impl Entry {
         Arc::new(Self { kept, manager: Mutex::default(), leaving, gone })
     }
 
-    /// Notes its manager, which ends at once if the entry has ended meanwhile.
+    /// Notes the entry's manager, which ends at once if the entry has ended meanwhile.
     fn enter(&self, process: &Arc<Process>) {
         *locked(&self.manager) = Some(Arc::clone(process));
         if *self.leaving.borrow() {

@@ -58,7 +58,7 @@ impl Hangups {
     /// Makes an empty set.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let epoll = descriptors::register(epoll, Interest::READABLE)?;
@@ -69,7 +69,7 @@ impl Hangups {
     /// immediately if it is closed already.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn watch(&self, fd: impl AsFd, gone: Gone) -> io::Result<WatchId> {
         let mut watched = locked(&self.watched);
         let id = watched.0;
@@ -92,7 +92,7 @@ impl Hangups {
     /// Waits until a peer disconnects.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub async fn next(&self) -> io::Result<Vec<(WatchId, Gone)>> {
         loop {
             let mut ready = self.epoll.readable().await?;

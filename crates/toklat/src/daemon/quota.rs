@@ -66,7 +66,7 @@ impl File {
     /// not block.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn of(memory: impl AsFd) -> io::Result<Self> {
         let stat = rustix::fs::fstat(memory)?;
         Ok(Self { id: (stat.st_dev, stat.st_ino), len: u64::try_from(stat.st_size).unwrap_or(0) })
@@ -443,7 +443,7 @@ impl Book {
         }
     }
 
-    /// Checks that there is room for an item of this price beside what is kept for others.
+    /// Checks that there is room for an item of this price in addition to what is kept for others.
     fn check_room(&self, uid: u32, item: &Item, price: u64, room: u64) -> Result<(), ApiError> {
         let held = |(_, account): (&u32, &Account)| account.held_beside(item);
         let resource = item.resource();

@@ -40,7 +40,7 @@ impl Seqpacket {
     /// Takes over a connected socket.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn new(socket: Descriptor) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self(descriptors::register(socket, Interest::READABLE | Interest::WRITABLE)?))
@@ -64,7 +64,7 @@ impl Seqpacket {
     /// Sends one message.
     ///
     /// # Errors
-    /// What the kernel said; `EMSGSIZE` for one that is longer than the socket's buffer.
+    /// The kernel's error; `EMSGSIZE` for one that is longer than the socket's buffer.
     pub async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         self.0
@@ -84,7 +84,7 @@ impl Seqpacket {
     /// to the peer's user.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub async fn receive(&self, max: usize) -> io::Result<Message> {
         let mut bytes = vec![0; max];
         let received = self.0.async_io(Interest::READABLE, |socket| {
@@ -111,7 +111,7 @@ impl Listener {
     /// Takes over a listening socket.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self(descriptors::register(socket, Interest::READABLE)?))
@@ -120,7 +120,7 @@ impl Listener {
     /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the kernel said, `EMFILE` among others.
+    /// The kernel's error, such as `EMFILE`.
     pub async fn accept(&self) -> io::Result<Descriptor> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accept = |listener: &OwnedFd| Ok(rustix::net::accept_with(listener, flags)?);
@@ -133,7 +133,7 @@ impl Listener {
 /// Makes a listening socket at `path`, and replaces what a dead daemon left there.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -148,7 +148,7 @@ impl Store {
     /// Saves atomically: a reader finds the old content or the new content.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn save(&self, configured: &Configured) -> io::Result<()> {
         let fresh = self.path.with_extension("json.new");
         let mut file = fs::File::create(&fresh)?;

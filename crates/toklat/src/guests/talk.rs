@@ -102,7 +102,7 @@ impl Drop for Listener {
     }
 }
 
-/// The connection on which an answer goes.
+/// The connection on which an answer is sent.
 #[derive(Debug)]
 pub struct Reply(UnixStream);
 

@@ -156,7 +156,8 @@ pub enum Rest {
 
 /// How long to spin before yielding. The awaited frame may come from a process on the same CPU.
 const SPIN: u64 = 5_000;
-/// How long to poll before sleeping. A minimum holds even if other processes run long meanwhile.
+/// How long to poll before sleeping. At least the minimum is kept, even if other processes run long
+/// meanwhile.
 const LOOK_OUT: (u64, u32) = (50_000, 16);
 /// The longest sleep, after which signals and the clock are checked again.
 const NAP: u64 = 100_000_000;

@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 
 use frame::{Layers, Network, Probe, ProbeError};
 
-/// Up to this far behind the newest of their stream, late frames can be told from duplicates.
+/// Late frames can be told from duplicates if they are at most this far behind the newest of their
+/// stream.
 const WINDOW: u64 = 4096;
 /// The maximum number of streams that are followed.
 const MAX_STREAMS: usize = 1 << 16;

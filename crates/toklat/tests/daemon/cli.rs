@@ -44,7 +44,7 @@ impl Daemon {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
     }
 
-    /// Returns the first lines that a command prints which does not end by itself.
+    /// Returns the first lines of a command that does not end by itself.
     pub fn lines_of(&self, args: &[&str], lines: usize) -> Vec<String> {
         let mut child = self.tool(args).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());

@@ -162,7 +162,7 @@ impl Runner {
 }
 
 impl Talk {
-    /// Sends and receives as much as possible. Returns false once the connection has ended.
+    /// Sends and receives as much as is possible now. Returns false once the connection has ended.
     fn go_on(&mut self, sockets: &mut SocketSet<'static>, answer: &[u8]) -> bool {
         let socket = sockets.get_mut::<Socket>(self.socket);
         if !socket.is_open() {

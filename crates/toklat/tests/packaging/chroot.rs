@@ -129,7 +129,7 @@ impl Chroot {
 
 impl Drop for Chroot {
     fn drop(&mut self) {
-        // The first process of a process namespace takes the others along.
+        // When the first process of a process namespace ends, the others end, too.
         drop(self.init.stdin.take());
         let _ = self.init.wait();
     }

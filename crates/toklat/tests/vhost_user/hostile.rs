@@ -1,4 +1,4 @@
-//! Front ends and guests that break every rule, beside others that must not notice.
+//! Front ends and guests that break every rule, and other guests that must not notice.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -100,7 +100,7 @@ const ATTACKS: [Attack; 9] = [
     }),
     ("memory that is cut off in full traffic", |daemon| {
         let mut evil = guest(daemon, "evil", SPLIT);
-        // Together with the others' frames in flight, no more frames than b has buffers for.
+        // In flight are no more frames, the others' included, than `b` has buffers for.
         for n in 0..BUFFERS as u64 - WINDOW {
             evil.send(&frame(9, 2, OTHERS + n));
         }

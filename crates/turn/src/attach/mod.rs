@@ -69,7 +69,7 @@ pub trait Source: Send {
         false
     }
 
-    /// Does the work beside frames: sockets, registers and timers.
+    /// Does the work that is not for frames: sockets, registers and timers.
     fn attend(&mut self, _now: Nanos) -> Attended {
         Attended { again: Nanos(u64::MAX), access: None }
     }

@@ -46,7 +46,7 @@ pub struct Served {
     /// Until this time the worker does not arm the port. Its owner, whose traffic is heavy, is
     /// woken then.
     pub held_back_until: Nanos,
-    /// When to do the port's work beside frames, if there is any.
+    /// When to do the port's work that is not for frames, if there is any.
     attend_at: Option<Nanos>,
     /// Its counters.
     pub counters: Shared<IngressCounters>,
@@ -297,7 +297,7 @@ impl Served {
         access
     }
 
-    /// When an armed port has work by itself.
+    /// The time at which an armed port has work even if nobody wakes it.
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
         self.source.deadline(now).into_iter().chain(self.due()).min()
     }
@@ -378,7 +378,7 @@ impl Served {
         frames
     }
 
-    /// Gathers as many frames as there are tokens for, or frames that leave a bad link.
+    /// Gathers as many frames as there are tokens, or frames that leave a bad link.
     #[cold]
     fn gather_impeded(
         &mut self,
@@ -439,7 +439,7 @@ impl Served {
         self.busy_at = switch.now;
     }
 
-    /// Gathers as many frames as there are tokens for.
+    /// Gathers as many frames as there are tokens.
     fn gather_limited(
         &mut self,
         queue: usize,

@@ -200,7 +200,7 @@ impl PortState {
         stats
     }
 
-    /// Moves the counters to the totals of ports that are gone, and clears them.
+    /// Adds the counters to the totals of removed ports, and clears them.
     pub fn retire(&self, switch: &SwitchState) {
         self.set_failed(false);
         self.set_write_error(None);

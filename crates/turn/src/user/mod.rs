@@ -70,7 +70,7 @@ const REMEMBERED: usize = 1024;
 /// The kind of thread that made a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// A thread that serves others, too.
+    /// A thread that also serves others.
     Server,
     /// The user's own helper thread.
     Helper,

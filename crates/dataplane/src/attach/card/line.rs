@@ -237,7 +237,7 @@ impl Line {
     }
 
     fn wait_for_more(&self, bytes: &[u8]) -> Result<Option<Front<'_>>, ProtocolError> {
-        // The kernel returns no more than the part that the descriptors came with.
+        // The kernel returns at most the part with which the descriptors came.
         let in_pieces = !bytes.is_empty() && self.has_fds;
         if in_pieces { Err(ProtocolError::Pieces) } else { Ok(None) }
     }

@@ -53,7 +53,7 @@ impl Mirror {
         let all = parts.into_iter().flat_map(|(part, head)| part.iter().map(move |at| (*at, head)));
         let word = |(at, head): (u32, bool)| {
             let shared: Shared<AtomicU32> = mapping.shared(at as usize)?;
-            // A head starts as the page shows it, all others as the device has them.
+            // A head starts with the value in the page, all other words with the device's values.
             let last =
                 if head { shared.load(Ordering::Relaxed) } else { read(&*device, bar, at.into()) };
             Some(Word { at: at.into(), shared, last, head })

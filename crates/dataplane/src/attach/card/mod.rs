@@ -469,7 +469,7 @@ pub struct Done {
     pub error: Option<Errno>,
 }
 
-/// The line of a socket, and whether the session goes on; `None` without room.
+/// The line of a socket, and whether the session goes on; `None` if there is no room.
 fn open(
     socket: &Arc<Descriptor>,
     room: &Room,

@@ -84,7 +84,7 @@ impl Room {
 /// The reason why bytes are not the state of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// The bytes are something else's state.
+    /// The bytes are the state of something else.
     #[error("{0}")]
     Other(&'static str),
     /// The state is too short or too long.

@@ -178,7 +178,7 @@ impl Vectors {
         raise
     }
 
-    /// Like [`ask`](Self::ask), but only one caller is told when to ask again, and must do so.
+    /// Like [`ask`](Self::ask), but only one caller gets the time to ask again, and must do so.
     pub fn ask_once(&self, now: Nanos) -> Asked {
         self.nudge.iter().for_each(|nudge| turn::signal(nudge.as_fd()));
         let Asked { rung, due } = self.ask(now);
@@ -188,7 +188,7 @@ impl Vectors {
         Asked { rung, due: due.filter(first) }
     }
 
-    /// Like [`ask_once`](Self::ask_once), for the caller that was told to ask at this time.
+    /// Like [`ask_once`](Self::ask_once), for the caller that got this time to ask again.
     pub fn ask_late(&self, now: Nanos) -> Asked {
         self.asked_at.store(NEVER, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);

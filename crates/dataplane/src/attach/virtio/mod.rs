@@ -99,7 +99,8 @@ pub struct VhostUser {
     queue_pairs: usize,
     link: bool,
     interrupts: Interrupts,
-    /// Replies that the socket had no room for, and the file that goes with the one at that offset.
+    /// Replies for which the socket had no room, and the file that belongs to the reply at that
+    /// offset.
     unsent: Vec<u8>,
     unsent_file: Option<(usize, Arc<Descriptor>)>,
     /// The message is about to be taken from the socket, and its reply sent.

@@ -172,7 +172,7 @@ fn peer_of(last: &mut Option<(Host, Option<u16>)>, peers: &Peers, host: Host) ->
     }
 }
 
-/// True if the scratch has room for another frame beside the one that waits.
+/// True if the scratch has room for another frame in addition to the waiting one.
 fn has_room(scratch: &Scratch, coalescer: &Coalescer, max: usize) -> bool {
     scratch.len() + usize::from(coalescer.is_open()) < max && scratch.has_room()
 }

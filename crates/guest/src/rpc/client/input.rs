@@ -106,7 +106,7 @@ impl Client {
             return self.got(number, slot, packet, room);
         }
         place.is_taken = true;
-        // A complete message ends the request: it is lent where it lies.
+        // A complete message ends the request: the application reads it where it lies.
         if packet.is_whole() && place.long.as_ref().is_none_or(|long| long.assembly.is_none()) {
             let tag = session.end(slot);
             self.counters.replies += 1;

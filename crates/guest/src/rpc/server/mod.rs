@@ -46,7 +46,7 @@ impl Call {
 /// What a handler does with a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// The handler has written so many bytes of reply into the room it got.
+    /// The handler has written this many bytes of reply into the room that it got.
     Here(usize),
     /// This is the reply, of any length.
     Whole(Bytes),

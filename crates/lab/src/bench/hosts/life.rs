@@ -133,7 +133,7 @@ fn prepare(net: &Net, guest: &str) -> Result<()> {
     net.ip(guest, "addr add 192.168.7.9/32 dev mv").map(drop)
 }
 
-/// Guest 1 pings the station while it goes at guest 3 and comes at guest 4.
+/// Guest 1 pings the station while it leaves guest 3 and appears at guest 4.
 fn lost_by_move(net: &Net) -> Result<f64> {
     prepare(net, "g3")?;
     prepare(net, "g4")?;

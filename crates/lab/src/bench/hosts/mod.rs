@@ -1,4 +1,5 @@
-//! Switches of several hosts, which are network namespaces: beside the kernel's VXLAN and FRR.
+//! Switches on several hosts, which are network namespaces, compared with the kernel's VXLAN and
+//! FRR.
 
 mod life;
 pub mod rows;

@@ -147,8 +147,8 @@ impl Filling {
         if at >= size { at.wrapping_sub(size) } else { at }
     }
 
-    /// Hands filled descriptors to the driver. The first one comes last, because a driver goes by
-    /// it.
+    /// Hands filled descriptors to the driver. The first one is written last, because a driver
+    /// checks the first.
     #[inline(always)]
     pub(super) fn publish(&mut self, registers: &Registers) {
         let (Some(ring), false) = (&self.ring, self.filled.is_empty()) else { return };

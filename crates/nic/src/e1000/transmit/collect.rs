@@ -105,7 +105,7 @@ enum Step {
 }
 
 impl Transmit {
-    /// Gathers up to `max` frames. On a fault, the frames before it stand.
+    /// Gathers up to `max` frames. On a fault, the frames before it are kept.
     #[inline]
     pub(super) fn collect(
         &mut self,
@@ -253,7 +253,7 @@ impl Transmit {
         endless: bool,
     ) -> Result<Step, Fault> {
         if contexts_end != self.next {
-            // An empty frame must stand for the contexts, or their completion would not be
+            // An empty frame must represent the contexts, or their completion would not be
             // reported.
             scratch.push(Span::EMPTY);
             self.lend(contexts_end);
@@ -312,7 +312,7 @@ impl Transmit {
         }
     }
 
-    /// Loops frames back to their guest. An empty frame stands for each in the batch.
+    /// Loops frames back to their guest. An empty frame represents each in the batch.
     #[cold]
     pub(super) fn loop_back(
         &mut self,

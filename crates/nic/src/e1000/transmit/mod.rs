@@ -248,7 +248,8 @@ impl Transmit {
         matches!(work, Ok(Some(_)) | Err(_)) && up
     }
 
-    /// Gives descriptors back up to `end`. The first one comes last, because a driver goes by it.
+    /// Gives descriptors back up to `end`. The first one is written last, because a driver checks
+    /// the first.
     #[inline]
     fn give_back_to(&mut self, end: u32) {
         let Some(ring) = &self.ring else { return };

@@ -57,7 +57,7 @@ pub(super) struct Transmit {
     now: Nanos,
     /// Where a frame begins whose end is missing, and since when.
     incomplete: Option<(u32, Nanos)>,
-    /// The buffers of the frame being read, as far as it may have them.
+    /// The buffers of the frame that is being read, up to the number that it may have.
     pieces: Vec<Descriptor>,
     /// Padding, lent after frames that are too short.
     zeros: Box<[u8; SHORTEST]>,
@@ -212,7 +212,7 @@ impl Transmit {
         self.counters.faults.add(1);
     }
 
-    /// Gathers frames, or finishes them here. On a fault, the frames before it stand.
+    /// Gathers frames, or finishes them here. On a fault, the frames before it are kept.
     fn look(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> Result<Look, Fault> {
         self.refresh()?;
         self.lent.rewind();

@@ -55,7 +55,7 @@ fn entry(at: u16) -> usize {
 }
 
 impl Journal {
-    /// Starts over for a queue of `size` slots that stands at `position`.
+    /// Starts over for a queue of `size` slots whose position is `position`.
     pub fn new(area: Inflight, size: u16, position: u16) -> Self {
         let entries = area.size();
         for at in 0..entries {
@@ -127,7 +127,7 @@ impl Journal {
         Some(Adopted { journal, position: used, chains })
     }
 
-    /// Writes the free list's head and the position, beside their old values.
+    /// Writes the free list's head and the position, next to their old values.
     fn write_heads(&self, old_free: u16, old_used: u16) {
         let index = |position: u16| position & !WRAP;
         let wrap = |position: u16| u16::from(position & WRAP != 0);

@@ -76,7 +76,8 @@ impl Journal {
         self.marked.push_back(head);
     }
 
-    /// Prepares to publish the oldest `count` chains; the ring stands at `used` until then.
+    /// Prepares to publish the oldest `count` chains; the ring's position remains `used` until
+    /// then.
     pub fn link(&mut self, count: u16, used: u16) {
         for head in self.marked.iter().take(count.into()) {
             self.area.store(entry(*head), INFLIGHT | u64::from(self.last) << 48);

@@ -68,7 +68,7 @@ fn open(groups: u32) -> io::Result<OwnedFd> {
 /// A socket that is readable after a change of an interface of this thread's namespace.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn changes() -> io::Result<OwnedFd> {
     open(LINKS)
 }
@@ -83,7 +83,7 @@ impl Asker {
     /// Opens a socket that asks about the interfaces of this thread's namespace.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn open() -> io::Result<Self> {
         Ok(Self { socket: open(0)? })
     }
@@ -91,7 +91,7 @@ impl Asker {
     /// The interface called `ifname`; `None` if there is none.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn ask(&self, ifname: &str) -> io::Result<Option<Link>> {
         let kernel = SocketAddrNetlink::new(0, 0);
         let question = question(ifname);

@@ -58,7 +58,7 @@ impl Open for Dgram {
 /// bound.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 fn redirect(
     name: (String, String),
     socket: &Descriptor,

@@ -122,7 +122,7 @@ pub trait Open {
     /// attached to. Reports on `returned` when a missing interface is back.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     fn follow(
         &self,
         name: (String, String),

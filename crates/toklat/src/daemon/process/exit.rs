@@ -31,7 +31,7 @@ impl Exit {
     /// Watches a process that is known to live.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn of(pid: Pid) -> io::Result<Self> {
         Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
     }
@@ -59,7 +59,7 @@ impl Exit {
     /// called again.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub async fn wait(&self) -> io::Result<()> {
         let all = descriptors::register(self.pidfd.try_clone()?, Interest::READABLE)?;
         let threads = PathBuf::from(format!("/proc/{}/task", self.pid));

@@ -293,7 +293,7 @@ impl DataProcess {
     /// Waits until the data process has ended, and kills it after a time limit.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub async fn ended(&self) -> io::Result<()> {
         ended(&self.exit).await
     }

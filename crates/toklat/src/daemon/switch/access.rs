@@ -7,7 +7,7 @@ use super::{Port, Switch};
 use crate::api::{ApiError, ErrorCode, SwitchSpec};
 use crate::users;
 
-/// The users that may open a switch's ports, beside root and the daemon's user.
+/// The users that may open a switch's ports, besides root and the daemon's user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// The only user who may open a port that names no owner; `None` for every user.

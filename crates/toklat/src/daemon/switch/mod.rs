@@ -562,7 +562,7 @@ fn offender(name: &str, uid: u32) -> Offender {
     }
 }
 
-/// The pause after so many deaths in a row: none after the first.
+/// The pause after this many deaths in a row: none after the first.
 fn pause_after(deaths: u32) -> Duration {
     match deaths {
         0 | 1 => Duration::ZERO,

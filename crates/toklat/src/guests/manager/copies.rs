@@ -36,8 +36,8 @@ impl Manager {
             let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
             match kind.order_copy(&ports) {
                 Ok((control, output)) => {
-                    // The copy's process is not known before it is reported; until then this one
-                    // stands in.
+                    // The copy's process is not known before it is reported; until then the copying
+                    // process is used.
                     let (pid, pidfd) = (rustix::process::getpid(), None);
                     let (said, member) = (Said::default(), Member::new());
                     let process = Process { pid, pidfd, control, output, said, member };

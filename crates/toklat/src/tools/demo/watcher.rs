@@ -47,7 +47,7 @@ impl Watcher {
         child.map(Self).context("Cannot start the process that cleans up")
     }
 
-    /// Tells the watcher of a daemon to wait for.
+    /// Tells the watcher the process id of a daemon for which it must wait.
     ///
     /// # Errors
     /// The watcher is gone.

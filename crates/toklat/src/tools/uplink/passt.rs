@@ -66,7 +66,7 @@ impl Passt {
         fits
     }
 
-    /// Sends queued bytes, as far as the socket accepts them.
+    /// Sends queued bytes, up to the number that the socket accepts.
     ///
     /// # Errors
     /// passt is gone.

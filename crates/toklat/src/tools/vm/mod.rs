@@ -256,7 +256,7 @@ impl RunArgs {
         })
     }
 
-    /// Arguments of `toklat port add` beside [`kind_options`].
+    /// Arguments of `toklat port add` in addition to [`kind_options`].
     fn port_options(&self, nic: &Nic, accelerator: Accelerator) -> Result<Vec<OsString>> {
         let mut options: Vec<OsString> = Vec::new();
         if self.csb {

@@ -313,7 +313,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Writes a frame's request beside its first slot, `at`. Returns the slot flag that announces
+    /// Writes a frame's request next to its first slot, `at`. Returns the slot flag that announces
     /// it.
     #[inline]
     fn request(&self, at: u32, offload: Offload) -> u16 {

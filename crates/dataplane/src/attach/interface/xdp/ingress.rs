@@ -115,7 +115,7 @@ impl Ingress for XdpIngress {
 
 /// The sending side of an interface, as its home worker sees it.
 pub(super) struct XdpSource {
-    /// Each queue, and the egress beside it.
+    /// Each queue, with the egress for the same queue.
     pub queues: Vec<(XdpIngress, Arc<XdpEgress>)>,
     /// The map and the link, kept for the next supervisor.
     pub _kept: Vec<OwnedFd>,

@@ -479,7 +479,7 @@ fn packet(code: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
 /// Sends a request as a front end does: for tests and fuzzing.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn send(
     socket: impl AsFd,
     code: u32,
