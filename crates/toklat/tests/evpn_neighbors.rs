@@ -81,7 +81,7 @@ struct Sessions {
 
 impl Sessions {
     fn new(lines: [&str; 2], sessions: [Session<'_>; 2]) -> Result<Self, &'static str> {
-        let (program, underlay) = (gobgpd()?.display().to_string(), Underlay::new(3)?);
+        let (program, underlay) = (gobgpd()?.display().to_string(), Underlay::new(4)?);
         let clients = [("10.99.0.1", sessions[0]), ("10.99.0.3", sessions[1])];
         let reflector = reflector_with(&underlay.hosts[1], "10.99.0.2", &clients)?;
         let daemons = [0, 1].map(|_| Daemon::start());
@@ -163,10 +163,46 @@ fn a_session_needs_the_same_password_at_both_ends() {
     sessions.wait_for_both();
 }
 
+/// Objective: of two reflectors one may die, and no route goes.
+///
+/// Steps: the link of the first one goes down, so its routes go after the hold time of 3 s; the
+/// hosts have each other's routes by the second one all the while.
+#[test]
+fn the_death_of_one_of_two_reflectors_takes_no_route() {
+    let test = "the_death_of_one_of_two_reflectors_takes_no_route";
+    let second = "hold_time_s = 3\n[[evpn.neighbor]]\naddress = \"10.99.0.4\"";
+    let mut sessions = match Sessions::new([second; 2], [Session::default(); 2]) {
+        Ok(sessions) => sessions,
+        Err(why) => return daemon::skip(test, why),
+    };
+    let clients = ["10.99.0.1", "10.99.0.3"].map(|client| (client, Session::default()));
+    let other = reflector_with(&sessions.underlay.hosts[3], "10.99.0.4", &clients).unwrap();
+    for daemon in &mut sessions.daemons {
+        daemon.wait_for("both sessions", |daemon| {
+            let evpn = daemon.get("/v1/evpn");
+            let received = |n: usize| evpn["neighbors"][n]["received"].as_u64();
+            received(0) > Some(0) && received(1) > Some(0)
+        });
+    }
+    let floods = |daemon: &Daemon| daemon.get("/v1/evpn")["vteps"][0]["floods"] == true;
+    ip(&sessions.underlay.hosts[1], "link set u0 down");
+    sessions.daemons[0].wait_for("the end of the session", |daemon| {
+        assert!(floods(daemon), "{}", daemon.log());
+        let neighbors = daemon.get("/v1/evpn")["neighbors"].clone();
+        neighbors.as_array().unwrap().iter().any(|neighbor| neighbor["state"] != "established")
+    });
+    // The first one's routes are gone; a look at the neighbours is once a second.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        assert!(floods(&sessions.daemons[0]), "{}", sessions.daemons[0].log());
+    }
+    drop(other);
+}
+
 /// Objective: neither the death of a route reflector nor its restart takes a route.
 ///
-/// Steps: the reflector is killed; the hosts lose their sessions and keep each other's routes; it is
-/// started again with `-r`, and they still have them when both sessions are back.
+/// Steps: the reflector is killed; the hosts lose their sessions and keep each other's routes; it
+/// is started again with `-r`, and they still have them when both sessions are back.
 #[test]
 fn a_reflector_that_is_killed_and_started_again_takes_no_route() {
     let test = "a_reflector_that_is_killed_and_started_again_takes_no_route";
