@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn null_is_refused() {
-        // SAFETY: null is allowed.
+        // SAFETY: the pointer may be null.
         let refused = unsafe { enter(std::ptr::null_mut(), |_| Ok(0)) };
         assert_eq!(refused, -libc::EINVAL);
     }

@@ -59,7 +59,7 @@ impl Options {
         if at.is_null() {
             return Ok(Self::DEFAULT);
         }
-        // SAFETY: valid by the caller's contract; `size` is the first field.
+        // SAFETY: the pointer is valid by the caller's contract; `size` is the first field.
         let size = unsafe { at.cast::<u32>().read_unaligned() } as usize;
         if !(FIRST_SIZE..=MOST_SIZE).contains(&size) {
             return Err(Failure::invalid(
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn toklat_open(
     if port.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: not null, and valid by the caller's contract.
+    // SAFETY: the pointer is not null, and valid by the caller's contract.
     unsafe { port.write(ptr::null_mut()) };
     // SAFETY: the caller keeps this function's contract.
     let options = match unsafe { Options::read(options) } {

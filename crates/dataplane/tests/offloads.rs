@@ -131,7 +131,7 @@ impl Lab {
         let [from, to] = [(0, from), (1, to)]
             .map(|(at, address)| self.hosts[at].run(|| UdpSocket::bind((address, 0)).unwrap()));
         let size = SIZE as libc::c_int;
-        // SAFETY: the option is an int, which lives during the call.
+        // SAFETY: the option is an int that lives during the call.
         let set = unsafe {
             let (level, option) = (libc::SOL_UDP, libc::UDP_SEGMENT);
             let value = (&raw const size).cast();

@@ -46,7 +46,7 @@ pub struct Journal {
     slots: [Slot; CHANGES],
 }
 
-// SAFETY: atomics and integers only, without implicit padding.
+// SAFETY: the type consists of atomics and integers only, without implicit padding.
 unsafe impl Shareable for Journal {}
 
 /// A station that came, moved or went. At least one of the places is a local port.

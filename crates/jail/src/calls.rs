@@ -116,7 +116,7 @@ struct Violation {
 
 fn handle_violations() -> io::Result<()> {
     extern "C" fn violated(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the kernel passes one that lives while the handler runs.
+        // SAFETY: the kernel passes a structure that lives while the handler runs.
         let call = unsafe { (*info.cast::<Violation>()).call };
         let control = CONTROL.load(Relaxed);
         // SAFETY: open for as long as the process lives. One that has closed it can report nothing.
@@ -124,7 +124,7 @@ fn handle_violations() -> io::Result<()> {
         send(control, &Report::Tried(call.cast_unsigned()));
         crate::fork::end(STATUS);
     }
-    // SAFETY: zero is valid for all of it.
+    // SAFETY: zero is a valid value for each field.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = violated;
     action.sa_sigaction = handler as libc::sighandler_t;

@@ -103,7 +103,7 @@ impl ChildSetup {
             return Err(io::Error::last_os_error());
         }
         for fd in &self.given[..self.count] {
-            // SAFETY: open, as `equip` asks for.
+            // SAFETY: the descriptors are open, as `equip` requires.
             rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(*fd) }, FdFlags::empty())?;
         }
         Ok(())

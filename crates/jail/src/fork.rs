@@ -27,7 +27,7 @@ pub fn fork() -> io::Result<Side> {
 
 /// Ends this process at once, without cleanup, which belongs to the other process.
 pub fn end(status: i32) -> ! {
-    // SAFETY: it does not return.
+    // SAFETY: the call does not return.
     unsafe { libc::_exit(status) }
 }
 

@@ -92,7 +92,7 @@ pub struct Slot {
     pub ptr: AtomicU64,
 }
 
-// SAFETY: two atomic words.
+// SAFETY: the type consists of two atomic words.
 unsafe impl Shareable for Slot {}
 
 impl Slot {
@@ -212,7 +212,7 @@ pub struct Control {
     pub core_flags: Line<CoreFlags>,
 }
 
-// SAFETY: shareable lines only.
+// SAFETY: the type consists of shareable lines only.
 unsafe impl Shareable for Control {}
 
 /// Bytes of [`Control`].

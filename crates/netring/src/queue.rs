@@ -307,7 +307,7 @@ impl SendQueue {
             if word.flags & slot_flags::INDIRECT != 0 {
                 let address = self.view.ring.slots[at as usize].ptr.load(Relaxed);
                 let from = std::ptr::with_exposed_provenance_mut(address as usize);
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the contract.
                 let from = unsafe { Bytes::from_raw(from, usize::from(word.len)) };
                 let to = self.view.buffer(word.buf, u32::from(self.view.usable));
                 word.len = to.map_or(0, |to| from.copy_to(to)) as u16;

@@ -1,5 +1,5 @@
-//! Tests the shared status block against the hazards of the block of 2013, and against a hostile
-//! driver.
+//! Tests the shared status block against the hazards of version 1 of the block, from 2013, and
+//! against a hostile driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

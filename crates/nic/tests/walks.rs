@@ -112,7 +112,7 @@ fn deliver(to: &Receive, count: usize, len: usize, limits: Limits) -> (usize, u6
     let mut frames: Vec<Vec<u8>> = (0..count).map(|i| pattern(len, i)).collect();
     let mut scratch = Scratch::new(BATCH);
     frames.iter_mut().for_each(|frame| scratch.push(shmem::Bytes::of(frame).span()));
-    // SAFETY: as said.
+    // SAFETY: see above.
     let map = unsafe { MapGuard::assume_mapped() };
     scratch.judge(&map, &mut [(); BATCH], |_, _| ());
     let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();

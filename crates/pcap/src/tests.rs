@@ -137,7 +137,7 @@ fn the_descriptor_is_readable_exactly_when_there_is_something_to_read() {
     capture.set_nonblocking(true);
     let fd = capture.descriptor().unwrap();
     let is_readable = || {
-        // SAFETY: the capture's own descriptor, which it has open.
+        // SAFETY: the descriptor belongs to the capture, which keeps it open.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() == 1

@@ -16,7 +16,7 @@ use shmem::Shareable;
 #[repr(transparent)]
 pub struct Counter(AtomicU64);
 
-// SAFETY: one atomic word.
+// SAFETY: the type consists of one atomic word.
 unsafe impl Shareable for Counter {}
 
 impl Counter {
@@ -238,7 +238,7 @@ pub struct IngressCounters {
     pub unlearned: Counter,
 }
 
-// SAFETY: counters only; padding at the end is never read.
+// SAFETY: the type consists of counters only; padding at the end is never read.
 unsafe impl Shareable for IngressCounters {}
 
 /// Counters of an egress, written under its lock.
@@ -267,7 +267,7 @@ pub struct EgressCounters {
     stalled_at: Counter,
 }
 
-// SAFETY: counters only.
+// SAFETY: the type consists of counters only.
 unsafe impl Shareable for EgressCounters {}
 
 /// Work done in software for a receiver that does not accept offload requests.

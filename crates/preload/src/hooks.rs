@@ -383,7 +383,7 @@ export! {
         for ours in marks::OURS.between(first, last) {
             let ours = ours.cast_unsigned();
             if ours > from {
-                // SAFETY: the caller's, as far as the descriptors are not ours.
+                // SAFETY: the caller keeps the contract for all descriptors that are not ours.
                 let done = unsafe { real::close_range(from, ours - 1, flags) };
                 if done < 0 {
                     return done;

@@ -43,7 +43,7 @@ use rustix::io::Errno;
 
 /// Sets `errno`.
 fn set_errno(errno: Errno) {
-    // SAFETY: the C library's own place for it, of this thread.
+    // SAFETY: the pointer is to the C library's variable of this thread.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 

@@ -56,7 +56,7 @@ impl Program for Memory {
         unsafe { crate::real::ppoll(list.as_mut_ptr(), count, &left, std::ptr::null()) };
         for entry in list.iter().take(fds.len()).filter(|entry| entry.revents & libc::POLLIN != 0) {
             let mut count = [0_u8; 8];
-            // SAFETY: eight bytes of ours.
+            // SAFETY: the buffer is ours and has eight bytes.
             unsafe { libc::read(entry.fd, count.as_mut_ptr().cast(), count.len()) };
         }
     }

@@ -292,7 +292,7 @@ impl<'m> Bytes<'m> {
         prefetch(self.at.wrapping_add(at));
     }
 
-    /// Like [`prefetch_at`](Self::prefetch_at), to be written.
+    /// Like [`prefetch_at`](Self::prefetch_at), for bytes that are about to be written.
     #[inline(always)]
     pub fn prefetch_to_write(self, at: usize) {
         prefetch_to_write(self.at.wrapping_add(at));

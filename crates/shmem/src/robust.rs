@@ -56,7 +56,7 @@ pub struct RobustLock {
     padding: [AtomicU32; 15],
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for RobustLock {}
 
 /// The lock is held, by this thread. Freed when dropped.

@@ -22,7 +22,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 #[repr(transparent)]
 pub struct Cursor(AtomicU32);
 
-// SAFETY: one atomic word.
+// SAFETY: the type consists of one atomic word.
 unsafe impl Shareable for Cursor {}
 
 impl Cursor {
@@ -60,7 +60,7 @@ impl Cursor {
 #[repr(transparent)]
 pub struct WakeFlag(AtomicU32);
 
-// SAFETY: one atomic word.
+// SAFETY: the type consists of one atomic word.
 unsafe impl Shareable for WakeFlag {}
 
 impl WakeFlag {

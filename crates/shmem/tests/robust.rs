@@ -105,7 +105,7 @@ fn processes_killed_while_they_hold_it_leave_it_to_the_others() {
 }
 
 fn ended(processes: &[libc::pid_t]) -> bool {
-    // SAFETY: asks about our children only; they stay to be waited for.
+    // SAFETY: the call asks about our children only, and reaps none of them.
     processes.iter().any(|child| unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;

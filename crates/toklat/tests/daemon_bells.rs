@@ -77,7 +77,8 @@ fn regression_a_token_that_takes_long_to_ring_is_its_users_trouble() {
     others_go_on(&mut daemon, (&mut a, &mut b), "c");
 }
 
-/// Objective: the same holds if the interrupts of a guest are watched by its front end.
+/// Objective: wake-ups are charged to the right user also if a guest's front end watches the
+/// guest's interrupts.
 #[test]
 fn regression_an_interrupt_that_takes_long_to_raise_is_its_users_trouble() {
     let test = "regression_an_interrupt_that_takes_long_to_raise_is_its_users_trouble";

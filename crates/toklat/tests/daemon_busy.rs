@@ -84,7 +84,7 @@ fn a_switch_that_a_client_made_says_how_to_keep_it() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Objective: a limit that is reached is a refusal for good, not for a while.
+/// Objective: a request beyond a limit is refused for good, and not as one to repeat.
 #[test]
 fn a_limit_that_is_reached_is_forbidden() {
     let daemon = Daemon::start();

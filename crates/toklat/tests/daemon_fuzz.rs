@@ -259,8 +259,8 @@ fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().map_or(usual, |value| value.parse().unwrap())
 }
 
-/// Objective: whatever peers say, nothing ends, waits, leaks or floods the log, and no honest frame
-/// is lost.
+/// Objective: whatever peers send, no process ends, waits, leaks or floods the log, and no honest
+/// frame is lost.
 #[test]
 fn peers_that_send_anything_do_no_harm() {
     let files = SlowFiles::mount("peers_that_send_anything_do_no_harm: files of slow file systems");

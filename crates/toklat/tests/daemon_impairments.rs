@@ -56,7 +56,7 @@ fn a_delay_is_set_shown_kept_and_lifted() {
     assert_eq!(drops, [json!({}), json!({})]);
 }
 
-/// Objective: frames lost by a bad link are counted by name at that link's port.
+/// Objective: frames lost by a bad link are counted at that link's port under their own name.
 #[test]
 fn lost_frames_are_counted_and_nonsense_is_refused() {
     let mut daemon = Daemon::start();

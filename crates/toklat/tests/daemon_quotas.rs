@@ -34,8 +34,8 @@ fn usage(daemon: &Daemon, uid: u32, what: &str) -> u64 {
     user.map_or(0, |user| user["usage"][what].as_u64().unwrap())
 }
 
-/// Objective: whatever two greedy users take of a switch's ports, a third finds room, and root
-/// more.
+/// Objective: however many of a switch's ports two greedy users take, a third user finds room, and
+/// root finds more.
 #[test]
 fn regression_a_user_cannot_hold_all_ports_of_a_switch() {
     let test = "regression_a_user_cannot_hold_all_ports_of_a_switch";
@@ -95,8 +95,8 @@ fn a_quota_is_set_kept_and_counted() {
     assert_eq!(daemon.get("/v1/quotas")["configured"]["user"], json!({}));
 }
 
-/// Objective: a user makes a few switches by opening ports of them, and leaves the others to
-/// others.
+/// Objective: a user makes a few switches by opening ports of them, and leaves the remaining ones
+/// to other users.
 #[test]
 fn regression_a_user_cannot_make_all_automatic_switches() {
     let test = "regression_a_user_cannot_make_all_automatic_switches";

@@ -191,8 +191,8 @@ fn regression_a_lingering_socket_as_a_kick_delays_no_one_else() {
     });
 }
 
-/// Objective: refused memory, and a lingering socket as each of the other things that are sent with
-/// requests.
+/// Objective: refused memory, and a lingering socket in place of each other descriptor that comes
+/// with requests.
 #[test]
 fn regression_a_lingering_socket_as_memory_of_a_guest_delays_no_one_else() {
     let region: Vec<u8> = words(&[0, 0, 4096, 1 << 40, 0]);

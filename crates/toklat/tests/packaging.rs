@@ -7,7 +7,7 @@ use std::process::Command;
 
 use daemon::skip;
 
-/// Objective: systemd understands every line of the units, and has nothing to say of them.
+/// Objective: systemd understands every line of the units, and has no warnings about them.
 #[test]
 fn systemd_understands_the_units() {
     let name = "systemd_understands_the_units";

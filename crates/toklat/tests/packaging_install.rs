@@ -64,9 +64,9 @@ fn prepare(kind: &str) -> Result<(Chroot, tempfile::TempDir, PathBuf), String> {
     Ok((chroot, directory, package))
 }
 
-/// Objective: Debian's package, which lintian has nothing to say of, installs; its units are as
-/// systemd wants them; the daemon serves as its unit says; and the package's end leaves nothing of
-/// it.
+/// Objective: Debian's package, about which lintian has no warnings, installs; its units are as
+/// systemd wants them; the daemon serves as its unit says; and nothing of the package is left after
+/// its removal.
 #[test]
 fn the_debian_package_installs_serves_and_goes() {
     let name = "the_debian_package_installs_serves_and_goes";

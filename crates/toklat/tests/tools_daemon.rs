@@ -271,7 +271,7 @@ fn an_interrupted_demo_cleans_up() {
     assert!(is_empty(&place));
 }
 
-/// Objective: also a demo that is killed leaves nothing: no process, no directory.
+/// Objective: even a demo that is killed leaves nothing behind: no process, no directory.
 #[test]
 fn a_killed_demo_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! What a switch and each kind of port is made of, written once.
+//! The settings of a switch and of each kind of port, written once.
 //!
-//! The same types are the topology file, the control API, and most of the messages to a data
-//! process. Each kind of port is a struct in a file of its own. Its fields are the settings. Their
-//! documentation is what the command line's help, the API's schema and the manual say of them
-//! (features `clap` and `schemars`). [`Kind`] says what else is told of a kind.
-//! `docs/adding-a-port-kind.md` names the steps to a new one.
+//! The topology file, the control API, and most of the messages to a data process consist of the
+//! same types. Each kind of port is a struct in its own file, with the settings as fields. The
+//! fields' documentation appears in the command line's help, the API's schema and the manual
+//! (features `clap` and `schemars`). [`Kind`] has the other properties of a kind.
+//! `docs/adding-a-port-kind.md` describes how to add a kind.
 
 mod check;
 mod evpn;

@@ -52,7 +52,7 @@ struct BoardHead {
     namespace: AtomicU64,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for BoardHead {}
 const _: () = assert!(size_of::<BoardHead>() == PAGE);
 
@@ -66,7 +66,7 @@ struct SlotHead {
     len: AtomicU32,
 }
 
-// SAFETY: an atomic word; the padding is never read.
+// SAFETY: the type consists of an atomic word; the padding is never read.
 unsafe impl Shareable for SlotHead {}
 
 /// A port on the board.

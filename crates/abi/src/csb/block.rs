@@ -81,7 +81,7 @@ impl Word {
 #[repr(transparent)]
 pub struct Pad<const N: usize>([core::sync::atomic::AtomicU8; N]);
 
-/// The block of 2013 (see [the table](super)).
+/// Version 1 of the block, from 2013 (see [the table](super)).
 #[derive(Debug)]
 #[repr(C, align(64))]
 #[allow(missing_docs, reason = "the module's table says what they are")]
@@ -179,7 +179,7 @@ pub struct V2 {
 #[allow(unsafe_code, reason = "promises about types that lie in shared memory")]
 mod shareable {
     use super::*;
-    // SAFETY: one atomic word.
+    // SAFETY: the type consists of one atomic word.
     unsafe impl Shareable for Word {}
     // SAFETY: words and atomic bytes only; the padding of its alignment is never read.
     unsafe impl Shareable for V1 {}
@@ -203,7 +203,7 @@ const _: () = {
 /// The version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The block of 2013.
+    /// Version 1, from 2013.
     One,
     /// toklat's own.
     Two,
@@ -349,7 +349,7 @@ impl<'b> Lane<'b> {
         let (value, [from, to, size]) = (flag.observe(), way);
         let at = at.map_or(NONE, Word::get);
         let armed = match self.version {
-            // Devices made for the block of 2013 set either the flag or the index.
+            // Devices made for version 1 of the block, from 2013, set either the flag or the index.
             Version::One => value != 0 || at != NONE,
             Version::Two => value & 1 == 1 && value != *answered,
         };
@@ -494,7 +494,7 @@ pub fn is_two(magic: u32, version: u32) -> bool {
 #[cfg(not(loom))]
 #[derive(Clone, Debug)]
 pub enum Page {
-    /// The block of 2013.
+    /// Version 1 of the block, from 2013.
     One(SharedSlice<V1>),
     /// The v2 block.
     Two(SharedSlice<V2>),

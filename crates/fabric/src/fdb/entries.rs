@@ -51,7 +51,7 @@ pub(super) struct Bucket {
     pub(super) seen: [AtomicU16; WAYS],
 }
 
-// SAFETY: atomics only, 64 bytes without padding between them.
+// SAFETY: the type consists of atomics only, 64 bytes without padding between them.
 unsafe impl Shareable for Bucket {}
 
 const _: () = assert!(size_of::<Bucket>() == 64);

@@ -152,7 +152,7 @@ pub fn send(control: BorrowedFd<'_>, report: &Report) -> bool {
     let len = report.encode(&mut space);
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     #[allow(unsafe_code, reason = "in a handler of signals: one system call, which sets no errno")]
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes exist.
     let sent = unsafe { libc::send(control.as_raw_fd(), space.as_ptr().cast(), len, flags) };
     usize::try_from(sent) == Ok(len)
 }

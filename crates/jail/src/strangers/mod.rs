@@ -151,7 +151,7 @@ fn shut_down(socket: &OwnedFd) {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: taken here only, and never used again.
+        // SAFETY: the value is taken here only, and never used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         match self.uid {
             Some(uid) => closer().close(uid, fd),

@@ -26,11 +26,11 @@ pub fn probe(how: &str) {
     let listener: RawFd = variable("LISTENER").parse().unwrap();
     let jail = Jail::new(user).without(&[Wall::SystemCalls]);
     let inside = jail.enter(&[listener]).unwrap();
-    // SAFETY: a system call, or a descriptor that nothing else here owns.
+    // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
     let mut talk = unsafe { UnixStream::from_raw_fd(0) };
     let told = serde_json::to_vec(&(&inside.walls, try_everything())).unwrap();
     talk.write_all(&told).unwrap();
-    // SAFETY: a system call, or a descriptor that nothing else here owns.
+    // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
     let listener = unsafe { UnixListener::from_raw_fd(listener) };
     watch_door(&inside, &listener, &mut talk);
 }
@@ -66,7 +66,7 @@ fn watch_door(inside: &Inside, listener: &UnixListener, talk: &mut UnixStream) {
     let mut fds = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }; 2];
     fds[1].fd = std::os::fd::AsRawFd::as_raw_fd(listener);
     loop {
-        // SAFETY: a system call, or a descriptor that nothing else here owns.
+        // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
         if fds[0].revents != 0 {
             return;
@@ -103,25 +103,25 @@ fn try_everything() -> BTreeMap<&'static str, String> {
     );
     attempt(
         "trace a process",
-        // SAFETY: a system call, or a descriptor that nothing else here owns.
+        // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
         call(|| unsafe { libc::ptrace(libc::PTRACE_SEIZE, outside_raw, 0, 0) }),
     );
     attempt("connect by TCP", connect());
     attempt("reach an abstract socket", reach(&variable("ABSTRACT")));
     attempt("mount", mount());
-    // SAFETY: a system call, or a descriptor that nothing else here owns.
+    // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
     attempt("become root", call(|| i64::from(unsafe { libc::setuid(0) })));
-    // SAFETY: a system call, or a descriptor that nothing else here owns.
+    // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
     attempt("have a new group", call(|| i64::from(unsafe { libc::setgroups(1, &0) })));
     attempt(
         "name the host",
-        // SAFETY: a system call, or a descriptor that nothing else here owns.
+        // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
         call(|| i64::from(unsafe { libc::sethostname(c"toklat".as_ptr(), 6) })),
     );
     let leaked: RawFd = variable("LEAKED").parse().unwrap();
     attempt(
         "use what was left open",
-        // SAFETY: a system call, or a descriptor that nothing else here owns.
+        // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
         call(|| i64::from(unsafe { libc::fcntl(leaked, libc::F_GETFD) })),
     );
     attempt("dump core", dump());
@@ -157,7 +157,7 @@ fn reach(name: &str) -> io::Result<()> {
 
 fn mount() -> io::Result<()> {
     let kind = c"tmpfs".as_ptr();
-    // SAFETY: a system call, or a descriptor that nothing else here owns.
+    // SAFETY: a system call on numbers, or on a descriptor that nothing else here owns.
     call(|| i64::from(unsafe { libc::mount(kind, c"/".as_ptr(), kind, 0, std::ptr::null()) }))
 }
 

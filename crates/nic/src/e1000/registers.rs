@@ -173,7 +173,7 @@ pub(super) struct Shifter {
 }
 
 #[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
-// SAFETY: atomic words only; padding is never read.
+// SAFETY: the type consists of atomic words only; padding is never read.
 unsafe impl Shareable for Registers {}
 
 const _: () = assert!(size_of::<Registers>() <= 16 << 10);

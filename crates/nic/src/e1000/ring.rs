@@ -31,7 +31,7 @@ pub(super) struct Descriptor {
 }
 
 #[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for Descriptor {}
 
 impl Descriptor {

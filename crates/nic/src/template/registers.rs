@@ -222,7 +222,7 @@ pub struct Registers {
     pub(super) received_len: [AtomicU32; FRAMES as usize],
 }
 
-// SAFETY: atomic words only, without padding between them.
+// SAFETY: the type consists of atomic words only, without padding between them.
 #[allow(unsafe_code, reason = "the registers lie in shared memory")]
 unsafe impl Shareable for Registers {}
 

@@ -39,7 +39,7 @@ fn set(handle: &Handle, change: impl FnOnce(&mut Settings)) -> Result<c_int, Fai
 
 /// Makes a handle for one of our devices.
 unsafe fn create(device: pcap::Device, message: *mut c_char) -> Pcap {
-    // SAFETY: any numbers are good.
+    // SAFETY: any numbers are valid arguments.
     let key = unsafe { real::pcap_open_dead(ETHERNET, LONGEST_SNAPSHOT as c_int) };
     let kept = !key.is_null() && keep(key, Handle::new(device)).is_ok();
     if kept {
@@ -236,7 +236,7 @@ export! {
         if handle.returned(|| next(handle, &mut found, &mut bytes)) != 1 {
             return ptr::null();
         }
-        // SAFETY: the handle's header, and the caller's.
+        // SAFETY: both headers are valid: the handle's and the caller's.
         unsafe { header.write(*found) };
         bytes
     }
@@ -354,7 +354,7 @@ export! {
 unsafe fn with_settings<T>(key: Pcap, call: impl FnOnce(Pcap) -> T) -> T {
     let Some(handle) = find(key) else { return call(key) };
     let Settings { snapshot, nanoseconds, .. } = handle.capture.settings();
-    // SAFETY: any numbers are good; it is closed once.
+    // SAFETY: any numbers are valid arguments; the descriptor is closed once.
     let dead = unsafe {
         real::pcap_open_dead_with_tstamp_precision(ETHERNET, snapshot as c_int, nanoseconds.into())
     };

@@ -56,7 +56,7 @@ pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result
 
 /// Starts a thread that blocks all signals of the program.
 fn quietly<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: sets of ours; the thread's mask is put back.
+    // SAFETY: the signal sets are ours; the thread's mask is restored.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);

@@ -131,7 +131,7 @@ fn control() -> i32 {
 }
 
 fn jail_report(bytes: &[u8]) {
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes exist.
     unsafe { libc::send(control(), bytes.as_ptr().cast(), bytes.len(), 0) };
 }
 

@@ -78,7 +78,7 @@ pub struct SwitchState {
 
 const _: () = assert!(size_of::<SwitchState>() <= WORKERS_AT);
 
-// SAFETY: counters and atomic words only.
+// SAFETY: the type consists of counters and atomic words only.
 unsafe impl Shareable for SwitchState {}
 
 /// The counters of a worker.
@@ -110,7 +110,7 @@ pub struct WorkerState {
     pub turns: Turns,
 }
 
-// SAFETY: counters only.
+// SAFETY: the type consists of counters only.
 unsafe impl Shareable for WorkerState {}
 
 /// Words that a device keeps for a queue. What they mean is the device's business.
@@ -176,7 +176,7 @@ pub struct BusCounters {
     pub interrupts: Counter,
 }
 
-// SAFETY: counters only.
+// SAFETY: the type consists of counters only.
 unsafe impl Shareable for BusCounters {}
 
 /// A port's counters and send cursors.
@@ -194,7 +194,7 @@ struct IngressPage {
     write_error: Counter,
 }
 
-// SAFETY: shareable parts only.
+// SAFETY: the type consists of shareable parts only.
 unsafe impl Shareable for IngressPage {}
 
 /// Bytes of a port's slot of the board.

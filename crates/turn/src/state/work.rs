@@ -33,7 +33,7 @@ pub struct Work {
     note: Counter,
 }
 
-// SAFETY: counters only.
+// SAFETY: the type consists of counters only.
 unsafe impl Shareable for Work {}
 
 impl Work {

@@ -49,7 +49,7 @@ pub struct Conduct {
     pub helped_kicks: Counter,
 }
 
-// SAFETY: counters only.
+// SAFETY: the type consists of counters only.
 unsafe impl Shareable for Conduct {}
 
 impl Conduct {

@@ -238,7 +238,7 @@ fn reason(error: Errno) -> DropReason {
 
 /// An empty message header.
 fn no_message() -> libc::mmsghdr {
-    // SAFETY: all of its fields may be zero.
+    // SAFETY: all fields of the structure may be zero.
     unsafe { std::mem::zeroed() }
 }
 

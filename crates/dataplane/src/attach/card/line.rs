@@ -70,7 +70,7 @@ pub struct Progress {
     asked: AtomicU64,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for Progress {}
 
 /// A socket, and the messages that were seen in it.

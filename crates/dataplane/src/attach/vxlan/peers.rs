@@ -37,7 +37,7 @@ pub struct PeerCounters {
     pub refused: Counter,
 }
 
-// SAFETY: counters only, without padding.
+// SAFETY: the type consists of counters only, without padding.
 unsafe impl Shareable for PeerCounters {}
 
 const _: () = assert!(size_of::<PeerCounters>() == 64);

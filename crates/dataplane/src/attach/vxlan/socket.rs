@@ -201,7 +201,7 @@ pub(super) struct Inbox {
     count: usize,
 }
 
-// SAFETY: its pointers point into its own boxes.
+// SAFETY: the pointers in the value point into its own boxes.
 unsafe impl Send for Inbox {}
 
 impl Inbox {

@@ -17,7 +17,7 @@ use super::socket::{Address, Inbox, Part, Post};
 
 fn set(socket: &UdpSocket, level: i32, option: i32) {
     let one: libc::c_int = 1;
-    // SAFETY: the option is an int, which lives during the call.
+    // SAFETY: the option is an int that lives during the call.
     let done =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const one).cast(), 4) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());

@@ -46,7 +46,7 @@ impl Guest {
         }
     }
 
-    /// Like [`front_end`](Self::front_end), mutable.
+    /// Like [`front_end`](Self::front_end), but returns a mutable reference.
     pub(super) fn front_end_mut(&mut self) -> &mut dyn FrontEnd {
         match self {
             Self::Virtio(guest) => &mut **guest,

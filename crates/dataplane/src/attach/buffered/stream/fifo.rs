@@ -25,7 +25,7 @@ struct Cursors {
     unsettled: AtomicU32,
 }
 
-// SAFETY: atomic words only.
+// SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for Cursors {}
 
 /// A contiguous buffer of bytes that have arrived and were not taken yet. Public for fuzzing.

@@ -144,12 +144,12 @@ impl View {
         self.failure = Some(why);
     }
 
-    /// Sorts by the next thing.
+    /// Changes to the next order of the rows.
     pub fn sort_next(&mut self) {
         self.sort_by(self.sort.next());
     }
 
-    /// Sorts by this.
+    /// Sorts the rows by `sort`.
     pub fn sort_by(&mut self, sort: Sort) {
         self.sort = sort;
         if let Some(rates) = &mut self.rates {
