@@ -156,7 +156,7 @@ impl Switch {
         }
     }
 
-    /// The switch's ports are those that it was told of.
+    /// The switch has exactly the ports that it was told to have.
     fn compare(&self) {
         self.send(&Command::ListPorts, 0);
         let mut ports = BTreeMap::new();

@@ -14,7 +14,7 @@ const ARCHIVE: &str = "chroot/debian.tar";
 /// that read the package's files.
 const PACKAGES: &str = "systemd,man-db,bash-completion";
 
-/// Makes it, unless it is there and as this program would make it.
+/// Makes the archive, unless it is there and matches what this program would make.
 pub fn make() -> Result<()> {
     let archive = tool::target().join(ARCHIVE);
     let stamp = archive.with_extension("recipe");
@@ -45,7 +45,7 @@ fn bootstrap(release: &str, archive: &Path, options: &Path, mirror: &str) -> Res
     let mut bootstrap = command("mmdebstrap", &["--quiet", "--variant=essential", "--format=tar"]);
     bootstrap.arg(format!("--include={PACKAGES}"));
     bootstrap.arg(format!("--aptopt={}", options.display()));
-    // Copies of it are thrown away: they need not outlive a loss of power.
+    // Copies of the archive are thrown away: they need not survive a loss of power.
     bootstrap.args(["--dpkgopt=force-unsafe-io", release]);
     tool::run(bootstrap.arg(archive).arg(mirror))
 }

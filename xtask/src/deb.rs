@@ -125,7 +125,7 @@ fn contents(options: &Options) -> Result<()> {
     tool::run(&mut tool::command(&program, &["man", &man.to_string_lossy()]))?;
     fs::copy(tool::root().join("CHANGELOG.md"), man.join("CHANGELOG.md"))?;
     for page in fs::read_dir(&man)?.flatten() {
-        // Without its time, the same page is the same file.
+        // Without its time stamp, the same page gives the same file.
         tool::run(&mut tool::command("gzip", &["-9nq", &page.path().to_string_lossy()]))?;
     }
     changelog(&tool::root().join("target/debian.changelog"))?;

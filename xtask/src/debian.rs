@@ -19,7 +19,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub struct Apt {
     /// The directory of apt's state.
     state: PathBuf,
-    /// The releases they are of; none: those that the machine's own sources name.
+    /// The releases from which packages come; if empty, those that the machine's own sources name.
     suites: &'static [&'static str],
 }
 
@@ -172,7 +172,7 @@ pub fn fetch(apt: &Apt, dir: &Path, names: &[&str], taken: &[&str]) -> Result<Ve
     let mut wanted: BTreeSet<String> = names.iter().copied().map(str::to_owned).collect();
     let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
     while !wanted.is_empty() {
-        // All at once: apt takes longer to start than for most of them.
+        // All packages are fetched at once: apt takes longer to start than to fetch most of them.
         let is_here = |name: &str| find(dir, &format!("{name}_")).is_ok();
         let missing: Vec<&str> =
             wanted.iter().map(String::as_str).filter(|name| !is_here(name)).collect();

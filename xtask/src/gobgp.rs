@@ -14,7 +14,7 @@ fn place() -> PathBuf {
     root().join("target/gobgp")
 }
 
-/// Builds it, if it is not there.
+/// Builds gobgpd, if it is not there.
 pub fn make() -> Result<()> {
     let place = place();
     if place.join("gobgpd").exists() {

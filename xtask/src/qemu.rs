@@ -21,7 +21,7 @@ const LAUNCHER: &str = include_str!("../qemu/launcher");
 /// Documentation, which no test needs.
 const LEFT_OUT: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "var"];
 
-/// Makes it, unless the QEMU that is installed is new enough, or it is there.
+/// Makes QEMU, unless the installed QEMU is new enough, or it has been made.
 pub fn make() -> Result<()> {
     if let Some((major, minor)) = version(PROGRAM.as_ref()).filter(|version| *version >= LEAST) {
         println!("QEMU {major}.{minor} is installed, and speaks vfio-user");

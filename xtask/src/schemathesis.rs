@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::tool::{self, cargo};
 
-/// Makes requests for so many seconds.
+/// Makes requests for this many seconds.
 pub fn run(seconds: &str) -> Result<()> {
     let test = ["test", "--package=toklat", "--test=daemon_schema", "--", "--nocapture"];
     tool::run(cargo(&test).env("TOKLAT_SCHEMATHESIS_SECONDS", seconds))

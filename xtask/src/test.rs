@@ -231,7 +231,7 @@ pub fn loom() -> Result<()> {
     tool::run(&mut models())
 }
 
-/// Besieges a daemon for so many seconds.
+/// Besieges a daemon for this many seconds.
 pub fn siege(seconds: &str) -> Result<()> {
     let args = ["test", "--profile=quick", "--package=toklat", "--test=siege", "--", "--nocapture"];
     let mut siege = cargo(&args);

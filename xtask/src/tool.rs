@@ -62,7 +62,7 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it, and fails if it fails.
+/// Runs a command, and fails if the command fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     println!("$ {shown}");
@@ -73,7 +73,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it silently; true if it succeeds.
+/// Runs a command silently; returns true if it succeeds.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

@@ -148,7 +148,7 @@ pub enum Command {
         id: PortId,
         /// The number of the segment that they are in, from 0.
         segment: u16,
-        /// Also earlier ones, as they are heard again.
+        /// Report earlier addresses, too, as they are heard again.
         all: bool,
     },
     /// All ports of an earlier data process are added: start to gather frames.

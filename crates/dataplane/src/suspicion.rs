@@ -26,7 +26,7 @@ use turn::user::Payer;
 pub(crate) const SLOW_NS: u64 = 2 * Nanos::MILLI;
 /// For how long ports are watched after the last touch that was held up.
 const WATCH_NS: u64 = 5 * Nanos::SECOND;
-/// For how long they are not watched again if there was none.
+/// For how long ports are not watched again if no suspicion was confirmed.
 const REST_NS: u64 = 10 * Nanos::SECOND;
 
 /// The counters since the last look.

@@ -14,7 +14,7 @@ pub struct Traps {
 }
 
 impl Traps {
-    /// All of them.
+    /// The number of all accesses.
     #[must_use]
     pub const fn all(self) -> u64 {
         self.reads + self.writes

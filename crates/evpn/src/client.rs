@@ -23,7 +23,7 @@ use crate::route::{Mobility, OwnRoute};
 
 /// Time limit of a call.
 const CALL: Duration = Duration::from_secs(3);
-/// More time for each route that is added.
+/// The additional time for each route that is added.
 const EACH: Duration = Duration::from_millis(1);
 /// The maximum number of bytes of a message.
 const MAX_MESSAGE: usize = 16 << 20;

@@ -20,7 +20,7 @@ struct Host {
 
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    /// Most of them.
+    /// The maximum number of hosts.
     most: usize,
     by_number: Vec<Option<Host>>,
     numbers: HashMap<IpAddr, u16>,
@@ -115,7 +115,7 @@ impl Hosts {
         any
     }
 
-    /// The addresses by number, and the numbers of those that get floods.
+    /// The addresses by number, and the numbers of the hosts that get floods.
     pub fn list(&self) -> (Vec<IpAddr>, Vec<u16>) {
         let address = |place: &Option<Host>| place.map_or(NOBODY, |host| host.address);
         let floods = self

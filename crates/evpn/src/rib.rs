@@ -36,7 +36,7 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     stations: u32,
-    /// Routes beyond its limit that were ignored, since the host is known.
+    /// Routes beyond the host's limit that were ignored, since the host is known.
     pub ignored: u64,
     /// Some routes were ignored that the daemon was not asked for again.
     has_more: bool,

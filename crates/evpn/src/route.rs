@@ -260,7 +260,7 @@ pub struct OwnRoute {
     pub vni: u32,
     /// This host.
     pub vtep: IpAddr,
-    /// Whom it is for.
+    /// The targets to which the route is addressed.
     pub targets: Vec<RouteTarget>,
     /// How often the station has moved. Sent only if it is not the default.
     pub mobility: Mobility,
@@ -370,7 +370,7 @@ mod tests {
         digits.chunks(2).map(|digits| pair(digits).unwrap()).collect()
     }
 
-    /// The bytes are those that GoBGP 4.8, 3.10 and FRR 8.4 took.
+    /// GoBGP 4.8, 3.10 and FRR 8.4 accept these bytes.
     #[test]
     fn a_station_is_written_as_gobgp_and_frr_take_it() {
         let mac = Mac::new([2, 0, 0, 0, 2, 1]);

@@ -58,7 +58,7 @@ pub enum TableChange {
     Hosts {
         /// The hosts by number, from 1; the unspecified address is a free number.
         peers: Vec<IpAddr>,
-        /// The numbers of those that get floods.
+        /// The numbers of the hosts that get floods.
         flooded: Vec<u16>,
     },
     /// Entries of the table.

@@ -104,7 +104,7 @@ pub struct Probe {
     pub stream: u16,
     /// The frame's number in the stream, from 0.
     pub sequence: u64,
-    /// When it was sent: nanoseconds of any clock of the sender, modulo 2^47 (39 hours).
+    /// When the probe was sent: nanoseconds of any clock of the sender, modulo 2^47 (39 hours).
     pub time: u64,
     /// True if the rest of the payload is the pattern; otherwise it is whatever the buffer held.
     pub filled: bool,

@@ -110,7 +110,7 @@ pub mod tcp_flags {
 impl Tcp {
     /// Bytes of a header without options.
     pub const LEN: usize = size_of::<Self>();
-    /// Offset of its checksum in the header.
+    /// The offset of the checksum in the header.
     pub const CHECKSUM: u16 = 16;
 
     /// The header at the start of `bytes`, and what follows its options. `None` if it is cut short,

@@ -65,7 +65,7 @@ pub(crate) struct Line {
     out: VecDeque<Bytes>,
     queued: usize,
     wish: Wish,
-    /// The connection is on the list of those with work.
+    /// The connection is on the list of connections with work.
     listed: bool,
     /// The application was told that the stream has ended.
     told_end: bool,

@@ -72,7 +72,7 @@ impl Room for Ring {
 struct Ends {
     client: Client,
     server: Server,
-    /// Frames on their way, and whether each goes to the server.
+    /// Frames in flight, and whether each goes to the server.
     air: VecDeque<(bool, Vec<u8>)>,
     results: HashSet<u64>,
     now: Nanos,

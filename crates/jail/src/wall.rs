@@ -18,7 +18,7 @@ pub enum Wall {
     Memory,
     /// No program can give it privileges (`PR_SET_NO_NEW_PRIVS`).
     NoNewPrivileges,
-    /// No descriptor except those that it was given.
+    /// The process has only the descriptors that it was given.
     Descriptors,
     /// Landlock: opens no file.
     LandlockFiles,

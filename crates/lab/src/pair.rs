@@ -80,8 +80,8 @@ impl Pair {
         report["us_median"].as_f64().with_context(|| line.clone())
     }
 
-    /// Measures TCP. `served` returns the processor time of the process that forwards their frames.
-    /// Call it once, after [`Self::round_trip`].
+    /// Measures TCP. `served` returns the processor time of the process that forwards the guests'
+    /// frames. Call this function once, after [`Self::round_trip`].
     ///
     /// # Errors
     /// The test failed.

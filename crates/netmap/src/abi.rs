@@ -19,7 +19,7 @@ pub mod ioctl {
     pub const NIOCRXSYNC: u32 = 0x6995;
     /// Opaque, to a switch module.
     pub const NIOCCONFIG: u32 = 0xc110_6996;
-    /// Everything of the new interface.
+    /// All requests of the interface with `nmreq_header`.
     pub const NIOCCTRL: u32 = 0xc058_6997;
 
     /// Returns true for requests that a netmap descriptor supports.

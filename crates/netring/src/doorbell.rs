@@ -56,7 +56,7 @@ impl Doorbell {
         Ok(Self::Pipe { own, peer, token })
     }
 
-    /// Gives its descriptors other numbers.
+    /// Gives other numbers to the doorbell's descriptors.
     pub(crate) fn map_descriptors(self, mut to: impl FnMut(OwnedFd) -> OwnedFd) -> Self {
         match self {
             Self::Token(token) => Self::Token(to(token)),

@@ -13,7 +13,7 @@ pub struct Shape {
     pub state: OwnedFd,
     /// Most ports of the switch.
     pub max_ports: u16,
-    /// Entries of its forwarding table.
+    /// Entries of the switch's forwarding table.
     pub fdb_entries: u32,
     /// Most frames of a turn.
     pub batch: u16,

@@ -279,7 +279,7 @@ impl<'a> ReceivedSlot<'a> {
         Some(Self { view, at, word, window })
     }
 
-    /// Bytes in it.
+    /// Returns the number of bytes in the frame.
     #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {

@@ -26,7 +26,7 @@ pub struct Joining<'a> {
     pub directory: &'a Path,
     /// The port's name, with the switch's.
     pub name: &'a str,
-    /// Its number in its switch.
+    /// The port's number in its switch.
     pub port: u16,
     /// The inode of its memory file.
     pub file: u64,

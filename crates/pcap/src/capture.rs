@@ -57,7 +57,7 @@ pub enum Next {
 pub enum Until {
     /// The call ends when all queued frames are delivered, or its time is over: `pcap_dispatch`.
     Empty,
-    /// When the requested number of frames is delivered: `pcap_loop`.
+    /// The call ends when the requested number of frames is delivered: `pcap_loop`.
     Full,
 }
 

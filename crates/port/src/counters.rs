@@ -85,9 +85,9 @@ pub enum DropReason {
     Down,
     /// Requests an offload that cannot be done.
     Offload,
-    /// In flight when its port was removed or reset.
+    /// The frame was in flight when its port was removed or reset.
     Detached,
-    /// In flight when the data process died.
+    /// The frame was in flight when the data process died.
     Restart,
     /// The operating system refused the frame (tap, file).
     Io,

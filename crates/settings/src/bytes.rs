@@ -24,7 +24,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
     bytes.ok_or_else(|| NoBytes(text.into()))
 }
 
-/// Writes it as a number, for `#[serde(with)]`.
+/// Writes the bytes as a number, for `#[serde(with)]`.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -32,7 +32,7 @@ pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(*bytes)
 }
 
-/// Reads it as a number or a text, for `#[serde(with)]`.
+/// Reads bytes from a number or a text, for `#[serde(with)]`.
 ///
 /// # Errors
 /// It is not a number of bytes.

@@ -231,7 +231,7 @@ impl RobustLock {
                 return None;
             } else {
                 self.sleep(word);
-                // Others may sleep, too, and there is one bit for all of them.
+                // Other threads may sleep, too, and there is one bit for all of them.
                 (spins, waited) = (0, WAITERS);
             }
         }

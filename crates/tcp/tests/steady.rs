@@ -163,7 +163,7 @@ fn cost(connections: usize) -> (f64, f64, f64, u64) {
     let sum = |a: Usage, b: Usage| (a.lookups + b.lookups, a.timers + b.timers);
     let visits = |world: &World| world.a.counters().visits + world.b.counters().visits;
     let request = |world: &mut World, i: usize| {
-        // Fifty of them are active, all over the table.
+        // Fifty connections are active, all over the table.
         let (id, other) = ids[i % 50 * (ids.len() / 50)];
         world.a.send(id, Bytes::from_static(&DOCUMENT[..64])).unwrap();
         world.turn();

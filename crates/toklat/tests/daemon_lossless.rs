@@ -20,7 +20,8 @@ fn regression_a_receiver_that_frees_nothing_is_stalled_and_one_that_does_loses_n
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
-    // More frames than its ring has slots, because its client does not read.
+    // The sender sends more frames than the ring of `b` has slots, because the client at `b` does
+    // not read.
     daemon.wait_for("the port to be stalled", |daemon| {
         a.send(1).push(&frame(1, 2, 1));
         a.flush().unwrap();

@@ -56,7 +56,7 @@ fn a_file_starts_changes_and_ends_guests_and_says_so_before() {
     assert_eq!(applied(&daemon, &[&net]), added);
     let first = running(&daemon, "web");
     assert!(fetched(&daemon, "10.0.0.2") > 0);
-    // Again, it is the same guest.
+    // The same file again leaves the guest as it is.
     assert_eq!(applied(&daemon, &[&net]), nothing);
     assert_eq!(pid(&running(&daemon, "web")), pid(&first));
     let net = file(&daemon, &web("web", "memory = \"32MiB\""));
@@ -95,7 +95,7 @@ fn guests_are_there_again_after_the_daemon_s_restart_and_serve_on_while_it_is_de
     assert!(fetched(&daemon, "10.0.0.2") > 0);
     let net = file(&daemon, &web("web", ""));
     assert_eq!(applied(&daemon, &[&net]), [""; 0]);
-    // Its manager may die too: it is started again, and ends when it is asked to.
+    // The manager of the guest may die too: it is started again, and ends when it is asked to.
     kill_process(first["manager"].as_i64().unwrap() as i32);
     let again = until(&daemon, "another manager", |all| {
         state(all, "web") == "running" && named(all, "web")["manager"] != first["manager"]

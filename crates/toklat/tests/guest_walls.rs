@@ -200,7 +200,7 @@ fn a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so() {
     assert!(!walls.contains("memory_limit"), "{walls}");
     let honest = named(&all, "honest")["pid"].as_u64().unwrap();
     let groups = groups_of(honest);
-    // Datagrams tell it.
+    // The other guest is told by datagrams.
     let deluge = guest(2, "deluge", "deluge", "");
     let file = daemon.dir().join("deluge.toml");
     std::fs::write(&file, deluge).unwrap();

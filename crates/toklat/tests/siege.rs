@@ -57,7 +57,7 @@ pub struct Attacker {
     /// The ports that the attack needs, in the syntax of the topology file; `UID` stands for its
     /// user.
     pub ports: &'static str,
-    /// Attacks until it is killed.
+    /// The function that attacks until it is killed.
     pub run: fn(),
 }
 

@@ -274,7 +274,7 @@ fn interrupts_for_sent_frames_are_held_back_and_none_is_lost() {
         let elapsed = started.elapsed().as_micros() as u64;
         let most = elapsed.checked_div(delay_us).map_or(u64::MAX, |most| 10 + most);
         assert!(during <= most, "{during} interrupts in {elapsed} us, {delay_us} us");
-        // One that is on its way is taken note of: its vector is masked until then.
+        // An interrupt for the last frame comes, too: until then, its vector may be masked.
         let before = interrupts(&daemon);
         a.send(&frame(1, 2, number + 1));
         daemon.wait_for("an interrupt for the last frame", |daemon| {

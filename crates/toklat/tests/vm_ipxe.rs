@@ -89,7 +89,7 @@ fn boot_over(nic: &str, test: &str) {
         let path = ask.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{}", said()));
         assert_eq!(path, expected, "{}", said());
     }
-    // QEMU's watcher ends it.
+    // QEMU's watcher ends QEMU.
     vm.kill().unwrap();
     vm.wait().unwrap();
 }

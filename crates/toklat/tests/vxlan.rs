@@ -481,7 +481,7 @@ fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
         }
         transfer(&guests[2], (&underlay.hosts[2], "192.168.8.3"), 1 << 20);
         let lost = all.map(|(at, ..)| drops(&daemon, &format!("vale{at}"), "fabric", "too_long"));
-        // Without, those that send first find the MTU by losing frames.
+        // Without the clamp, the senders that send first find the MTU by losing frames.
         let first = [lost[0], lost[2], lost[3], lost[5]].map(|lost| lost > 0);
         assert_eq!(first, [!clamps; 4], "{lost:?}");
         assert!(!clamps || lost == [0; 7], "{lost:?}");

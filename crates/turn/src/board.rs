@@ -80,7 +80,7 @@ pub struct Entry {
     pub name: String,
     /// Its rules.
     pub policy: Policy,
-    /// What it watches: a port, what that sends, what that receives.
+    /// What the port monitors: a port, whether what that port sends, and whether what it receives.
     pub monitor: Option<(PortId, bool, bool)>,
     /// Its rings.
     pub rings: RingAttach,
@@ -99,7 +99,7 @@ impl Entry {
         if len + 1024 <= MOST_TEXT { Ok(()) } else { Err(TooLong) }
     }
 
-    /// What it watches.
+    /// Returns what the port monitors.
     #[must_use]
     pub fn monitor(&self) -> Option<Monitor> {
         self.monitor.map(|(of, sent, received)| Monitor { of, sent, received })
@@ -181,7 +181,7 @@ impl Board {
         add(&self.head.deaths);
     }
 
-    /// True if `namespace` is the PID namespace of the switch's processes. The first one sets it.
+    /// True if `namespace` is the PID namespace of the switch's processes. The first process sets it.
     #[must_use]
     pub fn is_of(&self, namespace: u64) -> bool {
         let order = Ordering::Relaxed;

@@ -92,7 +92,7 @@ fn build(target: &Path) -> Result<()> {
     let module = driver::build(&apt, target, &packages, release).map_err(|error| {
         println!("skipped: the driver {} ({error:#}); tests of it skip themselves", driver::NAME);
     });
-    // Beside the guest, for those who look whether it has it.
+    // This file lies next to the guest, so that others can check whether the guest has the module.
     let beside = target.join(driver::NAME).with_extension("ko");
     match &module {
         Ok(module) => fs::write(beside, module)?,
@@ -121,7 +121,7 @@ fn unpacked(target: &Path, packages: &[PathBuf]) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// All that it is made by.
+/// Returns everything on which the guest's contents depend.
 fn recipe() -> String {
     let own = [INIT, PKT, PKTGEN, VLAN, VFIO, include_str!("mod.rs"), include_str!("cpio.rs")];
     let others = [include_str!("../debian.rs")].into_iter();

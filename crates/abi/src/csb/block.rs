@@ -93,7 +93,7 @@ pub struct V1 {
     pub guest_rdt: Word,
     pub guest_txkick_at: Word,
     pub guest_use_msix: Word,
-    /// Where v2 has its magic; zero in v1.
+    /// Where version 2 has its magic number; zero in version 1.
     pub magic: Word,
     pub pad: Pad<32>,
     pub host_tdh: Word,

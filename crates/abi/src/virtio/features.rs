@@ -50,7 +50,7 @@ bitflags::bitflags! {
         const EVENT_IDX = 1 << 29;
         /// Virtio 1.0 and later.
         const VERSION_1 = 1 << 32;
-        /// Packed queues instead of split ones.
+        /// The driver and device use packed queues instead of split ones.
         const RING_PACKED = 1 << 34;
         /// Buffers are used in the order in which they were made available.
         const IN_ORDER = 1 << 35;

@@ -151,7 +151,7 @@ impl RegionInfo {
         Self { index, ..Self::default() }
     }
 
-    /// True if it can be mapped.
+    /// True if the region can be mapped.
     pub fn maps(&self) -> bool {
         self.flags & 4 != 0
     }

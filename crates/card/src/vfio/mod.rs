@@ -115,7 +115,7 @@ fn refused(what: &'static str) -> impl Fn(io::Error) -> VfioError {
 /// How a card interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// Through its pin, which each interrupt masks until [`Card::unmask`].
+    /// The card interrupts through its pin, which each interrupt masks until [`Card::unmask`].
     Pin,
     /// By one message.
     Msi,

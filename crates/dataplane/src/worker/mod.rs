@@ -147,7 +147,7 @@ impl Worker {
         })
     }
 
-    /// Serves its ports until it is asked to finish.
+    /// Serves the worker's ports until it is asked to finish.
     pub fn run(mut self) {
         let common = Arc::clone(&self.common);
         let mailbox = &common.workers[self.number];

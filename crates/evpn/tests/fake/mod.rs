@@ -31,7 +31,7 @@ pub struct State {
     pub global: Option<(u32, String)>,
     /// The calls in order, by a word each.
     pub calls: Vec<String>,
-    /// Routes by their bytes.
+    /// The routes, with their encoded bytes as keys.
     pub routes: Vec<Vec<u8>>,
     /// The number of moves of each route, if the route had one.
     pub moves: HashMap<Vec<u8>, u32>,

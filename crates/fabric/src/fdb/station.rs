@@ -35,7 +35,7 @@ impl Origin {
     /// The number of origins.
     pub const COUNT: usize = 5;
 
-    /// All of them, by number.
+    /// All origins, by number.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Learned, Self::Static, Self::Sticky, Self::Remote, Self::Tunnel];
 

@@ -105,7 +105,7 @@ impl Forwarder {
         self.conclude(way, memory, frames)
     }
 
-    /// True if the previous batch had so many destinations that this one likely has, too.
+    /// True if the previous batch had so many destinations that this batch probably has many, too.
     pub(super) fn is_scattered(&self) -> bool {
         self.queues.len() > SCATTERED
     }

@@ -105,7 +105,7 @@ impl Passed {
 pub struct Order {
     /// For a copy of the program: its socket and its output. `None` for the program itself.
     pub copy: Option<[OwnedFd; COPY_FDS]>,
-    /// Once it is confined, the program waits for one more message before it serves.
+    /// After its confinement, the program waits for one more message before it serves.
     pub waits: bool,
     /// Its ports.
     pub ports: Vec<Passed>,

@@ -17,7 +17,7 @@ pub fn count(len: usize, size: NonZeroUsize) -> u16 {
 #[derive(Clone, Debug)]
 pub struct Sending {
     total: u16,
-    /// All fragments below this one have arrived.
+    /// All fragments below this number have arrived.
     acked: u16,
     /// The first fragment that was never sent.
     next: u16,
@@ -169,7 +169,7 @@ impl Assembly {
         Self { bytes, len, size, total, next: 0, map: 0 }
     }
 
-    /// The first fragment that is missing, and a map of those after it that have arrived.
+    /// Returns the first missing fragment, and a map of the later fragments that have arrived.
     pub fn report(&self) -> (u16, u64) {
         (self.next, self.map)
     }

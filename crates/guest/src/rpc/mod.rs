@@ -74,8 +74,8 @@ pub struct Config {
     pub max_sessions_of_peer: usize,
     /// Server: most bytes of assembled requests and kept replies. A peer gets a quarter.
     pub memory: usize,
-    /// Server: sessions that were not used for so long give way to new ones. Clients renew theirs
-    /// in half the time.
+    /// Server: sessions that were not used for this long may be replaced by new ones. Clients renew
+    /// their sessions in half the time.
     pub idle: u64,
     /// Client: the time after which a request is repeated, in nanoseconds. It doubles each time.
     pub timeout: u64,

@@ -48,7 +48,7 @@ pub struct Long {
     pub sending: Option<Box<Sending>>,
     /// Fragments that the client takes at once.
     pub credits: u16,
-    /// The slot is on the list of those with something to send.
+    /// The slot is on the list of slots with something to send.
     pub is_listed: bool,
 }
 

@@ -115,7 +115,7 @@ pub struct World {
     pub ran: Ran,
     pub results: BTreeMap<u64, Result<Vec<u8>, Failure>>,
     pub requests: HashMap<u64, Vec<u8>>,
-    /// Frames on their way, by time.
+    /// Frames in flight, by time.
     air: BTreeMap<(u64, u64), (bool, Vec<u8>)>,
     sent: u64,
     /// Slots of each send ring, emptied in each turn.
@@ -205,7 +205,7 @@ impl World {
         self.air.insert((self.now.0, self.sent), (to_server, frame));
     }
 
-    /// Frames on their way.
+    /// Returns the frames in flight.
     pub fn on_their_way(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.air.values().map(|(_, frame)| frame)
     }

@@ -45,7 +45,7 @@ pub(super) struct View {
     lost: HashSet<u64>,
     /// Ports whose owners are to be woken.
     kicks: Vec<PortId>,
-    /// Those of them whose bells are not kept, by name.
+    /// The names of the ports whose bells are not kept.
     late: Vec<String>,
     /// The number of this process as a holder.
     holder: u64,

@@ -71,7 +71,7 @@ impl Crowd {
         Ok(begun.elapsed())
     }
 
-    /// How many stations are not where they have gone after so many moves, by the answer of
+    /// How many stations are not at their new place after this many moves, by the answer of
     /// `/v1/evpn/macs`.
     #[must_use]
     pub fn lost(&self, macs: &serde_json::Value, moves: u32) -> usize {

@@ -100,7 +100,7 @@ impl Bound {
         }
         if self.blocks.stop.get().is_none() {
             let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            // If another thread has set its descriptor first, that one serves as well.
+            // If another thread has set its descriptor first, that descriptor is used.
             let _ = self.blocks.stop.set(raise(stop));
         }
         self.blocks.core.store(core, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use super::{Direction, Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Ver
 
 /// The longest time, in microseconds, that a driver can make a device poll before it sleeps.
 pub const SPIN_CAP_US: u32 = 50;
-/// How long after it fell asleep a device checks a v1 queue again, because its driver may lack a
-/// fence.
+/// A device that went to sleep checks a v1 queue again after this time, because the queue's driver
+/// may lack a fence.
 pub const RECHECK_NS: u64 = 100_000;
 
 /// The reason why a block cannot be used.

@@ -219,7 +219,7 @@ impl Core {
             }
     }
 
-    /// Pushes sent descriptors whose driver wants to know.
+    /// Pushes the descriptors of sent frames, if the driver wants to know.
     fn push_sent(&self, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
         let Some(copied) = &self.copied else { return 0 };
         let (pushed, head) =

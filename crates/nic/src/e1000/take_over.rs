@@ -23,7 +23,7 @@ impl Register {
             // These keep the last value read.
             (Effect::Eerd | Effect::Mdic, _) | (_, Access::ReadClear) => u32::MAX,
             (Effect::Address, _) if i % 2 == 1 => RAH,
-            // These are computed when they are read.
+            // These registers are computed when they are read.
             (Effect::Eecd | Effect::Ics, _) | (_, Access::ReadOnly | Access::WriteOnly) => 0,
             _ => self.mask,
         }

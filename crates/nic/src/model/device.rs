@@ -90,7 +90,7 @@ pub struct SharedPages {
 /// How a device interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptMode {
-    /// By its pin, a level.
+    /// By the device's pin, a level.
     #[default]
     Pin,
     /// By one message.

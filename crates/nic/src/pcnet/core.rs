@@ -171,7 +171,7 @@ impl Core {
         fence(Ordering::SeqCst);
         let level = self.registers.level();
         if level {
-            // If another thread asked meanwhile, only its answer counts.
+            // If another thread has asked meanwhile, only that thread's answer counts.
             let (done, order) = (begun | TOLD, Ordering::Relaxed);
             let _ = told.compare_exchange(begun, done, Ordering::SeqCst, order);
         }
@@ -321,7 +321,7 @@ impl Core {
         registers.change_status(status::STOP, on);
     }
 
-    /// Writes CSR5, where ones clear `events`.
+    /// Writes CSR5; a bit in `events` is cleared by writing 1.
     pub fn write_extended(&self, value: u16, mask: u16, events: u16) {
         let held = self.lock();
         let registers = &*self.registers;
@@ -335,7 +335,8 @@ impl Core {
         }
     }
 
-    /// Writes CSR4, where ones clear `events`. Software may raise its own interrupt.
+    /// Writes CSR4; a bit in `events` is cleared by writing 1. Software may raise its own
+    /// interrupt.
     pub fn write_features(&self, value: u16, mask: u16, events: u16) {
         self.store_events(csr::FEATURES, value, mask, events);
         if value & features::UINTCMD != 0 {

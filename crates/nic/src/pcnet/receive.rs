@@ -36,7 +36,7 @@ const HEADER: usize = 14;
 
 /// Where a frame's bytes come from.
 trait Payload: Copy {
-    /// Copies its bytes from offset `from` on. Returns how many bytes were copied.
+    /// Copies the frame's bytes from offset `from` on. Returns how many bytes were copied.
     fn copy(self, from: usize, to: Bytes<'_>) -> usize;
 }
 
@@ -108,7 +108,7 @@ enum Put {
 }
 
 impl Filling {
-    /// Updates the copies of the registers if those have changed.
+    /// Updates the receiver's copies of the registers if the registers have changed.
     #[inline(always)]
     fn refresh(&mut self, core: &Core) -> Result<(), Fault> {
         let config = core.registers.config.load(Ordering::Acquire);

@@ -26,7 +26,7 @@ pub(super) mod status {
     pub const CERR: u16 = 1 << 13;
     pub const BABL: u16 = 1 << 14;
     pub const ERR: u16 = 1 << 15;
-    /// Events, which writing ones clears.
+    /// Event bits, which are cleared by writing 1.
     pub const EVENTS: u16 = 0x7f00;
     /// Events that set [`ERR`].
     pub const ERRORS: u16 = BABL | CERR | MISS | MERR;

@@ -66,7 +66,7 @@ pub enum Class {
 impl Class {
     /// The number of classes.
     pub const COUNT: usize = 4;
-    /// All of them, in order.
+    /// All classes, in order.
     pub const ALL: [Self; Self::COUNT] = [Self::Latch, Self::Computed, Self::Local, Self::Network];
 
     /// The class's name in tables and JSON.
@@ -114,7 +114,7 @@ pub(super) enum Effect {
     None,
     /// CSR0: starts, stops, initializes, demands.
     Control,
-    /// Bits in this mask are events, which ones clear.
+    /// Bits in this mask are events, which are cleared by writing 1.
     Events(u16),
     /// CSR4: events, and an interrupt that software asks for.
     Features(u16),
@@ -210,7 +210,7 @@ impl Register {
         Self { effect: Act { effect, write, ..self.effect }, ..self }
     }
 
-    /// The bits that a write stores, and those after a reset, among the low sixteen.
+    /// The bits among the low sixteen that a write stores, and those that are set after a reset.
     #[inline(always)]
     pub fn bits(&self) -> (u16, u16) {
         (self.mask as u16, self.reset[0] as u16)

@@ -149,8 +149,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     /// about to be.
     fn put(&mut self, chains: impl Iterator<Item = (Chain, u32)>);
 
-    /// Marks taken chains as in flight, if the front end wants that. They are the next unmarked
-    /// ones.
+    /// Marks the next unmarked chains as in flight, if the front end wants that.
     fn mark(&mut self, chains: &[Chain]);
 
     /// Hands the put chains to the driver.

@@ -37,7 +37,7 @@ fn the_82540em_is_probed_as_linux_probes_it() {
     assert_eq!((phy(&bed, 2), phy(&bed, 3)), (0x0141, 0x0c20));
     bed.write(reg::MDIC, 1 << 27 | 2 << 21);
     assert_eq!(bed.read(reg::MDIC) >> 28 & 5, 5, "no PHY at that address");
-    // Negotiation is complete as soon as it is requested.
+    // Link negotiation is complete as soon as it is requested.
     bed.write(reg::MDIC, 1 << 26 | 1 << 21 | 0x1340);
     assert_eq!(phy(&bed, 1) & 0x24, 0x24);
     assert_eq!(phy(&bed, 17), 0xac00);

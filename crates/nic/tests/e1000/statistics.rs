@@ -77,7 +77,7 @@ fn regression_drivers_that_do_not_ask_are_not_told_that_few_descriptors_are_left
     for chip in [Chip::Em82540, Chip::L82574] {
         let mut bed = Bed::new(chip);
         bed.start(64, 64);
-        // iPXE switches its queue on, as on later chips, and checks all causes.
+        // iPXE switches its transmit queue on, as on later chips, and checks all causes.
         bed.write(0x3828, 1 << 25);
         bed.write(reg::IMC, u32::MAX);
         (0..16).for_each(|i| bed.put(&frame(64, i)));

@@ -229,8 +229,8 @@ unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
     let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();
     let run = move |frame: shmem::Bytes<'_>| {
         let len = frame.len() as c_uint;
-        // SAFETY: a program that was found valid, and a window of so many bytes; libpcap reads
-        // within them whatever they hold.
+        // SAFETY: the program was checked, and the window has this many bytes; libpcap reads only
+        // within both, whatever they contain.
         unsafe { real::bpf_filter(code.as_ptr().cast(), frame.as_ptr(), len, len) != 0 }
     };
     Ok(Box::new(run))

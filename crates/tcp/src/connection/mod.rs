@@ -102,7 +102,7 @@ bitflags! {
     pub(crate) struct Marks: u32 {
         /// The connection is on the work list.
         const READY = 1 << 0;
-        /// The connection is on the list of those with events.
+        /// The connection is on the list of connections with events.
         const EVENTS_QUEUED = 1 << 1;
         /// The application has its handle.
         const OWNED = 1 << 2;
@@ -208,7 +208,7 @@ pub(crate) struct Receiver {
     limit: u32,
     /// Where the peer's stream ends, once known.
     fin: Option<Seq>,
-    /// TS.Recent, when it was set, and Last.ACK.sent (RFC 7323, 4.3).
+    /// TS.Recent, the time at which it was set, and Last.ACK.sent (RFC 7323, 4.3).
     ts_recent: u32,
     ts_recent_at: Nanos,
     last_ack: Seq,

@@ -319,7 +319,7 @@ pub struct Peer {
     pub last_byte: Option<Nanos>,
     pub closed: bool,
     pub room: Option<usize>,
-    /// Ends its stream only after the peer has ended its own.
+    /// The application ends its stream only after the peer has ended its own.
     pub closes_last: bool,
     /// Whether the application compares each byte.
     pub check: bool,

@@ -40,9 +40,11 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
             "Standard streams stay as they are",
         ));
     }
-    // SAFETY: whether it is open is looked at below, before it is used for anything else.
+    // SAFETY: the code below checks whether the descriptor is open before it is used for anything
+    // else.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, it was before this program opened anything, and the caller takes it once.
+    // SAFETY: the descriptor is open, it was open before this program opened anything, and the
+    // caller takes it once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// A manager that has run for so long has not failed at its start.
 const HEALTHY: Duration = Duration::from_secs(10);
-/// Bytes of its first line.
+/// The maximum number of bytes of a manager's first line.
 const MAX_LINE: u64 = 4096;
 
 /// All entries.
@@ -63,9 +63,9 @@ struct Entry {
 pub enum Health {
     /// There is no such entry.
     Absent,
-    /// They run, or have done what they were to do.
+    /// The guests run, or have completed their work.
     Good,
-    /// One of them was stopped or has failed for good, or their manager does not run.
+    /// A guest was stopped or has failed for good, or the manager does not run.
     Bad,
 }
 
@@ -296,13 +296,13 @@ impl Entry {
         }
     }
 
-    /// Tells its manager to end.
+    /// Tells the entry's manager to end.
     fn leave(&self) -> Option<Arc<Process>> {
         self.leaving.send_replace(true);
         locked(&self.manager).as_ref().inspect(|manager| manager.send(Signal::TERM)).cloned()
     }
 
-    /// Ends its manager, and waits until it has.
+    /// Ends the entry's manager, and waits until it has ended.
     async fn end(&self) {
         if let Some(manager) = self.leave() {
             manager.end().await;
@@ -330,7 +330,7 @@ impl Process {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Ends it: it ends its guests first.
+    /// Ends the manager, which ends its guests first.
     async fn end(&self) {
         self.send(Signal::TERM);
         if tokio::time::timeout(PATIENCE, self.ended()).await.is_err() {
@@ -339,7 +339,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and reaps it and the guests that it has left.
+    /// Waits for the end of the manager, and reaps it and the guests that it has left.
     async fn ended(&self) {
         let waits = self.pidfd.try_clone();
         let waits = waits.and_then(|fd| descriptors::register(fd, Interest::READABLE));

@@ -24,7 +24,7 @@ impl Member {
         Self(Arc::new(Mutex::new(true)))
     }
 
-    /// Does what may reap it. True is the answer for a process that has been.
+    /// Runs `reap`, which may reap the process. Returns true if the process has been reaped.
     pub fn reap<T>(&self, reap: impl FnOnce() -> Option<T>) -> Option<T> {
         let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let reaped = reap();
@@ -42,7 +42,7 @@ impl Member {
 /// A request for a group.
 #[derive(Debug)]
 pub struct Request {
-    /// Which guest, and which of its processes.
+    /// The number of the guest, and the number of the process among the guest's processes.
     pub unit: usize,
     pub turn: u32,
     pub name: String,
@@ -143,7 +143,7 @@ impl AsFd for Groups {
 impl Drop for Groups {
     fn drop(&mut self) {
         let _ = self.to.send(Work::End);
-        // It only logs if it panicked.
+        // If the thread panicked, the panic has been logged.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -158,7 +158,7 @@ fn serve(
     for work in work {
         match work {
             Work::End => return,
-            // By its drop.
+            // The group is removed when it is dropped.
             Work::Remove(group) => drop(group),
             Work::Add(request) => {
                 let Some(group) = add(place, &request) else { continue };

@@ -67,7 +67,7 @@ impl Process {
         Ok(pidfd)
     }
 
-    /// Kills it. The descriptor tells when it has ended.
+    /// Kills the process. The descriptor becomes readable when it has ended.
     pub fn kill(&self) {
         if let Some(pidfd) = &self.pidfd {
             // If this fails, the process has already ended.

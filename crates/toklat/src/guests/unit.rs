@@ -65,7 +65,7 @@ pub struct GuestInfo {
     pub for_ms: u64,
     /// Microseconds from the request for the guest's port to its report that it serves.
     pub start_us: Option<u64>,
-    /// How often it was started again.
+    /// How often the guest was started again.
     pub restarts: u32,
     /// How the guest's last process ended.
     pub last_end: Option<String>,

@@ -103,7 +103,7 @@ impl Guest {
         Self(Running::spawn("scripted", command).unwrap())
     }
 
-    /// Waits until it says a line with `text`.
+    /// Waits until the guest prints a line with `text`.
     pub fn says(&mut self, text: &str) -> String {
         loop {
             let line = self.0.wait_for(text, PATIENCE, &AtomicBool::new(false)).unwrap();

@@ -49,8 +49,7 @@ fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
         let pids = [daemon.pid() as i32, daemon.data_process("vale0")];
         pids.map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count))
     };
-    // Threads of their own close the descriptors that came with the messages of `b` and are not
-    // kept.
+    // Separate threads close the descriptors that came with the messages of `b` and are not kept.
     let mut number = 0;
     let mut before = count(&daemon);
     for round in 0..6 {

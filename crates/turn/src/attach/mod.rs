@@ -64,7 +64,7 @@ pub trait Source: Send {
     /// at.
     fn begin(&mut self) {}
 
-    /// True if the port has more work than frames, for [`attend`](Self::attend). Read once.
+    /// True if the port has work other than frames, for [`attend`](Self::attend). Read once.
     fn attends(&self) -> bool {
         false
     }

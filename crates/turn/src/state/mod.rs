@@ -85,7 +85,7 @@ unsafe impl Shareable for SwitchState {}
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct WorkerState {
-    /// Passes over its hot ports.
+    /// Passes over the worker's hot ports.
     pub passes: Counter,
     /// Passes that moved a frame.
     pub busy_passes: Counter,

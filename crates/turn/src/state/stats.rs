@@ -21,7 +21,7 @@ fn drops(of: &[Counter]) -> Drops {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schemars", schemars(rename = "Counters"))]
 pub struct PortStats {
-    /// Frames its owner handed in.
+    /// Frames that the port's owner handed in.
     pub in_frames: u64,
     /// Their bytes.
     pub in_bytes: u64,
@@ -74,12 +74,12 @@ pub struct PortStats {
     pub slow_calls: u64,
     /// Nanoseconds of the slowest of these calls.
     pub slowest_call_ns: u64,
-    /// Touches of its owner's memory that delayed a worker, while it was watched. The user was
-    /// charged for them, too.
+    /// How often an access to the owner's memory delayed a worker while the port was watched. The
+    /// user was charged for these, too.
     pub slow_touches: u64,
     /// Nanoseconds of the longest of these touches.
     pub slowest_touch_ns: u64,
-    /// Wake-ups of its owner by its user's helper thread.
+    /// Wake-ups of the port's owner by the user's helper thread.
     pub helped_kicks: u64,
 }
 
@@ -175,15 +175,15 @@ pub struct WorkerStats {
     pub passes: u64,
     /// Passes that moved a frame.
     pub busy_passes: u64,
-    /// Nanoseconds in them.
+    /// Nanoseconds in these busy passes.
     pub busy_ns: u64,
     /// Frames gathered.
     pub frames: u64,
-    /// Times it slept.
+    /// How often the worker slept.
     pub sleeps: u64,
-    /// Times it woke a port's owner.
+    /// How often the worker woke a port's owner.
     pub kicks: u64,
-    /// Ports it serves.
+    /// The number of ports that the worker serves.
     pub ports: u64,
     /// The CPU that the worker is pinned to.
     pub cpu: Option<u64>,

@@ -39,9 +39,9 @@ fn worked() -> Nanos {
 /// A call that may have been slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slow {
-    /// Nanoseconds that it took.
+    /// Nanoseconds that the call took.
     pub took: u64,
-    /// The least of those nanoseconds for which the thread worked.
+    /// The minimum of those nanoseconds during which the thread worked.
     pub worked: u64,
     /// When the call was over.
     pub at: Nanos,

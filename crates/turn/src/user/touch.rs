@@ -25,7 +25,7 @@ thread_local! {
 /// How far a thread has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Nanoseconds that it has worked.
+    /// Nanoseconds that the thread has worked.
     pub worked: u64,
     /// How often the thread gave up its processor voluntarily.
     pub waits: u64,

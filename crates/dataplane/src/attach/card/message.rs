@@ -33,7 +33,7 @@ pub enum ProtocolError {
     /// A reply that does not match its request.
     #[error("A reply to command {0} is not one to what was asked")]
     Answer(u16),
-    /// Too many of its descriptors wait to be closed.
+    /// Too many of the front end's descriptors wait to be closed.
     #[error(transparent)]
     TooMany(#[from] TooMany),
     /// The socket failed.

@@ -187,7 +187,7 @@ impl Handle {
         self.0.segments.of_peer(via)
     }
 
-    /// Replaces the peers; `flooded` are the numbers of those that get floods. Returns false if
+    /// Replaces the peers; `flooded` has the numbers of the peers that get floods. Returns false if
     /// they are too many.
     pub fn set_hosts(&self, peers: &[IpAddr], flooded: &[u16], mtu: Option<u16>) -> bool {
         let earlier = self.0.hosts.current().peers;

@@ -55,7 +55,7 @@ impl PeerCounters {
 pub(super) struct List<'a> {
     /// Their addresses by number, from 1. The unspecified address is a free number.
     pub peers: &'a [IpAddr],
-    /// The numbers of those that get floods; `None` for all.
+    /// The numbers of the peers that get floods; `None` for all.
     pub flooded: Option<&'a [u16]>,
     /// How many segments they are in, in turn.
     pub segments: u16,
@@ -88,7 +88,7 @@ impl Peers {
         Ok(Self::of(list, counters))
     }
 
-    /// Other peers, with the same memory for counters; `None` if there is no room for so many.
+    /// Other peers, with the same memory for counters; `None` if there is no room for this many.
     pub fn replaced(&self, list: &List<'_>) -> Option<Self> {
         let fits = list.peers.len() <= self.counters.len();
         fits.then(|| Self::of(list, self.counters.clone()))

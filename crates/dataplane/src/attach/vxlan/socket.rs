@@ -219,7 +219,7 @@ impl Inbox {
         }
     }
 
-    /// Receives messages in place of the previous ones; returns how many.
+    /// Receives messages in place of the previous ones; returns the number of messages.
     ///
     /// # Errors
     /// `AGAIN` if there are none.

@@ -17,7 +17,7 @@ use super::slots::Slot;
 use super::wire::{self, Bad, HEAD, Header, Kind, Packet};
 use crate::nic::Room;
 
-/// Sessions that [`Server`] looks at for idle ones when another is opened.
+/// The number of sessions that [`Server`] checks for idle ones when another is opened.
 const SWEEP: usize = 4;
 /// The maximum number of slots that [`Server::poll`] sends for.
 const TURN: usize = 16;

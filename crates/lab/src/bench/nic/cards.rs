@@ -32,7 +32,7 @@ const HELLO: usize = 60;
 /// A card with its driver.
 struct Card {
     driver: E1000Driver<Registers>,
-    /// By vector: what it signals.
+    /// By vector: the eventfd that the vector signals.
     calls: Vec<OwnedFd>,
 }
 

@@ -31,7 +31,7 @@ pub enum Card {
     Pcnet,
     /// virtio-net by vhost-user.
     Virtio,
-    /// QEMU's own, on its stream socket.
+    /// QEMU's own card, on its stream socket.
     Stream(QemuCard),
     /// QEMU's own, on a tap at a bridge.
     Tap(QemuCard),

@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until the machine is told to stop.
     pub fn run(mut self) -> Done {
         while !self.stop.load(Ordering::Relaxed) {
             let start = self.start;

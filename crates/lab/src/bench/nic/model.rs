@@ -68,7 +68,7 @@ pub fn from_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration)
     receiving(&model, &mut driver, len, time)
 }
 
-/// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
+/// Descriptor to switch: gather, complete and settle, 64 frames at a time, in ns per frame.
 pub fn sending(
     model: &mut Model,
     driver: &mut impl Batched,
@@ -95,7 +95,7 @@ pub fn sending(
     })
 }
 
-/// Switch to descriptor: deliver and settle, 64 frames at a time: ns a frame.
+/// Switch to descriptor: deliver and settle, 64 frames at a time, in ns per frame.
 #[expect(unsafe_code, reason = "the frames outlive the scratch")]
 pub fn receiving(
     model: &Model,

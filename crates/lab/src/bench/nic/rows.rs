@@ -182,7 +182,7 @@ const fn counted(id: &'static str, peer: Peer, ours: fn(&Lab) -> Result<f64>) ->
 /// A driver without means to need fewer accesses.
 const STOCK: Peer = Peer::Toklat("stock", |_| Ok(pcnet::accesses(Technique::Stock)?.0));
 
-/// Register accesses a frame sent.
+/// Register accesses per frame sent.
 fn accesses(lab: &Lab, way: Technique) -> Result<f64> {
     let (accesses, words) = pcnet::accesses(way)?;
     lab.note("traps", words);

@@ -312,7 +312,7 @@ impl Segments {
 struct Rules {
     /// Short frames are padded.
     pad: bool,
-    /// Frames include their own check sequence, unless their descriptor says otherwise.
+    /// Frames include their own check sequence, unless the descriptor specifies otherwise.
     brings_check: bool,
     ilacc: bool,
 }

@@ -152,7 +152,7 @@ impl Transmit {
         self.polls() && (!self.combine.is_on() || now >= self.poll.next)
     }
 
-    /// Updates its copies of the registers if those have changed.
+    /// Updates the transmitter's copies of the registers if the registers have changed.
     #[inline(always)]
     fn refresh(&mut self) -> Result<(), Fault> {
         let config = self.core.registers.config.load(Ordering::Acquire);

@@ -42,8 +42,8 @@ impl Exit {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Waits for its complete end, and reaps it if it became this process's child because its
-    /// parent ended first.
+    /// Waits for the complete end of the process, and reaps it if it became this process's child
+    /// because its parent ended first.
     pub async fn wait_and_reap(self: Arc<Self>) {
         let all = self.pidfd.try_clone();
         let all = all.and_then(|pidfd| descriptors::register(pidfd, Interest::READABLE));

@@ -69,8 +69,8 @@ impl Place {
         peers.iter().skip(self.number.into()).step_by(self.of.into()).copied().collect()
     }
 
-    /// Replaces the hosts of the segment among the tunnel's peers, and the numbers of those that
-    /// get floods.
+    /// Replaces the hosts of the segment among the tunnel's peers, and the numbers of the peers
+    /// that get floods.
     fn replace(
         self,
         peers: &mut Vec<IpAddr>,

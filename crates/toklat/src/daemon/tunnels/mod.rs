@@ -42,7 +42,7 @@ struct Place {
 #[derive(Debug)]
 struct Member {
     index: usize,
-    /// The port it is of.
+    /// The name of the port to which the tunnel belongs.
     owner: String,
     /// The segments of each tunnel that uses the socket: of two while a port is replaced.
     users: Vec<Vec<u32>>,

@@ -45,7 +45,7 @@ impl Manager {
 }
 
 impl crate::guests::unit::Unit {
-    /// Shows its group among its walls, once it has some.
+    /// Shows the group of the guest among its walls, once it has some.
     pub fn note_group(&mut self) {
         if self.group.is_some() && self.walls.stands(Wall::MemoryLimit) {
             self.walls.standing.retain(|wall| *wall != Wall::MemoryLimit);

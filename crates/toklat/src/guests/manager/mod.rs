@@ -106,7 +106,7 @@ pub struct Manager {
     units: Vec<Unit>,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
     announced: bool,
-    /// It ends when its guests have.
+    /// The manager ends when its guests have ended.
     leaving: bool,
 }
 

@@ -125,7 +125,7 @@ fn several_writes_come_in_one_message() {
         a.client.say(command::REGION_WRITE_MULTI, true, &send, &[]).unwrap();
         b.received() == Some(3)
     });
-    // The reply says how many there were. All valid ones are carried out, even if others are not
+    // The reply has the number of writes. All valid writes are carried out, even if others are not
     // valid.
     let good = several(&[entry(4, 0, 4), entry(4, 2, 4)]);
     let reply = a.client.ask(command::REGION_WRITE_MULTI, &good, &[]).unwrap();
