@@ -35,6 +35,15 @@ pub trait App {
     /// Nothing is offered while many of the application's answers are queued.
     fn data(&mut self, conn: &mut Self::Conn, io: &mut Io<'_>, data: &[u8]) -> usize;
 
+    /// The next connection that is to be [`woken`](Self::woken), for what happened on another one.
+    /// It is asked in each turn, until there is none.
+    fn wake(&mut self) -> Option<ConnId> {
+        None
+    }
+
+    /// The application has asked for this call by [`wake`](Self::wake).
+    fn woken(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
+
     /// TCP has taken everything that was sent.
     fn drained(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
 
@@ -77,12 +86,13 @@ pub(crate) struct Line {
 pub struct Io<'a> {
     line: &'a mut Line,
     now: Nanos,
+    id: ConnId,
 }
 
 impl<'a> Io<'a> {
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn new(line: &'a mut Line, now: Nanos) -> Self {
-        Self { line, now }
+        Self { line, now, id: ConnId::NONE }
     }
 }
 
@@ -115,6 +125,12 @@ impl Io<'_> {
     /// Resets the connection.
     pub fn abort(&mut self) {
         self.line.wish = Wish::Abort;
+    }
+
+    /// The connection's name, for [`App::wake`].
+    #[must_use]
+    pub fn id(&self) -> ConnId {
+        self.id
     }
 
     /// When this turn began.
@@ -183,7 +199,7 @@ impl<A: App> Connections<A> {
 
     pub fn accepted(&mut self, id: ConnId, flow: Flow) {
         let mut line = Line::new(flow);
-        let conn = self.app.accepted(&mut Io { line: &mut line, now: self.now });
+        let conn = self.app.accepted(&mut Io { line: &mut line, now: self.now, id });
         self.insert(id, conn, line);
         self.list(id);
     }
@@ -196,7 +212,7 @@ impl<A: App> Connections<A> {
     ) -> Option<T> {
         let place = self.table.get_mut(id.index())?;
         let Entry { conn, line, .. } = place.as_mut().filter(|entry| entry.id == id)?;
-        let result = work(&mut self.app, conn, &mut Io { line, now: self.now });
+        let result = work(&mut self.app, conn, &mut Io { line, now: self.now, id });
         if !line.listed && (!line.out.is_empty() || line.wish != Wish::Open) {
             line.listed = true;
             self.listed.push(id);
@@ -250,6 +266,14 @@ impl<A: App> Connections<A> {
         }
         entry.line.told_end = true;
         self.call(id, |app, conn, io| app.ended(conn, io));
+    }
+
+    /// Calls the connections that the application wants to wake.
+    pub fn wake(&mut self, machine: &mut Machine) {
+        while let Some(id) = self.app.wake() {
+            self.call(id, |app, conn, io| app.woken(conn, io));
+            self.settle(machine);
+        }
     }
 
     /// Passes to TCP what applications have asked for.

@@ -82,6 +82,7 @@ impl<N: Nic, A: App> Guest<N, A> {
             happened(connections, machine, id, events);
             connections.settle(machine);
         }
+        connections.wake(machine);
         stack.transmit(now)
     }
 

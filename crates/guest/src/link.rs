@@ -99,13 +99,14 @@ impl Link {
             match self.neighbours.find(hop, now) {
                 Hop::Known { mac, ask } => {
                     if ask {
-                        self.request_arp(hop);
+                        // It alone is woken (RFC 1122, 2.3.2.1, "unicast poll").
+                        self.request_arp(hop, mac);
                     }
                     mac
                 }
                 Hop::Unknown { ask } => {
                     if ask {
-                        self.request_arp(hop);
+                        self.request_arp(hop, Mac::BROADCAST);
                     }
                     self.keep(hop, head, offload, payload.pieces);
                     return Ok(());
@@ -132,9 +133,10 @@ impl Link {
         }
     }
 
-    fn request_arp(&mut self, hop: Ipv4Addr) {
+    /// Asks for a host's address: all hosts of the link, or the one that had it last.
+    pub fn request_arp(&mut self, hop: Ipv4Addr, to: Mac) {
         self.counters.arp_requests += 1;
-        self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), hop));
+        self.push_arp(ArpOperation::REQUEST, to, (Mac::from_word(0), hop));
     }
 
     /// Answers an ARP request.
@@ -195,7 +197,7 @@ impl Link {
     pub fn transmit<N: Nic>(&mut self, nic: &mut N, now: Nanos) -> Result<(), Full> {
         while let Some(due) = self.neighbours.due(now) {
             match due {
-                Due::Ask(hop) => self.request_arp(hop),
+                Due::Ask(hop) => self.request_arp(hop, Mac::BROADCAST),
                 Due::Gone(waiting) => self.counters.count_many(Drop::NoNeighbour, waiting),
             }
         }

@@ -73,6 +73,13 @@ impl<N: Nic> Stack<N> {
         Self { nic, link, machine, udp, mtu, summing, full: false, more: false }
     }
 
+    /// Notes a neighbour whose address is known otherwise, and introduces this host to it. So
+    /// neither of them has to ask all hosts of the link.
+    pub fn introduce(&mut self, neighbour: Ipv4Addr, mac: Mac, now: Nanos) {
+        self.link.confirm(neighbour, mac, true, now);
+        self.link.request_arp(neighbour, mac);
+    }
+
     /// Receives, answers, runs timers and sends. Returns when to call it again if no frame arrives
     /// before.
     ///

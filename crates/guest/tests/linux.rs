@@ -134,3 +134,73 @@ fn a_memcached_client_stores_and_finds_values_in_kv() {
     let out = house.namespace.run(&["memccat", servers, "value"]);
     assert!(!out.stdout.starts_with(b"a"), "it is gone");
 }
+
+/// iperf3's JSON, of a test to the address in the namespace.
+fn iperf3(house: &House, args: &[&str]) -> serde_json::Value {
+    let common = ["iperf3", "-J", "-t", "1", "-c", "10.9.0.2"];
+    let out = house.namespace.run(&[&common[..], args].concat());
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    serde_json::from_str(&told).unwrap_or_else(|error| panic!("{args:?}: {error}: {told}"))
+}
+
+/// The real iperf3 as the client: both directions, several streams, both at once; what it asks for
+/// that is not there is refused, and the next test is served.
+#[test]
+fn the_real_iperf3_measures_a_guest_that_is_its_server() {
+    let test = "the_real_iperf3_measures_a_guest_that_is_its_server";
+    if Command::new("iperf3").arg("--version").output().is_err() {
+        return skip(test, "iperf3 is missing");
+    }
+    let Some(house) = House::new(test, "iperf3") else { return };
+    let none: &[&str] = &[];
+    wait_for("server", || iperf3(&house, none).get("error").is_none().then_some(()));
+    for args in [none, &["-R"], &["-P", "3"], &["-R", "-P", "2"], &["--bidir"]] {
+        let told = iperf3(&house, args);
+        assert_eq!(told.get("error"), None, "{args:?}: {told}");
+        let end = &told["end"];
+        let bytes = |what: &str| end[what]["bytes"].as_u64().unwrap();
+        // The receiver counts no more than the sender, and most of it.
+        let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
+        assert!(received > 100_000 && received <= sent, "{args:?}: {sent} {received}");
+        if args == ["--bidir"] {
+            assert!(bytes("sum_received_bidir_reverse") > 100_000, "{end}");
+        }
+    }
+    let told = iperf3(&house, &["-u"]);
+    assert!(told["error"].as_str().unwrap().contains("not implemented"), "{told}");
+    assert_eq!(iperf3(&house, none).get("error"), None);
+}
+
+/// The real iperf3 as the server.
+#[test]
+fn a_guest_measures_the_real_iperf3() {
+    let test = "a_guest_measures_the_real_iperf3";
+    if Command::new("iperf3").arg("--version").output().is_err() {
+        return skip(test, "iperf3 is missing");
+    }
+    let Some(house) = House::new(test, "echo") else { return };
+    let id = house.namespace.id();
+    let mut server = Command::new("nsenter");
+    server.args(["-t", &id, "-n", "iperf3", "-s", "-J"]).stdout(Stdio::null());
+    let _server = Running(server.spawn().unwrap());
+    let run = |args: &[&str]| {
+        let fixed = ["vale0:client", "10.9.0.3/24", "10.9.0.1", "-t", "1"];
+        let out = house.daemon.example("iperf3", &[&fixed[..], args].concat());
+        let out = { out }.stdin(Stdio::null()).output().unwrap();
+        let told = String::from_utf8_lossy(&out.stdout).into_owned();
+        serde_json::from_str::<serde_json::Value>(&told).ok()
+    };
+    wait_for("server", || run(&[]));
+    for (args, sends, receives) in
+        [(&[][..], true, false), (&["-R", "-P", "2"], false, true), (&["--bidir"], true, true)]
+    {
+        let told = run(args).unwrap_or_else(|| panic!("{args:?} failed"));
+        let bytes = |what: &str| told[what].as_u64().unwrap();
+        assert_eq!(
+            (bytes("sent") > 100_000, bytes("received") > 100_000),
+            (sends, receives),
+            "{told}"
+        );
+        assert!(bytes("peer") > 100_000, "{told}");
+    }
+}

@@ -8,6 +8,9 @@ pub struct ConnId {
 }
 
 impl ConnId {
+    /// The handle of no connection.
+    pub const NONE: Self = Self { index: u32::MAX, generation: 0 };
+
     /// Returns a small number that is unique among open connections: an index for the application's
     /// own table.
     #[must_use]

@@ -4,6 +4,7 @@ pub mod bulk;
 pub mod dns;
 pub mod echo;
 pub mod game;
+pub mod iperf3;
 pub mod kv;
 pub mod load;
 pub mod site;

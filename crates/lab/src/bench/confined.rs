@@ -32,6 +32,8 @@ const SLOTS: u32 = 64;
 const LONE_SLOTS: u32 = 256;
 /// Requests that a guest of [`scale`] has to answer at once.
 const OUTSTANDING: usize = 32;
+/// How long all connections of [`scale`] may take to be made.
+const CONNECTING: Duration = Duration::from_secs(120);
 
 /// A manager and its guests. They end when this is dropped.
 pub struct Confined {
@@ -163,6 +165,10 @@ struct Served {
     /// Pages a second of the clock.
     clock: f64,
     kicks: f64,
+    /// Seconds until each connection had an answer.
+    connecting: f64,
+    /// Percent of the time on a core: guests, data process, generator.
+    shares: [f64; 3],
 }
 
 /// Pages of 1 KiB from `count` guests in processes of `threads` each, by a generator in this
@@ -173,7 +179,8 @@ fn serve(lab: &Lab, count: u32, threads: u32) -> Result<Served> {
     let threads = threads.to_string();
     let _guests = start(&daemon, ["httpd", "web"], (FIRST, count), &["--threads", &threads])?;
     let mut all = pids(&daemon, "web")?;
-    all.push(daemon.data_process()?);
+    let data_process = daemon.data_process()?;
+    all.push(data_process);
     let (seconds, want) = (lab.seconds(), u64::from(count) * OUTSTANDING as u64);
     let ports = || -> Result<(u64, u64)> {
         let stats = daemon.stats()?;
@@ -182,19 +189,25 @@ fn serve(lab: &Lab, count: u32, threads: u32) -> Result<Served> {
     };
     on_core(0, || {
         let (now, mut guest) = (clock(), own(&daemon, (0, 4096), Load::new("guest", "/1k"))?);
+        let connecting = Instant::now();
         connect(&mut guest, count, &now)?;
+        let connecting = connecting.elapsed().as_secs_f64();
         let (before, was) = (ports()?, (guest.app().answers, Instant::now()));
-        let (cpu, mine) = (cpu_of(&all), busy(was.1));
+        let each = || (cpu_of(&all), cpu_of(&[data_process]));
+        let (cpu, mine) = (each(), busy(was.1));
         while was.1.elapsed().as_secs_f64() < seconds.max(0.5) {
             turn(&mut guest, &now)?;
         }
-        let spent = cpu_of(&all) - cpu + busy(was.1) - mine;
+        let (theirs, own) = (each(), busy(was.1) - mine);
+        let spent = theirs.0 - cpu.0 + own;
+        let shares = [spent - own - (theirs.1 - cpu.1), theirs.1 - cpu.1, own];
         let answers = (guest.app().answers - was.0) as f64;
         let clock = answers / was.1.elapsed().as_secs_f64();
         let (after, lost) = (ports()?, guest.app().lost + guest.app().errors);
         ensure!(lost == 0, "{lost} of {want} connections were lost");
         let kicks = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
-        Ok(Served { rate: answers / spent, clock, kicks })
+        let shares = shares.map(|share| share / spent * 100.0);
+        Ok(Served { rate: answers / spent, clock, kicks, connecting, shares })
     })
 }
 
@@ -210,18 +223,21 @@ fn connect(guest: &mut Guest<RingNic, Load>, count: u32, now: &impl Fn() -> Nano
     let (began, mut opened) = (Instant::now(), 0u64);
     for i in 0..count {
         let to = SocketAddrV4::new(Ipv4Addr::from_bits(FIRST.to_bits() + i), 80);
+        let name = if count == 1 { "vale0:web".into() } else { format!("vale0:web-{i}") };
+        // A question to all would wake every guest.
+        guest.stack().introduce(*to.ip(), Mac::of_name(&name), now());
         for _ in 0..OUTSTANDING {
             guest.connect(to, Fetch::default(), now())?;
             opened += 1;
             while opened > guest.app().made + 256 {
                 turn(guest, now)?;
-                ensure!(began.elapsed().as_secs() < 60, "connecting takes too long");
+                ensure!(began.elapsed() < CONNECTING, "connecting takes too long");
             }
         }
     }
     while guest.app().made < opened || guest.app().answers < opened {
         turn(guest, now)?;
-        ensure!(began.elapsed().as_secs() < 60, "the first pages take too long");
+        ensure!(began.elapsed() < CONNECTING, "the first pages take too long");
     }
     Ok(())
 }
@@ -234,7 +250,13 @@ fn raise_descriptors() {
 /// Pages for each second of all parties, from this many guests.
 pub fn scale(lab: &Lab, count: u32) -> Result<f64> {
     let served = serve(lab, count, 1)?;
-    let said = format!("in the last run {count} guests: {:.0} pages/s by the clock", served.clock);
+    let [guests, switch, generator] = served.shares;
+    let said = format!(
+        "in the last run {count} guests: {:.0} pages/s by the clock, {:.2} interrupts a frame, {:.1} s to \
+         connect; of the time guests had {guests:.0} %, the data process {switch:.0} %, the \
+         generator {generator:.0} %",
+        served.clock, served.kicks, served.connecting
+    );
     lab.note(&format!("{count} guests"), said);
     Ok(served.rate)
 }

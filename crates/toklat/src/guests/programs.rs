@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use guest::apps::bulk::Bulk;
+use guest::apps::iperf3;
 use guest::apps::kv::Kv;
 use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
@@ -14,11 +15,15 @@ use guest::{Guest, Host, Nanos, RingNic, Stack};
 use hdrhistogram::Histogram;
 
 /// The names of programs, and what each does.
-pub const PROGRAMS: [(&str, &str); 8] = [
+pub const PROGRAMS: [(&str, &str); 9] = [
     ("call", "makes remote procedure calls; SWITCH:PORT [SECONDS]"),
     ("calls", "answers remote procedure calls with their own bytes"),
     ("echo", "sends back what comes to port 7, by TCP and UDP"),
     ("httpd", "a web server with pages /1k, /4k, /16k, /64k, /1m"),
+    (
+        "iperf3",
+        "an iperf3 server, or a client; [SERVER[:PORT] [-t N] [-P N] [-l N] [-R | --bidir]]",
+    ),
     ("kv", "a cache for memcached clients; [MEBIBYTES]"),
     ("load", "requests pages; SERVER:PORT PATH [CONNECTIONS [SECONDS]]"),
     ("sink", "takes bulk data at port 5001"),
@@ -59,6 +64,11 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
         "httpd" => {
             let site = pages();
             host.run(|stack| serve(Guest::new(stack, site.clone()), 80))?;
+        }
+        "iperf3" => {
+            let command = iperf3::Command::read(args)?;
+            let _ = busy();
+            host.run(|stack| command.run(stack, busy))?;
         }
         "kv" => {
             let bytes = (number(0, 64.0)? * f64::from(1 << 20)) as usize;

@@ -1,0 +1,320 @@
+//! The client's end.
+
+use std::error::Error;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::SocketAddrV4;
+use std::time::Instant;
+
+use tcp::{Bytes, CloseReason, ConnId, Nanos};
+
+use super::Report;
+use super::wire::{COOKIE, Params, Results, StreamResult, Text, number, state, write};
+use crate::app::{App, Io};
+use crate::guest::Guest;
+use crate::nic::Nic;
+use crate::stack::Stack;
+
+/// How long a server may take for a step.
+const STEP: u64 = 10 * Nanos::SECOND;
+
+impl Default for Params {
+    fn default() -> Self {
+        let piece = super::wire::PIECE;
+        Self { parallel: 1, reverse: false, both: false, piece, seconds: 10 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Running,
+    Ending,
+    Results,
+    Done,
+}
+
+/// An iperf3 client.
+#[derive(Debug)]
+pub struct Client {
+    params: Params,
+    cookie: [u8; COOKIE],
+    cpu: fn() -> f64,
+    phase: Phase,
+    control: Option<ConnId>,
+    streams: Vec<Stream>,
+    /// Streams that are to be opened now.
+    wanted: usize,
+    piece: Bytes,
+    began: (Nanos, f64),
+    /// When the test is to end.
+    end: Nanos,
+    seconds: f64,
+    used: f64,
+    wakes: Vec<ConnId>,
+    failed: Option<&'static str>,
+    report: Option<Report>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    id: Option<ConnId>,
+    sends: bool,
+    bytes: u64,
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// The control connection.
+    Control,
+    /// The stream at this place.
+    Data(usize),
+}
+
+impl Client {
+    /// A client. `cpu` says how many seconds this thread has spent on a core; the cookie is to be
+    /// the test's own.
+    #[must_use]
+    pub fn new(params: Params, cookie: [u8; 36], cpu: fn() -> f64) -> Self {
+        let stream = |sends| Stream { id: None, sends, bytes: 0 };
+        let mut whole = [0; COOKIE];
+        whole[..36].copy_from_slice(&cookie);
+        Self {
+            params,
+            cookie: whole,
+            cpu,
+            phase: Phase::Starting,
+            control: None,
+            streams: params.directions(false).into_iter().map(stream).collect(),
+            wanted: 0,
+            piece: vec![0x5a; params.piece].into(),
+            began: (Nanos(0), 0.0),
+            end: Nanos(u64::MAX),
+            seconds: 0.0,
+            used: 0.0,
+            wakes: Vec::new(),
+            failed: None,
+            report: None,
+        }
+    }
+
+    /// The streams that are to be opened now: their places.
+    pub fn wanted(&mut self) -> std::ops::Range<usize> {
+        0..std::mem::take(&mut self.wanted)
+    }
+
+    /// Ends the test when its time is over. Returns when to ask again.
+    pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
+        if self.phase != Phase::Running {
+            return None;
+        }
+        if now < self.end {
+            return Some(self.end);
+        }
+        self.phase = Phase::Ending;
+        self.seconds = (now - self.began.0) as f64 / Nanos::SECOND as f64;
+        self.used = (self.cpu)() - self.began.1;
+        self.wakes.extend(self.control);
+        None
+    }
+
+    /// The result, once there is one.
+    #[must_use]
+    pub fn result(&self) -> Option<Result<&Report, &'static str>> {
+        match (&self.report, self.failed) {
+            (_, Some(why)) => Some(Err(why)),
+            (Some(report), None) if self.phase == Phase::Done => Some(Ok(report)),
+            _ => None,
+        }
+    }
+
+    fn fail(&mut self, why: &'static str, io: &mut Io<'_>) {
+        self.failed = self.failed.or(Some(why));
+        io.abort();
+    }
+
+    /// Takes a message of the server; 0 if it is not complete.
+    fn control(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        if self.phase == Phase::Results {
+            return self.results(io, data);
+        }
+        match (data.first().copied().unwrap_or(0), self.phase) {
+            (state::PARAM_EXCHANGE, Phase::Starting) => io.send(write(&self.params.json())),
+            (state::CREATE_STREAMS, Phase::Starting) => self.wanted = self.streams.len(),
+            (state::TEST_START, Phase::Starting) => {}
+            (state::TEST_RUNNING, Phase::Starting) => {
+                self.phase = Phase::Running;
+                self.began = (io.now(), (self.cpu)());
+                self.end = io.now() + self.params.seconds * Nanos::SECOND;
+                let senders = self.streams.iter().filter(|stream| stream.sends);
+                self.wakes.extend(senders.filter_map(|stream| stream.id));
+            }
+            (state::EXCHANGE_RESULTS, Phase::Ending) => {
+                self.phase = Phase::Results;
+                io.send(write(&self.own_results().json(self.seconds)));
+            }
+            (state::DISPLAY_RESULTS, Phase::Ending) if self.report.is_some() => {
+                self.phase = Phase::Done;
+                io.send(Bytes::from_static(&[state::IPERF_DONE]));
+                io.close();
+            }
+            (state::ACCESS_DENIED, _) => self.fail("the server is busy with another test", io),
+            (state::SERVER_TERMINATE, _) => self.fail("the server ends", io),
+            (state::SERVER_ERROR, _) => self.fail("the server cannot do this test", io),
+            _ => self.fail("the server says what it should not", io),
+        }
+        1
+    }
+
+    fn results(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        let peer = match Text::read(data) {
+            Text::Part => return 0,
+            Text::Wrong => None,
+            Text::Whole(len, value) => Results::read(&value).map(|peer| (len, peer)),
+        };
+        let Some((len, peer)) = peer else {
+            self.fail("the server's results are malformed", io);
+            return data.len();
+        };
+        let sum = |sends: bool| {
+            let streams = self.streams.iter().filter(|stream| stream.sends == sends);
+            streams.map(|stream| stream.bytes).sum()
+        };
+        let (sent, received) = (sum(true), sum(false));
+        self.report = Some(Report { seconds: self.seconds, sent, received, peer });
+        self.phase = Phase::Ending;
+        len
+    }
+
+    fn own_results(&self) -> Results {
+        let of = |(index, stream): (usize, &Stream)| StreamResult {
+            id: number(index),
+            bytes: stream.bytes,
+        };
+        let cpu = self.used / self.seconds.max(1e-9) * 100.0;
+        Results { cpu, streams: self.streams.iter().enumerate().map(of).collect() }
+    }
+
+    fn send(&mut self, index: usize, io: &mut Io<'_>) {
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        if self.phase == Phase::Running && stream.sends && io.now() < self.end {
+            stream.bytes += self.piece.len() as u64;
+            io.send(self.piece.clone());
+        }
+    }
+}
+
+impl App for Client {
+    type Conn = Line;
+
+    fn accepted(&mut self, io: &mut Io<'_>) -> Line {
+        io.abort();
+        Line::Control
+    }
+
+    fn connected(&mut self, line: &mut Line, io: &mut Io<'_>) {
+        match *line {
+            Line::Control => self.control = Some(io.id()),
+            Line::Data(index) => {
+                if let Some(stream) = self.streams.get_mut(index) {
+                    stream.id = Some(io.id());
+                }
+            }
+        }
+        io.send(Bytes::copy_from_slice(&self.cookie));
+    }
+
+    fn data(&mut self, line: &mut Line, io: &mut Io<'_>, data: &[u8]) -> usize {
+        if let Line::Data(index) = *line {
+            if let Some(stream) = self.streams.get_mut(index).filter(|stream| !stream.sends) {
+                // What comes after the end is not of the test.
+                stream.bytes += if self.phase == Phase::Running { data.len() as u64 } else { 0 };
+            }
+            return data.len();
+        }
+        let mut taken = 0;
+        while taken < data.len() && self.failed.is_none() {
+            match self.control(io, &data[taken..]) {
+                0 => return taken,
+                len => taken += len,
+            }
+        }
+        data.len()
+    }
+
+    fn drained(&mut self, line: &mut Line, io: &mut Io<'_>) {
+        if let Line::Data(index) = *line {
+            self.send(index, io);
+        }
+    }
+
+    fn wake(&mut self) -> Option<ConnId> {
+        self.wakes.pop()
+    }
+
+    fn woken(&mut self, line: &mut Line, io: &mut Io<'_>) {
+        match *line {
+            Line::Control => io.send(Bytes::from_static(&[state::TEST_END])),
+            Line::Data(index) => self.send(index, io),
+        }
+    }
+
+    fn closed(&mut self, line: Line, _: Option<CloseReason>) {
+        if line == Line::Control && self.phase != Phase::Done {
+            self.failed = self.failed.or(Some("the server has ended the connection"));
+        } else if self.phase == Phase::Starting {
+            self.failed = self.failed.or(Some("the server refuses a stream"));
+        }
+    }
+}
+
+/// Runs a test against a server.
+///
+/// # Errors
+/// The server does not answer, or refuses; the NIC fails.
+pub fn run<N: Nic>(
+    stack: Stack<N>,
+    server: SocketAddrV4,
+    params: Params,
+    cpu: fn() -> f64,
+) -> Result<Report, Box<dyn Error>>
+where
+    N::Error: Error + 'static,
+{
+    let mut guest = Guest::new(stack, Client::new(params, cookie(), cpu));
+    let started = Instant::now();
+    let clock = || Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+    guest.connect(server, Line::Control, clock())?;
+    let last = (params.seconds + 2) * Nanos::SECOND + 3 * STEP;
+    loop {
+        let now = clock();
+        let end = guest.app().tick(now);
+        let deadline = guest.poll(now)?;
+        for index in guest.app().wanted() {
+            guest.connect(server, Line::Data(index), now)?;
+        }
+        match guest.app().result() {
+            Some(Ok(report)) => {
+                let report = report.clone();
+                // The farewell leaves with this turn.
+                guest.poll(clock())?;
+                return Ok(report);
+            }
+            Some(Err(why)) => return Err(why.into()),
+            None if started.elapsed().as_nanos() as u64 > last => {
+                return Err("the server does not answer".into());
+            }
+            None => {}
+        }
+        // A sender always has work; the others sleep until a frame comes.
+        let rest = Some(now + Nanos::SECOND);
+        guest.stack().wait(deadline.into_iter().chain(end).chain(rest).min(), now)?;
+    }
+}
+
+/// Letters as iperf3 makes them.
+fn cookie() -> [u8; 36] {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let words: [u64; 3] = std::array::from_fn(|_| RandomState::new().build_hasher().finish());
+    std::array::from_fn(|i| LETTERS[(words[i / 12] >> (5 * (i % 12))) as usize % 32])
+}
