@@ -94,6 +94,9 @@ pub struct Groups {
     to: Sender<Work>,
     done: Receiver<Limited>,
     wakes: UnixStream,
+    /// The thread's end, so that the other one never ends: a socket that has ended is always
+    /// readable.
+    _wake: UnixStream,
     /// `None` if this process may make no groups.
     thread: Option<JoinHandle<()>>,
 }
@@ -104,17 +107,21 @@ impl Groups {
     /// # Errors
     /// The kernel refuses a thread or a socket.
     pub fn new() -> std::io::Result<Self> {
+        Self::within(cgroup::Groups::new().ok())
+    }
+
+    fn within(place: Option<cgroup::Groups>) -> std::io::Result<Self> {
         let ((to, work), (limited, done)) = (channel(), channel());
         let (wakes, wake) = UnixStream::pair()?;
         wakes.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        let back = to.clone();
+        let (back, _wake) = (to.clone(), wake.try_clone()?);
         let start = |place| {
             let run = move || serve(&place, &work, &back, &limited, &wake);
             std::thread::Builder::new().name("groups".into()).spawn(run)
         };
-        let thread = cgroup::Groups::new().ok().map(start).transpose()?;
-        Ok(Self { to, done, wakes, thread })
+        let thread = place.map(start).transpose()?;
+        Ok(Self { to, done, wakes, _wake, thread })
     }
 
     /// Whether guests get groups.
@@ -179,4 +186,23 @@ fn add(place: &cgroup::Groups, request: &Request) -> Option<Group> {
     let group = place.add(&request.name, request.bytes).ok()?;
     request.member.use_number(|| group.take(request.pid))?.ok()?;
     Some(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    #[test]
+    fn regression_a_manager_without_groups_is_not_woken_for_ever() {
+        let groups = Groups::within(None).unwrap();
+        assert!(!groups.are_there());
+        let (unit, turn, name, bytes) = (0, 1, "web".to_owned(), 1 << 20);
+        let (pid, member) = (rustix::process::getpid(), Member::new());
+        groups.ask(Request { unit, turn, name, bytes, pid, member });
+        let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let mut fds = [PollFd::new(&groups, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&wait)).unwrap(), 0);
+        assert!(groups.take().is_empty());
+    }
 }
