@@ -36,7 +36,8 @@ pub fn steps(input: &[u8]) -> impl Iterator<Item = (u8, u32, u64)> {
     })
 }
 
-/// A guest's memory, as long as `mapping`, in two ranges, and where each of them lies there.
+/// Returns a guest's memory of two ranges, together as long as `mapping`. `offsets` are the places
+/// of the ranges in the mapping.
 pub fn guest_memory(mapping: &Arc<Mapping>, offsets: [usize; 2]) -> Arc<GuestMemory> {
     let half = mapping.len() as u64 / 2;
     let range = |guest: u64, offset: usize| GuestRange {

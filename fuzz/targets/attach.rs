@@ -9,7 +9,7 @@ use netring::layout::RingMemory;
 use shmem::Mapping;
 use zerocopy::FromBytes;
 
-/// Larger files say nothing new and cost time.
+/// Larger files would find nothing new and cost time.
 const FILE: usize = 4 << 20;
 
 /// The memory that a client sends with its request: a sparse file.

@@ -21,7 +21,7 @@ use toklat_fuzz::{Costs, Memory};
 
 /// How long an answer may take on a busy machine before the target fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The maximum number of messages of an input: more say nothing new.
+/// The maximum number of messages of an input: more would find nothing new.
 const MESSAGES: usize = 64;
 /// Milliseconds that a process which stops may wait for a receiver.
 const STALL_MS: u32 = 100;

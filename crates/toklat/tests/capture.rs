@@ -1,4 +1,4 @@
-//! Captures in several files, and ports as Wireshark's interfaces.
+//! Captures into several files, and captures by Wireshark, which lists ports as its interfaces.
 
 mod daemon;
 

@@ -1,5 +1,5 @@
-//! Completions, asked for as shells ask: bash and zsh by their own means, the others by what their
-//! scripts run.
+//! Shell completions: bash and zsh complete themselves; for other shells, the tests run the
+//! commands that the shells' scripts run.
 
 mod daemon;
 

@@ -1,4 +1,4 @@
-//! The command line against a daemon of its own: what commands do, print and return.
+//! The command line against a real daemon: what commands do, print and return.
 
 mod daemon;
 

@@ -1,4 +1,5 @@
-//! What can be asked while a switch is busy, and what a switch that a client made says.
+//! Requests that are answered while a switch is busy, and the reports of a switch that a client
+//! made.
 
 mod daemon;
 

@@ -1,4 +1,4 @@
-//! Ports that the daemon opens itself: taps in a namespace of the test's own, and capture files.
+//! Ports that the daemon opens itself: taps in a namespace that the test makes, and capture files.
 
 mod daemon;
 

@@ -1,8 +1,8 @@
-//! The supervisor and a data process, fuzzed as processes: peers that say anything to each of
-//! their sockets, with descriptors of every kind, and change memory while it is read, beside
-//! honest traffic.
+//! The supervisor and a data process, fuzzed as processes: peers that send anything to each of
+//! their sockets, with descriptors of every kind, and change memory while it is read, while honest
+//! traffic flows.
 //!
-//! What they say comes from a generator with a seed that a failure names; `TOKLAT_FUZZ_SEED` and
+//! A generator chooses what the peers send, with a seed that a failure names; `TOKLAT_FUZZ_SEED` and
 //! `TOKLAT_FUZZ_STEPS` change it.
 
 mod daemon;

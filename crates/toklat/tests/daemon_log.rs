@@ -1,4 +1,4 @@
-//! The daemon's log: what peers can have written there, and that nothing blocks on it.
+//! The daemon's log: what peers can cause to be written, and that nothing blocks on the log.
 
 mod daemon;
 

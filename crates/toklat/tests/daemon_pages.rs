@@ -1,5 +1,5 @@
-//! An owner holds pages back while the switch touches them. The switch identifies the user, and no
-//! other port loses a frame.
+//! A port's owner withholds pages of its memory while the switch accesses them. The switch
+//! identifies the user, and no other port loses a frame.
 
 mod daemon;
 

@@ -1,4 +1,4 @@
-//! Quotas: one user's greed is that user's trouble.
+//! Quotas: a user who takes too much harms no other user.
 
 mod daemon;
 

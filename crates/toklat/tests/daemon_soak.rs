@@ -1,5 +1,6 @@
-//! Clients start and are killed at random, and once the data process, too. Clients left alone lose
-//! nothing, the counters add up, and nothing stays behind. `TOKLAT_SEED=N` repeats a run's choices.
+//! Clients start and are killed at random, and once the data process, too. Clients that are not
+//! disturbed lose nothing, the counters add up, and nothing stays behind. `TOKLAT_SEED=N` repeats a
+//! run's choices.
 
 mod daemon;
 

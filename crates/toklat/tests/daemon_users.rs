@@ -1,4 +1,4 @@
-//! Users who share a daemon: whose a switch is.
+//! Users who share a daemon: which user owns a switch, and what other users may do with it.
 
 mod daemon;
 

@@ -1,4 +1,4 @@
-//! Confined guests: what their walls are, and what a guest that runs into one gets.
+//! Confined guests: their walls, and what happens to a guest that tries to cross one.
 
 mod daemon;
 mod manager;

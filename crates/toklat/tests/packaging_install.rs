@@ -1,4 +1,4 @@
-//! The packages, installed into a bare Debian: of the program as it was built for tests.
+//! The packages, made from the program as it was built for tests and installed into a bare Debian.
 
 #[path = "packaging/chroot.rs"]
 mod chroot;

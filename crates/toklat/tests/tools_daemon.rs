@@ -1,4 +1,4 @@
-//! The tools as processes, with a daemon of their own.
+//! The tools as processes, with a real daemon.
 
 mod daemon;
 

@@ -1,5 +1,5 @@
-//! Emulated network cards whose guests' memory has no file: what drivers send and receive goes by
-//! messages.
+//! Emulated network cards whose guests' memory has no file: what drivers send and receive crosses
+//! in messages.
 
 mod daemon;
 

@@ -1,6 +1,6 @@
 //! DPDK's driver of the e1000 family in virtual machines, on cards that ports emulate.
 //!
-//! testpmd reflects frames to a port of the test's, with checksums offloaded in both directions.
+//! testpmd reflects frames to the test's port, with checksums offloaded in both directions.
 //! All frames arrive, whatever their checksums are, and the card corrects each checksum as it
 //! sends.
 

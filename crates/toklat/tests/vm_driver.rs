@@ -1,8 +1,8 @@
 //! The Linux driver `guest-driver/linux` in virtual machines, on cards that ports emulate.
 //!
-//! It goes by a status block, or combines doorbells without one; its guest reaches another, both
-//! ways, with offloads; it can be taken apart and put together under traffic; and it does not
-//! notice the end of a data process.
+//! The driver uses a status block, or combines doorbells without one. Its guest exchanges frames
+//! with another guest, with offloads. The driver can be removed and loaded again under traffic, and
+//! does not notice the end of a data process.
 
 use std::time::Duration;
 

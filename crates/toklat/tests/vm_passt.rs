@@ -1,4 +1,5 @@
-//! The outside by passt at a stream port, as docs/virtual-machines.md describes it.
+//! Access to the outside network by passt at a stream port, as docs/virtual-machines.md describes
+//! it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,9 +16,9 @@ mod daemon;
 
 /// Receives a posted megabyte that repeats one word, and answers with thanks if it is right.
 ///
-/// So much is sent to the server, not by it, and neither side says that it ends: the passt of
-/// 2023-03-09, Debian 12's, stops sending to a guest whose window was full, sends some bytes twice,
-/// and does not always pass an end on; at QEMU's own netdev, too.
+/// The long transfer goes to the server, and neither side ends the connection first. The reason is
+/// the passt of 2023-03-09 in Debian 12. Also with QEMU's own netdev, it stops sending to a guest
+/// whose window was full, sends some bytes twice, and does not always forward an end.
 fn reply_and_close(mut stream: TcpStream) {
     const POSTED: usize = 1_000_000;
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);

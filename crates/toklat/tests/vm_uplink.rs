@@ -1,5 +1,5 @@
-//! `toklat uplink`: guests get addresses, reach a server, each other, and are reached; passts and
-//! the switch may go.
+//! `toklat uplink`: guests get addresses, reach a server and each other, and can be reached;
+//! passts and the switch may end meanwhile.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

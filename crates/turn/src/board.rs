@@ -181,7 +181,8 @@ impl Board {
         add(&self.head.deaths);
     }
 
-    /// True if `namespace` is the PID namespace of the switch's processes. The first process sets it.
+    /// True if `namespace` is the PID namespace of the switch's processes. The first process sets
+    /// the switch's namespace.
     #[must_use]
     pub fn is_of(&self, namespace: u64) -> bool {
         let order = Ordering::Relaxed;

@@ -321,9 +321,9 @@ impl Nic {
             device += ",mq=on";
         }
         if vhost_user && accelerator == Accelerator::Tcg && version < Version::VECTORS {
-            // Such a QEMU crashes (7.2: segmentation fault in msix_set_vector_notifiers). It
-            // happens when another process serves queues with MSI-X vectors and there is no KVM to
-            // route them.
+            // QEMU before this version crashes if another process serves queues with MSI-X vectors
+            // and there is no KVM to route them (7.2: segmentation fault in
+            // msix_set_vector_notifiers).
             device += ",vectors=0";
         } else if *queues > 1 {
             device += &format!(",vectors={}", 2 * queues + 2);

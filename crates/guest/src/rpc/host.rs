@@ -51,7 +51,7 @@ impl<H: Handler> Exchange for ToServer<'_, H> {
 }
 
 impl<N: Nic, H: Handler> Serving<N, H> {
-    /// Serves by `handler` on `nic`.
+    /// Makes a server on `nic` that answers requests by `handler`.
     pub fn new(nic: N, config: Config, handler: H) -> Self {
         Self { nic, server: Server::new(config), handler }
     }

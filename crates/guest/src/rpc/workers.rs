@@ -110,8 +110,8 @@ struct Bay {
     sleepers: Mutex<Vec<Thread>>,
 }
 
-/// Makes a ring of `slots` slots: the end of the thread that serves, and that of the workers, which
-/// each of them clones.
+/// Makes a ring of `slots` slots. Returns the end for the thread that serves, and the end for the
+/// workers, of which each worker has a clone.
 #[must_use]
 pub fn bay(slots: usize) -> (Dispatch, Worker) {
     let slot = |_| Slot { state: AtomicU8::new(state::FREE), job: Mutex::default() };

@@ -39,7 +39,7 @@ pub fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A daemon of its own, with a switch `vale0`.
+/// A daemon for one test, with a switch `vale0`.
 pub struct Daemon {
     dir: tempfile::TempDir,
     toklat: PathBuf,
