@@ -89,7 +89,7 @@ fn build_commit(commit: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds the program of a work tree, and lays it down.
+/// Builds the program of a work tree, and copies it to `program`.
 fn build(tree: &Path, target: &Path, program: &Path) -> Result<()> {
     let mut build = cargo(&["build", "--profile", PROFILE, "--package", "toklat"]);
     tool::run(build.current_dir(tree).env("CARGO_TARGET_DIR", target))?;

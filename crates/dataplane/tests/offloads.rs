@@ -39,7 +39,7 @@ struct Lab {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Labs spin, so only one runs at a time.
+/// The threads of a lab spin, so only one lab runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Lab {

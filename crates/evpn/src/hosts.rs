@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Most hosts of a segment, unless fewer are allowed.
+/// The maximum number of hosts of a segment, unless fewer are allowed.
 pub const MAX_HOSTS: usize = 1024;
 /// The address that marks a free number in lists.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

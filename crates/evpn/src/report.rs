@@ -96,7 +96,7 @@ pub struct NeighborInfo {
 }
 
 impl NeighborInfo {
-    /// It has a session.
+    /// True if the neighbour has a session.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state == "established"

@@ -32,7 +32,7 @@ pub struct SegmentConfig {
     pub export: Vec<RouteTarget>,
     /// The hosts of an earlier run by number, from 1; the unspecified address is a free number.
     pub hosts: Vec<IpAddr>,
-    /// Most hosts; 0 for the largest number.
+    /// The maximum number of hosts; 0 for the largest number.
     pub max_hosts: usize,
     /// The stations that an earlier run has entered into the table.
     pub stations: Vec<Station>,

@@ -299,7 +299,7 @@ fn a_damped_host_is_shown_without_routes_and_its_count_of_ignored_ones_only_rise
         (0..10).for_each(|n| rib.take(Ok(Event::Withdraw(key(1, n))), 0));
     }
     take(&mut rib, route(1, 1, 0, false));
-    // Its number is free again.
+    // The number of the host is free again.
     let table = &mut Table::default();
     table.follow(&mut rib);
     let shown = |rib: &Rib| {

@@ -105,7 +105,7 @@ impl fmt::Display for Vni {
 /// Why a datagram holds no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoFrame {
-    /// It has no valid header, or critical options.
+    /// The datagram has no valid header, or critical options.
     Malformed,
     /// The inner frame is shorter than an Ethernet header.
     Runt,

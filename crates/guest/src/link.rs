@@ -99,7 +99,7 @@ impl Link {
             match self.neighbours.find(hop, now) {
                 Hop::Known { mac, ask } => {
                     if ask {
-                        // It alone is woken (RFC 1122, 2.3.2.1, "unicast poll").
+                        // Only this neighbour is woken (RFC 1122, 2.3.2.1, "unicast poll").
                         self.request_arp(hop, mac);
                     }
                     mac

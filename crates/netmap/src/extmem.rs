@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::abi::PoolsInfo;
 
-/// Minimum of each kind, where the program does not specify it.
+/// The minimum numbers and sizes of objects, where the program specifies none.
 const LEAST: Geometry = Geometry {
     if_size: 1024,
     if_num: 2,

@@ -11,11 +11,11 @@ use crate::attach::{Request, op};
 pub struct Shape {
     /// The memory file.
     pub state: OwnedFd,
-    /// Most ports of the switch.
+    /// The maximum number of ports of the switch.
     pub max_ports: u16,
     /// Entries of the switch's forwarding table.
     pub fdb_entries: u32,
-    /// Most frames of a turn.
+    /// The maximum number of frames of a turn.
     pub batch: u16,
 }
 

@@ -1,7 +1,7 @@
-//! What every switch and every port is asked to be, whatever its kind.
+//! The settings that every switch and every port has, whatever its kind.
 //!
-//! The same types are the topology file, the control API, and messages to a data process. The crate
-//! `topology` adds the kinds of ports.
+//! The topology file, the control API, and messages to a data process consist of the same types.
+//! The crate `topology` adds the kinds of ports.
 
 pub mod bytes;
 mod policy;

@@ -2,8 +2,8 @@
 //! their sockets, with descriptors of every kind, and change memory while it is read, while honest
 //! traffic flows.
 //!
-//! A generator chooses what the peers send, with a seed that a failure names; `TOKLAT_FUZZ_SEED` and
-//! `TOKLAT_FUZZ_STEPS` change it.
+//! A generator chooses what the peers send. A failure names its seed; `TOKLAT_FUZZ_SEED` and
+//! `TOKLAT_FUZZ_STEPS` set the seed and the number of steps.
 
 mod daemon;
 

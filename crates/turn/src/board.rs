@@ -76,7 +76,7 @@ pub struct Entry {
     pub id: PortId,
     /// Differs from that of every other port that the switch had.
     pub instance: u64,
-    /// Its name without the switch's.
+    /// The port's name without the switch's.
     pub name: String,
     /// Its rules.
     pub policy: Policy,

@@ -102,7 +102,7 @@ impl Trusted {
     ///
     /// # Errors
     /// [`TrustedError::Gone`] when the switch has no such port.
-    // Its instructions are counted by this name (`cargo xtask perf`).
+    // `cargo xtask perf` counts this function's instructions by its name.
     #[inline(never)]
     pub fn turn(&mut self, id: PortId, file: u64, now: Nanos) -> Result<(), TrustedError> {
         loop {

@@ -17,7 +17,7 @@ use turn::state::State;
 
 use super::Supply;
 
-/// Most descriptors that a process keeps to wake owners of ports.
+/// The maximum number of descriptors that a process keeps to wake owners of ports.
 const MOST_BELLS: usize = 64;
 
 /// A port.
@@ -25,7 +25,7 @@ struct Peer {
     entry: Entry,
     /// The epoch of its slot.
     changed: u64,
-    /// Its rings; `None` while their memory is not mapped.
+    /// The rings of the peer; `None` while their memory is not mapped.
     halves: Option<(Served, PortSpec<Exit>)>,
 }
 

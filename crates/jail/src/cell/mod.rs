@@ -74,7 +74,7 @@ pub struct Cell {
     pub user: Option<u32>,
     /// The maximum number of bytes of private memory (`RLIMIT_DATA`).
     pub memory: Option<u64>,
-    /// Most descriptors.
+    /// The maximum number of descriptors.
     pub descriptors: u64,
     /// Whether user namespaces can be made: 0 or an errno.
     pub user_namespaces: i32,

@@ -46,7 +46,7 @@ pub enum What {
 }
 
 impl EvpnCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the daemon does not run, or has no EVPN.

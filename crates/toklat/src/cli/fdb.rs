@@ -53,7 +53,7 @@ pub enum FdbCommand {
 }
 
 impl FdbCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the daemon does not run or refuses.

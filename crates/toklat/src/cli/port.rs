@@ -86,7 +86,7 @@ pub enum PortCommand {
 }
 
 impl PortCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the daemon does not run or refuses, or if nothing is to be changed.

@@ -73,7 +73,7 @@ impl QuotaOption {
 }
 
 impl QuotaCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the daemon does not run or refuses.

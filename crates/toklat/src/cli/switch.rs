@@ -193,7 +193,7 @@ impl FixedSettings {
 }
 
 impl SwitchCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// If the daemon does not run or refuses, or if nothing is to be changed.

@@ -42,7 +42,7 @@ pub struct OpenedPort {
     pub max_frame: u32,
     /// The client's end of the token.
     pub token: Descriptor,
-    /// Its owner forwards what it sends.
+    /// The port's owner forwards what it sends.
     pub trusted: bool,
     /// The port's name. A monitor's differs from the one that was asked for.
     pub name: String,

@@ -22,8 +22,8 @@ impl Own for Descriptor {}
 /// # Errors
 /// The kernel's error.
 pub fn register<T: Own>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: what owns a descriptor names it until it is dropped, which the AsyncFd sees to after
-    // it has left the reactor.
+    // SAFETY: `fd` owns a descriptor with the same number until it is dropped. The AsyncFd drops it
+    // only after it has removed the descriptor from the reactor.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 

@@ -326,7 +326,7 @@ impl Process {
     }
 
     fn send(&self, signal: Signal) {
-        // It has ended already, if this fails.
+        // If this fails, the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
@@ -347,7 +347,7 @@ impl Process {
             Ok(waits) => drop(waits.readable().await),
             Err(error) => return tracing::error!(%error, "cannot wait for a guest's manager"),
         }
-        // It is another process's child, if this fails.
+        // If this fails, the process is another process's child.
         let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
         // Guests of a manager that was killed are killed too, and are this process's children then.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;

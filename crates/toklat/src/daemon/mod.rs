@@ -251,7 +251,7 @@ async fn supervise(
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
     tokio::spawn(Arc::clone(&supervisor).export_samples());
     let control = sockets.serve(&supervisor);
-    // Their managers need the attach socket.
+    // The guests' managers need the attach socket.
     tokio::spawn(Arc::clone(&supervisor.guests).serve());
     ready.store(true, Ordering::Relaxed);
     notify(sd_notify::NotifyState::Ready);

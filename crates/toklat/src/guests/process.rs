@@ -53,7 +53,7 @@ pub struct Process {
     pub control: OwnedFd,
     pub output: OwnedFd,
     pub said: Said,
-    /// Its number is in use by the thread of [`Groups`](super::groups::Groups).
+    /// The thread of [`Groups`](super::groups::Groups) uses the number of the process.
     pub member: Member,
 }
 
@@ -149,7 +149,7 @@ impl Said {
                 errno => walls.note(wall, Err(Errno::from_raw_os_error(errno).to_string())),
             }
         }
-        // It is a step that does not fail, before the program runs.
+        // The memory limit is a step that does not fail, before the program runs.
         walls.note(Wall::MemoryLimit, Ok(()));
         walls
     }

@@ -12,9 +12,10 @@ pub enum Standing {
     /// The threads that serve all users make the calls.
     #[default]
     Good = 0,
-    /// Calls were slow: a helper thread of the user wakes its owners.
+    /// Calls were slow: a helper thread of the user wakes the owners of the user's ports.
     Helped = 1,
-    /// Calls stayed slow: its owners are not woken any more, and its ports are at fault.
+    /// Calls stayed slow: the owners of the user's ports are not woken any more, and these ports
+    /// are at fault.
     AtFault = 2,
 }
 
@@ -39,11 +40,11 @@ pub struct Conduct {
     pub standing: Counter,
     /// Slow system calls for the port's user.
     pub slow_calls: Counter,
-    /// Nanoseconds of the slowest.
+    /// Nanoseconds of the slowest of these calls.
     pub slowest_call_ns: Counter,
     /// How often an access to the owner's memory was delayed while the port was watched.
     pub slow_touches: Counter,
-    /// Nanoseconds of the longest.
+    /// Nanoseconds of the longest of these delays.
     pub slowest_touch_ns: Counter,
     /// Wake-ups by the helper thread of the user.
     pub helped_kicks: Counter,

@@ -53,13 +53,13 @@ impl PeerCounters {
 /// A list of peers, to be made [`Peers`].
 #[derive(Clone, Copy)]
 pub(super) struct List<'a> {
-    /// Their addresses by number, from 1. The unspecified address is a free number.
+    /// The peers' addresses by number, from 1. The unspecified address is a free number.
     pub peers: &'a [IpAddr],
     /// The numbers of the peers that get floods; `None` for all.
     pub flooded: Option<&'a [u16]>,
     /// How many segments they are in, in turn.
     pub segments: u16,
-    /// Their UDP port.
+    /// The UDP port of all peers.
     pub port: u16,
 }
 

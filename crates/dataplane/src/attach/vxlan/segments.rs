@@ -11,7 +11,7 @@ use frame::{Encapsulation, NoFrame, TUNNEL_HEADER, VLAN_TAG, VlanId, Vni};
 use port::DropReason;
 use serde::{Deserialize, Serialize};
 
-/// Most segments of a tunnel.
+/// The maximum number of segments of a tunnel.
 pub const MAX_SEGMENTS: usize = 256;
 /// Bytes of the two addresses before a tag.
 const ADDRESSES: usize = 12;

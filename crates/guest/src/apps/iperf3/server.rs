@@ -10,7 +10,7 @@ use crate::app::{App, Io};
 
 /// How long a client may take for a step, before another client's test takes its place.
 const STEP: u64 = 10 * Nanos::SECOND;
-/// Most reports that are kept.
+/// The maximum number of reports that are kept.
 const REPORTS: usize = 64;
 
 /// An iperf3 server.
@@ -62,13 +62,13 @@ struct Stream {
 /// A connection: what it is, once it has said its cookie.
 #[derive(Debug)]
 pub enum Line {
-    /// It has said a part.
+    /// The connection has sent a part of its cookie.
     Cookie(Vec<u8>),
     /// The control connection of the test with this number.
     Control(u64),
     /// A stream of that test.
     Data(u64, usize),
-    /// It is turned away.
+    /// The connection is turned away.
     Refused,
 }
 
@@ -161,9 +161,9 @@ impl Server {
 
 /// What a message of the control connection leads to.
 enum Step {
-    /// It is not complete.
+    /// The message is not complete.
     Part,
-    /// It took so many bytes.
+    /// The message took this many bytes.
     Took(usize),
     Close,
     Abort,

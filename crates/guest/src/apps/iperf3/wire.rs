@@ -5,11 +5,12 @@ use tcp::Bytes;
 
 /// Bytes of a cookie: 36 letters and a zero byte.
 pub const COOKIE: usize = 37;
-/// Most bytes of a JSON text. The stack offers a message in one piece up to 16 KiB.
+/// The maximum number of bytes of a JSON text. The stack offers a message in one piece up to 16
+/// KiB.
 const MAX_JSON: usize = (16 << 10) - 4;
-/// Most streams of a test in one direction, as in iperf3.
+/// The maximum number of streams of a test in one direction, as in iperf3.
 pub const MAX_STREAMS: usize = 128;
-/// Most bytes of a piece that a sender writes at once.
+/// The maximum number of bytes of a piece that a sender writes at once.
 const MAX_PIECE: u64 = 1 << 20;
 /// Bytes of a piece by default.
 pub const PIECE: usize = 128 << 10;
@@ -42,9 +43,9 @@ pub fn refusal() -> Bytes {
 /// A JSON text at the start of `data`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Text {
-    /// It is not complete.
+    /// The text is not complete.
     Part,
-    /// It is too long, or no JSON.
+    /// The text is too long, or no JSON.
     Wrong,
     /// The bytes that it takes, and what it says.
     Whole(usize, Value),
@@ -125,7 +126,7 @@ impl Params {
         value
     }
 
-    /// Whether this end sends on its streams, in order: `server` is the end.
+    /// Returns for each stream, in order, whether this end sends. `server`: it is the server.
     pub fn directions(&self, server: bool) -> Vec<bool> {
         let one = |sends: bool| std::iter::repeat_n(sends, self.parallel);
         match self.both {

@@ -125,7 +125,7 @@ impl Receive {
         self.count(&tally, lost);
         let few = filling.size >> filling.filter.threshold_shift;
         let crossed = before > few && left <= few;
-        // With the block, the driver itself says when it wants to know.
+        // With a shared status block, the driver requests its interrupts there.
         let crossed = crossed && filling.host.on().is_none();
         core.note_received(filling.queue, &tally, lost, crossed);
         match filled {

@@ -24,7 +24,7 @@ pub struct Segment {
     pub port: PortId,
     /// The tunnel's settings, with the hosts that are known.
     pub config: VxlanConfig,
-    /// Its place in the tunnel.
+    /// The segment's place in the tunnel.
     pub place: Place,
     /// As configured.
     pub kind: Vxlan,
@@ -37,7 +37,7 @@ pub struct Segment {
 /// The place of a segment among those of its tunnel, which share the numbers of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number, from 0.
+    /// The segment's number, from 0.
     pub number: u16,
     /// How many there are.
     pub of: u16,
@@ -57,7 +57,7 @@ impl Place {
         (at % self.of == self.number).then_some(at / self.of + 1)
     }
 
-    /// Most hosts of the segment.
+    /// The maximum number of hosts of the segment.
     #[must_use]
     pub fn room(self) -> usize {
         Vxlan::MAX_PEERS / usize::from(self.of)

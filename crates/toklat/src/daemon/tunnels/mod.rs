@@ -287,7 +287,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let (tunnels, place) = (Arc::clone(&self.tunnels), self.place.clone());
         let vnis = std::mem::take(&mut self.vnis);
-        // It may wait for a data process, and it enters a namespace.
+        // This work may wait for a data process, and it enters a namespace.
         let leave = move || {
             let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
             let left =
