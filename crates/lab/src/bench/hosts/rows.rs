@@ -14,7 +14,7 @@ const RTT: &str =
     "two hosts, ping between taps, median. Peer: veth pairs at bridges of the kernel's VXLAN";
 const OUT: &str = "a new station's frame here until it is in the FDB of Linux with FRR, by a route reflector; p99";
 const IN: &str = "a new station's frame at Linux with FRR until it is in the table here; p99. FRR waits 50 ms by itself";
-const MANY_IN: &str = "1,000 simulated hosts tell a route reflector at once; until all stations are in the table here";
+const MANY_IN: &str = "1,000 simulated hosts tell a route reflector at once; until all stations are in the table here; the supervisor may have 200 MiB";
 const MANY_OUT: &str =
     "frames of as many stations here until the route reflector has all their routes";
 const MOVES: &str = "1,000 simulated hosts with 100 stations each, of which 1,000 move each second; the supervisor's part of a core; a move that is lost fails the row (with --quick 10 each, 3 s)";

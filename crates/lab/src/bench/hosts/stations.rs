@@ -21,6 +21,8 @@ use crate::hosts::programs::{Running, need};
 use crate::hosts::routers::{Frr, Reflector, gobgpd};
 use crate::hosts::{NEVER, Net};
 
+/// The most memory of the supervisor, in MiB.
+const MEMORY: f64 = 200.0;
 /// The number of simulated hosts.
 const HOSTS: u32 = 1000;
 /// How long the spread of many routes may take.
@@ -84,6 +86,7 @@ pub fn many_in(lab: &Lab, count: u32) -> Result<f64> {
     lab.once_missing("gobgpd", || {
         let pair = Pair::start(lab, &[], count)?;
         let (seconds, used, mib) = converge(&pair, count)?;
+        ensure!(mib <= MEMORY, "the supervisor has {mib:.0} MiB, more than {MEMORY}");
         lab.note("daemon", format!("the supervisor took {used:.1} s of a core, {mib:.0} MiB"));
         Ok(seconds)
     })
