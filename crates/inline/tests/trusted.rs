@@ -141,7 +141,7 @@ impl Process {
         self.switch.turn(self.who as PortId, self.inode, turn::clock()).unwrap();
     }
 
-    /// To both others, to a station that nobody knows, and from ever new stations.
+    /// Sends frames to both other stations and to an unknown one, from ever new stations.
     fn send_for_ever(&mut self) {
         for n in 0_usize.. {
             let mut out = self.port.send(16);

@@ -1,4 +1,4 @@
-//! What settings may be.
+//! Checks of settings: names, numbers and combinations.
 
 use std::collections::BTreeMap;
 

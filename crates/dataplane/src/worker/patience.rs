@@ -150,7 +150,7 @@ mod tests {
         panic!("it never naps")
     }
 
-    /// How many short sleeps precede each of eight naps that all end in this way.
+    /// Returns the number of short sleeps before each of eight naps. `end` ends each nap.
     fn sleeps_before_naps(patience: &mut Patience, end: impl Fn(&mut Patience)) -> [u32; 8] {
         std::array::from_fn(|_| {
             let sleeps = after_short_sleeps(patience);

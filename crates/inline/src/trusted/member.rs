@@ -18,7 +18,8 @@ use super::{Supply, Trusted, TrustedError};
 /// A daemon's directory, and the name of a switch.
 type Name = (PathBuf, String);
 
-/// The switches that this process is a part of, and the number of forks before.
+/// The number of forks when the switches were joined, and the trusted switches that this process
+/// has joined.
 type Joined = (u64, HashMap<Name, Weak<Mutex<Trusted>>>);
 
 static JOINED: OnceLock<Mutex<Joined>> = OnceLock::new();

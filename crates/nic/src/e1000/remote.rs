@@ -405,7 +405,7 @@ impl Remote for Core {
             return false;
         }
         queues().for_each(|(way, queue)| copied.restart(way, queue, self.head(way, queue)));
-        // The copy shows no descriptors, so no thread reads the rest or has to wait.
+        // The copy shows no descriptors now, so no thread reads or awaits what is discarded here.
         drop(unused);
         self.memory.discard();
         true

@@ -276,7 +276,7 @@ fn table(switches: &[SwitchInfo]) -> Table {
     table
 }
 
-/// The walls around its data process, and those that are missing.
+/// Returns the walls around a switch's data process, and the missing ones.
 fn walls(info: &SwitchInfo) -> String {
     let names: Vec<&str> = info.walls.standing.iter().map(|wall| wall.name()).collect();
     let no = |jail::Refused { wall, reason }: &jail::Refused| format!("no {wall}: {reason}\n");

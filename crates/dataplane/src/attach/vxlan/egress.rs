@@ -23,8 +23,8 @@ use super::{MAX_FRAME, Tunnel};
 
 /// Distance in bytes between the datagrams in the arena.
 const STRIDE: usize = (TUNNEL_HEADER + MAX_FRAME).next_multiple_of(64);
-/// The maximum number of copies of floods that a sender's turn makes. The tunnel's home worker makes
-/// the rest.
+/// The maximum number of copies of floods that a sender's turn makes. The tunnel's home worker
+/// makes the rest.
 const AT_HOME: usize = 64;
 
 /// A tunnel's receive queue, as the switch calls it.

@@ -60,7 +60,8 @@ pub struct Files<'a> {
     port: &'a str,
     snaplen: u32,
     current: Option<CaptureWriter<Counted>>,
-    /// Files of this size series that were started before the current one.
+    /// In the current series of files that are split by size: how many files came before the current
+    /// one.
     number: u64,
     /// Files by time that were started.
     begun: u32,
