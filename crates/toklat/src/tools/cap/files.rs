@@ -60,8 +60,8 @@ pub struct Files<'a> {
     port: &'a str,
     snaplen: u32,
     current: Option<CaptureWriter<Counted>>,
-    /// In the current series of files that are split by size: how many files came before the current
-    /// one.
+    /// In the current series of files that are split by size: the number of files before the
+    /// current one.
     number: u64,
     /// Files by time that were started.
     begun: u32,
