@@ -24,8 +24,8 @@ pub struct Impairment {
     /// Delay of a frame in microseconds, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
     #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub delay_us: u32,
-    /// The largest variation of the delay, up or down, in microseconds, evenly spread. Frames stay in
-    /// order.
+    /// The largest variation of the delay, up or down, in microseconds, evenly spread. Frames stay
+    /// in order.
     #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub jitter_us: u32,
     /// The maximum number of frames in flight in a queue, from 1 to
