@@ -27,7 +27,7 @@ use turn::attach::Attached;
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
 /// A step's flags. With this one, the front end wants a reply.
 const NEED_REPLY: u8 = 1;
-/// frames come in after it,
+/// frames arrive after it,
 const DELIVER: u8 = 2;
 /// this process dies after it,
 const RESTART: u8 = 4;

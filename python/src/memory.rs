@@ -18,7 +18,7 @@ pub struct Buffers {
     mapping: Arc<Mapping>,
     /// The address where the buffers begin.
     start: usize,
-    /// Bytes of all.
+    /// The number of bytes of all buffers together.
     len: usize,
 }
 
@@ -74,7 +74,7 @@ impl Buffers {
         view(py, Memory::new(window.as_ptr(), (len, 1), c"B", writable, keep))
     }
 
-    /// A view of all.
+    /// Returns a view of all buffers.
     pub fn all<'py>(&self, py: Python<'py>, writable: bool) -> PyResult<Bound<'py, PyMemoryView>> {
         self.view(py, 0, self.len, writable)
     }

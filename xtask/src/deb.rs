@@ -41,7 +41,7 @@ impl Options {
         if self.dev { "tested" } else { "release" }
     }
 
-    /// Where what is packed is.
+    /// Returns the directory with the programs to pack.
     fn built(&self) -> PathBuf {
         tool::target().join(self.profile())
     }

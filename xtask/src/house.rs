@@ -91,7 +91,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const CELL: usize = 160;
 /// Characters of a commit's subject.
 const SUBJECT: usize = 72;
-/// Commits that are looked at.
+/// The commits whose subjects are checked.
 const COMMITS: &str = "-8";
 /// Columns of a comment.
 const COMMENT: usize = 100;

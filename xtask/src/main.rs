@@ -85,9 +85,9 @@ fn prepare_tests() {
 
 /// The reason why a command failed.
 enum Failed {
-    /// There is no such command.
+    /// The command does not exist.
     Usage,
-    /// Tests failed, and have said so.
+    /// Tests failed, and have been reported.
     Tests,
     /// Anything else.
     Because(anyhow::Error),

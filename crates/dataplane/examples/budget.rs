@@ -71,7 +71,7 @@ fn receive(port: &mut Port, bytes: &mut usize) -> Result<usize, Error> {
 /// The receivers of the frames.
 #[derive(Clone, Copy)]
 enum To {
-    /// One receiver after the other.
+    /// Sends to one receiver after the other.
     Each,
     /// All receivers at once.
     All,

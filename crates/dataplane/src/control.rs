@@ -99,7 +99,7 @@ pub enum Command {
         /// Only addresses in this VLAN.
         vlan: Option<VlanId>,
     },
-    /// Adds an address that stays.
+    /// Adds an address that is never forgotten.
     AddFdb {
         /// The address.
         mac: Mac,
@@ -126,7 +126,7 @@ pub enum Command {
     SetStations {
         /// The tunnel's port.
         id: PortId,
-        /// The number of the segment that they are in, from 0.
+        /// The number, from 0, of the segment with the stations.
         segment: u16,
         /// Each replaces what was said about its address.
         stations: Vec<Remote>,
@@ -136,7 +136,7 @@ pub enum Command {
     SetOwners {
         /// The tunnel's port.
         id: PortId,
-        /// The number of the segment that they are in, from 0.
+        /// The number, from 0, of the segment with the stations.
         segment: u16,
         /// The station of each address; `None` if none has it any more.
         owners: Vec<(IpAddr, Option<Mac>)>,
@@ -146,7 +146,7 @@ pub enum Command {
     TakeClaims {
         /// The tunnel's port.
         id: PortId,
-        /// The number of the segment that they are in, from 0.
+        /// The number, from 0, of the segment with the stations.
         segment: u16,
         /// Report earlier addresses, too, as they are heard again.
         all: bool,

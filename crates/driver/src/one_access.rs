@@ -35,7 +35,7 @@ pub enum DriverError {
     /// The device is not a one-access NIC.
     #[error("the device says it is {0:#x}, not the one-access NIC")]
     Other(u32),
-    /// There is no memory for its area.
+    /// There is no memory for the driver's area.
     #[error("there is no memory for {AREA} bytes of buffers")]
     Memory,
 }

@@ -91,7 +91,7 @@ impl Hosts {
         self.is_new |= before != (host.floods > 0);
     }
 
-    /// Takes the list if it has changed.
+    /// Returns the list if it has changed since the last call.
     pub fn take(&mut self) -> Option<(Vec<IpAddr>, Vec<u16>)> {
         std::mem::take(&mut self.is_new).then(|| self.list())
     }

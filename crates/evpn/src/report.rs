@@ -18,7 +18,7 @@ pub struct VtepInfo {
     pub address: IpAddr,
     /// The host's number in the tunnel, from 1; 0 for a host that has none of its routes in it.
     pub number: u16,
-    /// Routes of stations behind it.
+    /// Routes of stations behind the host.
     pub stations: u32,
     /// The host gets floods.
     pub floods: bool,

@@ -176,7 +176,7 @@ impl Rib {
         stations.iter().for_each(|(mac, sticky)| self.came(vni, *mac, *sticky, now));
     }
 
-    /// Takes what a path says.
+    /// Takes the route in an event, or withdraws it.
     pub fn take(&mut self, event: Result<Event, Unusable>, now: u64) {
         match event {
             Ok(Event::Update(update)) => self.update(update, now),

@@ -75,7 +75,7 @@ pub struct Setup {
     pub neighbors: Vec<Neighbor>,
     /// The daemon's socket.
     pub socket: PathBuf,
-    /// What other hosts may take.
+    /// The limits for what other hosts may use of this one.
     pub limits: Limits,
 }
 

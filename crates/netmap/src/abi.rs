@@ -309,21 +309,21 @@ pub struct PoolsInfo {
     pub pad: [u16; 3],
     /// Where interfaces start.
     pub if_offset: u64,
-    /// How many.
+    /// The number of interfaces.
     pub if_total: u32,
     /// Bytes of one interface.
     pub if_size: u32,
     /// Where rings start.
     pub ring_offset: u64,
-    /// How many.
+    /// The number of rings.
     pub ring_total: u32,
-    /// Bytes of one.
+    /// Bytes of one ring.
     pub ring_size: u32,
     /// Where buffers start.
     pub buf_offset: u64,
-    /// How many.
+    /// The number of buffers.
     pub buf_total: u32,
-    /// Bytes of one.
+    /// Bytes of one buffer.
     pub buf_size: u32,
 }
 

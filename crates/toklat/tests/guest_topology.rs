@@ -17,7 +17,7 @@ fn web(name: &str, more: &str) -> String {
     )
 }
 
-/// Writes the file; its path.
+/// Writes the topology file; returns its path.
 fn file(daemon: &Daemon, net: &str) -> String {
     let path = daemon.dir().join("net.toml");
     std::fs::write(&path, format!("[switch.vale0]\n{net}")).unwrap();

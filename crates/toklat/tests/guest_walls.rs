@@ -37,7 +37,7 @@ fn each_forbidden_call_ends_its_guest_alone_and_the_manager_names_it() {
     }
     assert!(fetched(&daemon, "10.0.0.1") > 0);
     assert_eq!(named(&until(&daemon, "the list", |_| true), "honest")["restarts"], 0);
-    // The guests' ports went with them.
+    // The ports of the ended guests are gone.
     let ports: Vec<String> = daemon.ports("vale0").into_iter().map(|(name, _)| name).collect();
     assert_eq!(ports, ["honest"]);
 }

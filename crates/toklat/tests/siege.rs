@@ -52,7 +52,7 @@ pub enum When {
 pub struct Attacker {
     /// The name of the attack, and of the part that its process plays.
     pub name: &'static str,
-    /// The phase in which it attacks.
+    /// The phase in which the attacker attacks.
     pub when: When,
     /// The ports that the attack needs, in the syntax of the topology file; `UID` stands for its
     /// user.

@@ -16,7 +16,7 @@ use daemon::frames::frame;
 use daemon::{Daemon, PATIENCE, kill_process};
 
 const MODELS: [&str; 5] = ["82540em", "82574l", "am79c970a", "am79c973", "one-access"];
-/// Frames on their way.
+/// The maximum number of frames in flight.
 const WINDOW: u64 = 60;
 
 fn daemon(ports: &[(&str, &str)]) -> Daemon {

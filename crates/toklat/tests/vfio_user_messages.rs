@@ -11,7 +11,7 @@ use daemon::card::{Card, Driver, Memory};
 use daemon::frames::frame;
 use daemon::{Daemon, PATIENCE, kill_process};
 
-/// Frames on their way.
+/// The maximum number of frames in flight.
 const WINDOW: u64 = 40;
 /// Lengths that frames have, by turns.
 const LENGTHS: [usize; 4] = [64, 1514, 300, 999];

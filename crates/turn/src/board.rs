@@ -84,7 +84,7 @@ pub struct Entry {
     pub monitor: Option<(PortId, bool, bool)>,
     /// Its rings.
     pub rings: RingAttach,
-    /// The inode of its memory file.
+    /// The inode of the port's memory file.
     pub file: u64,
 }
 

@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// How QEMU has this model.
+    /// How QEMU provides this model.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {

@@ -117,9 +117,9 @@ fn refused(what: &'static str) -> impl Fn(io::Error) -> VfioError {
 pub enum Interrupt {
     /// The card interrupts through its pin, which each interrupt masks until [`Card::unmask`].
     Pin,
-    /// By one message.
+    /// The card interrupts by one message.
     Msi,
-    /// By a message for each vector.
+    /// The card interrupts by a message for each vector.
     MsiX,
 }
 

@@ -121,7 +121,7 @@ impl Attachment {
         self.rings().map_or_else(|| self.kind().and_then(Kind::hangup_fd), |_| Some(1))
     }
 
-    /// True if other hosts are behind it.
+    /// True if other hosts are behind the port.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {
         self.kind().is_some_and(Kind::is_tunnel)

@@ -111,7 +111,7 @@ struct Record {
     remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Guest>,
-    /// The port's tunnel, if it is one.
+    /// The tunnel of the port, if the port is a tunnel.
     tunnel: Option<Handle>,
     /// On a trusted switch, its rings, which no worker serves.
     idle: Option<Box<Served>>,

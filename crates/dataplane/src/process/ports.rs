@@ -32,7 +32,7 @@ struct Halves {
     monitor: Option<Monitor>,
     /// The port's front end.
     guest: Option<Guest>,
-    /// The port's tunnel, if it is one.
+    /// The tunnel of the port, if the port is a tunnel.
     tunnel: Option<Handle>,
 }
 

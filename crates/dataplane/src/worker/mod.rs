@@ -74,7 +74,7 @@ struct Late {
     heavy: bool,
 }
 
-/// A worker thread's own things.
+/// The state that belongs to one worker thread.
 pub(crate) struct Worker {
     common: Arc<Common>,
     number: usize,

@@ -16,9 +16,9 @@ pub struct Request {
     pub ip: u8,
     /// Where the TCP or UDP header starts.
     pub transport: u8,
-    /// IPv4, else IPv6.
+    /// True for IPv4, false for IPv6.
     pub ipv4: bool,
-    /// TCP, else UDP.
+    /// True for TCP, false for UDP.
     pub tcp: bool,
     /// Fill in the IPv4 header's checksum; its field is 0.
     pub ip_checksum: bool,

@@ -27,7 +27,7 @@ impl Pings {
     /// Ends the pings, and returns which were answered.
     ///
     /// # Errors
-    /// It says nothing.
+    /// The command prints nothing.
     pub fn end(mut self) -> Result<Answers> {
         kill_process(Pid::from_child(&self.0), Signal::INT)?;
         let (mut text, mut stdout) = (String::new(), self.0.stdout.take().context("no output")?);

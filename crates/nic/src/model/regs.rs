@@ -33,7 +33,7 @@ impl Members {
         Self(chips)
     }
 
-    /// True if the chip with this number is a member.
+    /// True if the chip with this number is in the set.
     #[inline]
     #[must_use]
     pub const fn has_number(self, chip: usize) -> bool {

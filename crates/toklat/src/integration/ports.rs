@@ -44,7 +44,7 @@ pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, Str
 /// The state that [`add`] found before it did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No such port: it was added.
+    /// The port did not exist and was added.
     Added,
     /// A port of the same kind exists; its rules are the wanted ones.
     There,

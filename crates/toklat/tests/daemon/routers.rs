@@ -62,7 +62,7 @@ pub fn reflector(host: &Namespace, own: &str, clients: &[&str]) -> Result<Router
     reflector_with(host, own, &clients)
 }
 
-/// The same, with these sessions.
+/// The same as the previous function, with these sessions.
 pub fn reflector_with(
     host: &Namespace,
     own: &str,

@@ -322,7 +322,7 @@ fn watches() {
     }
 }
 
-/// Has 160,000 watches on it.
+/// Makes 160,000 epoll watches on a token.
 fn watch(token: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let copies: Vec<_> = (0..400).map_while(|_| token.try_clone_to_owned().ok()).collect();
     let mut held = Vec::new();

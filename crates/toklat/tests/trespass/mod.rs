@@ -117,7 +117,7 @@ fn deluge(mut stack: Stack<RingNic>) -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let now = guest::Nanos(guest::Nanos::SECOND) + started.elapsed().as_nanos() as u64;
         for _ in 0..64 {
-            // A full ring is what it is for.
+            // The program is meant to fill the ring.
             let _ = stack.udp_send(socket, to, &[7; 1400], now);
         }
         stack.poll(now)?;

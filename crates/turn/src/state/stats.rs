@@ -29,7 +29,7 @@ pub struct PortStats {
     pub in_copies: u64,
     /// Frames dropped before they reached a receiver.
     pub in_drops: Drops,
-    /// Frames handed out to its owner.
+    /// Frames handed out to the port's owner.
     pub out_frames: u64,
     /// Their bytes.
     pub out_bytes: u64,
@@ -39,7 +39,7 @@ pub struct PortStats {
     pub out_segmented: u64,
     /// Segments of these frames, beyond one each.
     pub out_segments: u64,
-    /// Checksums computed for its owner.
+    /// Checksums computed for the port's owner.
     pub out_checksums: u64,
     /// Batches handed in, by size: entry i counts those of 2^i to 2^(i+1)-1 frames.
     pub batches: [u64; HISTOGRAM_BUCKETS],
@@ -171,7 +171,7 @@ impl SwitchState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct WorkerStats {
-    /// Passes over its hot ports.
+    /// Passes over the worker's hot ports.
     pub passes: u64,
     /// Passes that moved a frame.
     pub busy_passes: u64,

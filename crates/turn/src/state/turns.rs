@@ -33,7 +33,7 @@ pub struct TurnTime {
     /// The turns took less than this many nanoseconds, and at least the bound of the previous
     /// bucket. Turns in the last bucket may have taken longer.
     pub under_ns: u64,
-    /// How many there were.
+    /// The number of turns in this bucket.
     pub turns: u64,
 }
 

@@ -226,7 +226,7 @@ pub enum Request {
         /// Their bytes.
         size: u64,
     },
-    /// Asks what the device has.
+    /// Asks for the device's regions and interrupts.
     GetInfo,
     /// The description of a region, in a reply of at most this many bytes.
     GetRegionInfo {

@@ -105,7 +105,7 @@ impl Vectors {
         Self { device, mode, eventfds, pin, config, counters, moderation, asked_at, nudge }
     }
 
-    /// Counts what is raised.
+    /// Counts the interrupts that are raised.
     #[must_use]
     pub fn counted(self, counters: Shared<BusCounters>) -> Self {
         Self { counters: Some(counters), ..self }

@@ -43,7 +43,7 @@ struct Job {
 /// What the frames of a train for all peers have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Way {
-    /// The segment whose peers get it.
+    /// The segment whose peers get the train.
     pub segment: u16,
     /// The sending socket.
     pub socket: u8,
@@ -58,7 +58,7 @@ pub(super) struct Done {
     pub frames: u64,
     /// The bytes of the train's frames, without headers.
     pub bytes: u64,
-    /// The error, if no peer got it.
+    /// The error, if no peer got the train.
     pub error: Option<Errno>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Floods {
 }
 
 impl Floods {
-    /// Frames that wait.
+    /// Returns the number of frames that wait.
     pub fn pending(&self) -> usize {
         self.jobs.iter().map(|job| usize::from(job.count)).sum()
     }

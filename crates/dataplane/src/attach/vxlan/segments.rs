@@ -65,7 +65,7 @@ impl Segments {
         Some(Self { way, all: all.to_vec(), headers, by_vni, by_vlan })
     }
 
-    /// How many there are.
+    /// The number of segments.
     pub fn count(&self) -> u16 {
         self.all.len() as u16
     }

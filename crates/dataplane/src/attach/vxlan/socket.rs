@@ -271,7 +271,7 @@ impl Inbox {
         &self.bytes[part.message * STRIDE + part.at..][..part.len]
     }
 
-    /// The same bytes, to be changed.
+    /// The same bytes, for writing.
     pub fn part_mut(&mut self, part: Part) -> &mut [u8] {
         &mut self.bytes[part.message * STRIDE + part.at..][..part.len]
     }

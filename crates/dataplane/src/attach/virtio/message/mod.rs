@@ -140,7 +140,7 @@ pub struct RingAddress {
 /// The areas that record buffers in flight, one for each queue, back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InflightAreas {
-    /// Bytes of all areas.
+    /// The number of bytes of all areas together.
     pub size: u64,
     /// Where the areas start in the memory file.
     pub offset: u64,
