@@ -61,7 +61,7 @@ impl Qemu {
     /// Finds a QEMU for everything but vfio-user: [`Self::at_least`] with the oldest version.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::at_least`].
     pub fn find(named: Option<&Path>) -> Result<Self, QemuError> {
         Self::at_least(named, Version::OLDEST)
     }

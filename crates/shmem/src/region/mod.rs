@@ -261,7 +261,7 @@ impl Mapping {
     /// [`unsealed`](Self::unsealed) can.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`unsealed`](Self::unsealed).
     pub fn file_at(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -298,7 +298,7 @@ impl Mapping {
     /// only accounts for those.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`private`](Self::private).
     pub fn sparse(len: usize) -> Result<Arc<Self>, RegionError> {
         Self::new_sparse(len).map(Arc::new)
     }
@@ -307,7 +307,7 @@ impl Mapping {
     /// charged to `account`. Core dumps leave it out.
     ///
     /// # Errors
-    /// As there; [`RegionError::OverBudget`] before anything is mapped.
+    /// The errors of [`sparse`](Self::sparse); [`RegionError::OverBudget`] before anything is mapped.
     pub fn reserved(len: usize, account: &Arc<Account>) -> Result<Arc<Self>, RegionError> {
         let charge = account.charge(whole_pages(len)? as u64)?;
         let mut mapping = Self::new_sparse(len)?;

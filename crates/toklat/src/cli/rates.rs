@@ -68,9 +68,9 @@ pub struct WorkerRates {
 pub struct SwitchRates {
     /// Its name.
     pub name: String,
-    /// What its ports send.
+    /// What the switch's ports send.
     pub ingress: Flow,
-    /// What its ports receive.
+    /// What the switch's ports receive.
     pub egress: Flow,
     /// Frames dropped.
     pub drops: f64,

@@ -25,7 +25,7 @@ pub const MAX_FDS: usize = dataplane::control::MAX_DESCRIPTORS;
 pub struct Message {
     /// The message's bytes; empty at the end of the connection.
     pub bytes: Vec<u8>,
-    /// The descriptors that came with it.
+    /// The descriptors that came with the message.
     pub fds: Vec<Descriptor>,
     /// The message was longer than the receiver allows, or had more descriptors, so this is only a
     /// part.

@@ -1,4 +1,4 @@
-//! The socket to a front end, as the thread reads it that holds it.
+//! The socket to a front end, as it is read by the thread that holds it.
 //!
 //! A message stays in the socket until it is carried out, so a successor of this process finds
 //! those that were not. State memory holds one word that says how far a process was. Two cases are

@@ -75,7 +75,7 @@ const COPIES: usize = 64;
 pub struct VxlanConfig {
     /// How frames lie in datagrams.
     pub encapsulation: Encapsulation,
-    /// The segments: one for the frames as they are, or one for each of its VLANs.
+    /// The segments: one for the frames as they are, or one for each of the tunnel's VLANs.
     pub segments: Vec<Segment>,
     /// Our address in the underlay.
     pub local: IpAddr,
