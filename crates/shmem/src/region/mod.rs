@@ -307,7 +307,8 @@ impl Mapping {
     /// charged to `account`. Core dumps leave it out.
     ///
     /// # Errors
-    /// The errors of [`sparse`](Self::sparse); [`RegionError::OverBudget`] before anything is mapped.
+    /// The errors of [`sparse`](Self::sparse); [`RegionError::OverBudget`] before anything is
+    /// mapped.
     pub fn reserved(len: usize, account: &Arc<Account>) -> Result<Arc<Self>, RegionError> {
         let charge = account.charge(whole_pages(len)? as u64)?;
         let mut mapping = Self::new_sparse(len)?;
