@@ -324,11 +324,15 @@ fn parties(daemon: &Daemon, names: &[&str]) -> Result<Vec<i32>> {
 
 /// Gb/s from one confined guest to another, by the bytes that reach its port.
 pub fn bulk(lab: &Lab) -> Result<f64> {
-    let daemon = lab.daemon("")?;
-    let _sink = start(&daemon, ["sink", "sink"], (FIRST, 1), &[])?;
+    bulk_at(lab, &lab.daemon("")?)
+}
+
+/// The same rate on ports `source` and `sink` of this daemon.
+pub fn bulk_at(lab: &Lab, daemon: &Daemon) -> Result<f64> {
+    let _sink = start(daemon, ["sink", "sink"], (FIRST, 1), &[])?;
     let (second, to) = (Ipv4Addr::from_bits(FIRST.to_bits() + 1), format!("{FIRST}:5001"));
-    let _source = start(&daemon, ["source", "source"], (second, 1), &["--", &to, "1000"])?;
-    let all = parties(&daemon, &["sink", "source"])?;
+    let _source = start(daemon, ["source", "source"], (second, 1), &["--", &to, "1000"])?;
+    let all = parties(daemon, &["sink", "source"])?;
     let bytes = || -> Result<u64> {
         let stats = daemon.stats()?;
         let sink = stats.ports.iter().find(|port| port.name == "sink");

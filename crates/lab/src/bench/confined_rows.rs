@@ -2,7 +2,7 @@
 
 use super::peer::Peer;
 use super::rows::{Better, Row, less};
-use super::{confined, livelock, stacks_linux};
+use super::{confined, livelock, stacks_linux, taps};
 
 const SCALE: &str = "confined httpd guests; a light guest in this process on core 0 has 32 connections to each, \
     which ask for 1 KiB as soon as they have an answer; pages a second of all parties: guests, data process, generator. \
@@ -11,6 +11,39 @@ const HTTP: &str = "one confined guest has 16 connections to another; pages a se
     the data process. Peer: nginx and wrk, a second of both";
 const BATCHING: &str = "as guest.scale; interrupts (kicks of guests by the switch) for each frame that guests receive. \
     Peer: one guest";
+
+const IPERF3: &str = "iperf3 in a namespace behind a tap, and a confined guest that is its server, at one switch; Gb/s \
+    for each second of all parties: both ends and the data process. Peer: an iperf3 behind another tap is the server";
+const LOSS: &str = "one confined guest sends to another, offloads, frames lost at random in both directions; Gb/s for \
+    each second of all parties. Peer: iperf3 to iperf3 behind taps, the same losses at the same kind of switch";
+
+macro_rules! iperf3 {
+    ($id:literal, $back:literal) => {
+        Row {
+            id: $id,
+            unit: "Gb/s",
+            bar: "ratio >= 0.9",
+            better: Better::More,
+            how: IPERF3,
+            ours: |lab| taps::iperf3_with_guest(lab, $back),
+            peer: Peer::Toklat("Linux", |lab| taps::iperf3_of_linux(lab, $back)),
+        }
+    };
+}
+
+macro_rules! lossy {
+    ($id:literal, $ppm:literal) => {
+        Row {
+            id: $id,
+            unit: "Gb/s",
+            bar: "ratio >= 1",
+            better: Better::More,
+            how: LOSS,
+            ours: |lab| taps::lossy_guests(lab, $ppm),
+            peer: Peer::Toklat("Linux", |lab| taps::lossy_linux(lab, $ppm)),
+        }
+    };
+}
 
 macro_rules! scale {
     ($id:literal, $bar:literal, $count:literal) => {
@@ -60,6 +93,20 @@ pub const ROWS: &[Row] = &[
     },
     http!("guest.http.isolated.1k", "/1k", 1024),
     http!("guest.http.isolated.4k", "/4k", 4096),
+    lossy!("guest.tcp.loss.1000.linux", 1_000),
+    lossy!("guest.tcp.loss.10000.linux", 10_000),
+    iperf3!("guest.iperf3", false),
+    iperf3!("guest.iperf3.back", true),
+    Row {
+        id: "guest.http.linux",
+        unit: "pages/s",
+        bar: "ratio >= 1",
+        better: Better::More,
+        how: "wrk behind a tap has 16 connections to a confined guest, for pages of 1 KiB; pages for each second of all \
+              parties: wrk, guest, data process. Peer: nginx behind another tap of the switch",
+        ours: taps::pages_of_guest,
+        peer: Peer::Toklat("nginx", taps::pages_of_nginx),
+    },
     less(
         "guest.start",
         "ms",

@@ -27,6 +27,7 @@ mod sources;
 mod stacks;
 mod stacks_linux;
 mod stacks_rows;
+mod taps;
 mod traffic;
 mod vhost;
 mod vm_rows;

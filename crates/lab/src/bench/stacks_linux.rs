@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::lab::Lab;
+use super::lab::{Daemon, Lab};
 use crate::hosts::programs::{Running, done, need};
 use crate::hosts::{NEVER, Net};
 
@@ -28,6 +28,21 @@ impl Hosts {
             }
         }
         hosts.net.reach("h1", "10.99.0.2", &NEVER)?;
+        Ok(hosts)
+    }
+
+    /// Two hosts, of which the first `count` have taps at a daemon's switch, ports `h1` and `h2`,
+    /// with the addresses 10.9.0.1 and 10.9.0.2.
+    pub(super) fn at(daemon: &Daemon, count: usize) -> Result<Self> {
+        let mut hosts = Self { net: Net::new(2, 1500)?, algorithm: String::new() };
+        for n in 1..=count {
+            let host = format!("h{n}");
+            let tap = serde_json::json!({ "ifname": "t0", "netns": hosts.net.name(&host) });
+            daemon.add_port(&host, &serde_json::json!({ "tap": tap }))?;
+            hosts.net.ip(&host, &format!("addr add 10.9.0.{n}/24 dev t0"))?;
+            hosts.net.ip(&host, "link set t0 up")?;
+            hosts.algorithm = hosts.use_cubic(&host)?;
+        }
         Ok(hosts)
     }
 
@@ -137,8 +152,8 @@ fn cpu_of_children() -> f64 {
 }
 
 /// nginx with documents of one length in memory.
-struct Nginx {
-    hosts: Hosts,
+pub(super) struct Nginx {
+    pub(super) hosts: Hosts,
     _server: Running,
     workers: Vec<u32>,
     _dir: tempfile::TempDir,
@@ -146,8 +161,12 @@ struct Nginx {
 
 impl Nginx {
     fn start(lab: &Lab, len: usize) -> Result<Self> {
+        Self::at(lab, Hosts::new(true)?, len)
+    }
+
+    /// nginx in host `h2`.
+    pub(super) fn at(lab: &Lab, hosts: Hosts, len: usize) -> Result<Self> {
         ["nginx", "wrk", "curl"].into_iter().try_for_each(need)?;
-        let hosts = Hosts::new(true)?;
         let dir = tempfile::Builder::new().prefix("nginx").tempdir_in(lab.dir())?;
         let path = |name: &str| -> PathBuf { dir.path().join(name) };
         std::fs::write(path("page"), vec![b'x'; len])?;
@@ -157,7 +176,7 @@ impl Nginx {
              error_log {root}/errors; events {{ worker_connections 1024; }}\n\
              http {{ sendfile on; tcp_nopush on; tcp_nodelay on; access_log off;\n\
              keepalive_requests 100000000; open_file_cache max=100; open_file_cache_valid 600s;\n\
-             server {{ listen 10.99.0.2:80; root {root}; }} }}\n",
+             server {{ listen 80; root {root}; }} }}\n",
             pid.display()
         );
         std::fs::write(path("nginx.conf"), text)?;
@@ -177,21 +196,32 @@ impl Nginx {
         Ok(Self { hosts, _server: server, workers, _dir: dir })
     }
 
+    /// Its workers.
+    pub(super) fn processes(&self) -> Vec<i32> {
+        self.workers.iter().map(|pid| pid.cast_signed()).collect()
+    }
+
     /// Pages for each second that nginx and wrk have spent on a core: the busier of them, or both.
     fn pages(&self, lab: &Lab, connections: usize, both: bool) -> Result<f64> {
-        let (before, children) = (cpu_of(&self.workers), cpu_of_children());
+        let before = cpu_of(&self.workers);
         let time = time(lab);
         let words = format!("taskset -c 0 wrk -t1 -c{connections} -d{time} http://10.99.0.2/page");
-        let told = done(&mut self.hosts.net.command("h1", &words))?;
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let requests = told.lines().find_map(|line| line.trim().split_once(" requests in "));
-        let requests: f64 = requests.context("wrk says no number")?.0.trim().parse()?;
-        let (server, load) = (cpu_of(&self.workers) - before, cpu_of_children() - children);
+        let (requests, load) = requests(&self.hosts, &words)?;
+        let server = cpu_of(&self.workers) - before;
         let used = &self.hosts.algorithm;
         lab.note("nginx", format!("nginx ({used}) had {server:.2} s, wrk {load:.2} s on a core"));
         ensure!(server.max(load) > 0.0, "neither took any time");
         Ok(requests / if both { server + load } else { server.max(load) })
     }
+}
+
+/// Requests of a wrk in host `h1`, and the seconds that it has spent on a core.
+pub(super) fn requests(hosts: &Hosts, words: &str) -> Result<(f64, f64)> {
+    let children = cpu_of_children();
+    let told = hosts.net.run("h1", words)?;
+    let requests = told.lines().find_map(|line| line.trim().split_once(" requests in "));
+    let requests: f64 = requests.context("wrk says no number")?.0.trim().parse()?;
+    Ok((requests, cpu_of_children() - children))
 }
 
 /// Pages of `len` bytes a second, from nginx on core 1 to wrk on core 0.
