@@ -31,8 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("topology", &["fabric", "frame", "link", "nic", "settings"]),
     ("netmap", &["netring", "shmem"]),
     ("pcap", &["netring", "shmem"]),
-    ("preload", &["netmap", "netring", "pcap", "shmem"]),
-    ("capi", &["frame", "netring", "shmem"]),
+    ("preload", &["inline", "netmap", "netring", "pcap", "shmem"]),
+    ("capi", &["frame", "inline", "netring", "shmem"]),
     (
         "dataplane",
         &[

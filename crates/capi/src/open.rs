@@ -192,6 +192,7 @@ unsafe fn open(name: *const c_char, options: &Options) -> Result<Box<Handle>, Fa
     let Ok(name) = name.to_str() else {
         return Err(Failure::invalid(c"The port's name is not UTF-8"));
     };
+    inline::trusted::install();
     // SAFETY: the caller keeps this function's contract.
     let port = unsafe { options.apply(name) }?.open()?;
     let name = CString::new(port.name()).unwrap_or_default();

@@ -12,7 +12,7 @@
 //!
 //! | port | wake-ups |
 //! |---|---|
-//! | [`port::SWITCHED`] | the token of the switch's port, in both directions |
+//! | [`port::SWITCHED`] | the token of the switch's port, in both directions; on a trusted switch, to the program only |
 //! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
 //! | [`port::SILENT`] | - |
 
@@ -153,10 +153,12 @@ pub struct Bound {
     pub twin_rx: RingSpec,
     /// For pipes: send rings of the other end, the twins of `rx`.
     pub twin_tx: RingSpec,
-    /// Zero.
-    pub reserved: u32,
+    /// On a trusted switch: the port's number, and one; else 0.
+    pub trusted: u32,
     /// The bits of `nr_flags` that affect syncs.
     pub flags: u64,
+    /// On a trusted switch: the port's name with the switch's, padded with zeros.
+    pub name: [[u8; NAME / 2]; 2],
 }
 
 const _: () = assert!(size_of::<Ask>() < 1024 && size_of::<Answer>() < 1024);

@@ -66,6 +66,7 @@ impl Device {
 
     /// Stores the binding from the daemon's answer, if there is one.
     pub fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+        inline::trusted::install_with(marks::raise);
         if answer.bound != wire::Bound::default()
             && self.bound.get().is_none()
             && let Ok(bound) = Bound::new(&answer.bound, fds, marks::raise)

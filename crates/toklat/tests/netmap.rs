@@ -161,6 +161,31 @@ fn two_processes_exchange_frames_through_a_pipe_and_none_is_lost() {
 }
 
 #[test]
+fn programs_forward_on_a_trusted_switch_while_its_data_process_stands_still() {
+    let machine = Machine::start();
+    let body = serde_json::json!({"name": "vale9", "trusted": true});
+    let (status, answer) = machine.daemon.ask("POST", "/v1/switches", &body);
+    assert!(status < 300, "{answer}");
+    let mut receiver = machine.start_program("stay", &["vale9:b"]);
+    let mut sender = machine.start_program("stay", &["vale9:a", "send"]);
+    receiver.line().parse::<u32>().unwrap();
+    let data_process = Pid::from_raw(machine.daemon.data_process("vale9")).unwrap();
+    rustix::process::kill_process(data_process, Signal::STOP).unwrap();
+    for (port, counter) in [("a", "in_frames"), ("b", "out_frames")] {
+        let count = || machine.daemon.counters(port)[counter].as_u64().unwrap();
+        let before = count();
+        daemon::wait_until("frames while it stands still", || {
+            // Its pipe would fill, and it with it.
+            receiver.line();
+            count() > before
+        });
+    }
+    rustix::process::kill_process(data_process, Signal::CONT).unwrap();
+    sender.kill();
+    receiver.kill();
+}
+
+#[test]
 fn a_program_that_is_killed_frees_its_port_and_another_goes_on() {
     let mut machine = Machine::start();
     let mut receiver = machine.start_program("stay", &["vale0:b"]);

@@ -24,9 +24,19 @@ type Joined = (u64, HashMap<Name, Weak<Mutex<Trusted>>>);
 
 static JOINED: OnceLock<Mutex<Joined>> = OnceLock::new();
 
+/// Gives a descriptor that is kept another number.
+static RAISE: OnceLock<fn(OwnedFd) -> OwnedFd> = OnceLock::new();
+
 /// Lets this process open ports of trusted switches.
 pub fn install() {
     netring::trusted::install(join);
+}
+
+/// As [`install`], for a library in a program that closes descriptors that it does not know:
+/// `raise` gets each that is kept, and returns it or a duplicate.
+pub fn install_with(raise: fn(OwnedFd) -> OwnedFd) {
+    let _ = RAISE.set(raise);
+    install();
 }
 
 fn join(joining: &Joining<'_>) -> Result<Arc<dyn Forward>, String> {
@@ -90,7 +100,11 @@ struct Daemon {
 impl Supply for Daemon {
     fn port(&self, name: &str) -> io::Result<(OwnedFd, OwnedFd)> {
         let name = format!("{}:{name}", self.switch);
-        ask_member(&self.directory, &name).map_err(io::Error::other)
+        let (memory, bell) = ask_member(&self.directory, &name).map_err(io::Error::other)?;
+        Ok(match RAISE.get() {
+            Some(raise) => (memory, raise(bell)),
+            None => (memory, bell),
+        })
     }
 }
 

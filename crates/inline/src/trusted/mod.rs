@@ -25,7 +25,7 @@ use shmem::{Mapping, Memfd};
 use turn::board::Board;
 use turn::state::State;
 
-pub use self::member::install;
+pub use self::member::{install, install_with};
 use self::view::View;
 
 /// Where a process finds what belongs to a port of the switch.

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::inline;
 use super::isolated::{self, POLLED};
 use super::lab::Lab;
 use super::peer::Peer;
@@ -16,6 +17,8 @@ use crate::hosts::programs::Missing;
 
 const PORTS: &str = "core 0: one thread of one netmap program with both ports, which writes headers, and looks by \
     poll() with no time after each batch; core 1: the switch's worker, polling";
+const TRUSTED: &str = "core 0: one thread of one netmap program with both ports of a trusted switch, as \
+    above; it forwards. Peer: a switch embedded in one process";
 const PIPE: &str = "core 0: receiver, core 1: sender, two threads of one netmap program that look by poll() with no \
     time; no buffer is touched";
 const BRIDGE: &str = "core 0: one thread of one netmap program with all four ends: it fills slots, swaps buffers from \
@@ -40,6 +43,15 @@ const fn ports_row(id: &'static str, bar: &'static str, ours: fn(&Lab) -> Result
     more(id, bar, PORTS, ours, Peer::None)
 }
 
+const fn trusted_row(
+    id: &'static str,
+    bar: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+    inline: fn(&Lab) -> Result<f64>,
+) -> Row {
+    more(id, bar, TRUSTED, ours, Peer::Toklat("inline", inline))
+}
+
 const fn mismatch_row(id: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
     more(id, "reported", MISMATCH, ours, Peer::None)
 }
@@ -61,6 +73,18 @@ pub const ROWS: &[Row] = &[
         PORTS,
         |lab| ports(lab, 1500, 64, 0),
         Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 1500, false)),
+    ),
+    trusted_row(
+        "netmap.trusted.64",
+        "ratio >= 0.7",
+        |lab| trusted(lab, 64),
+        |lab| inline::throughput(lab, 64),
+    ),
+    trusted_row(
+        "netmap.trusted.1500",
+        "ratio >= 0.8",
+        |lab| trusted(lab, 1500),
+        |lab| inline::throughput(lab, 1500),
     ),
     more(
         "netmap.pipe.64",
@@ -136,6 +160,11 @@ fn netmap(lab: &Lab, switch: &str, mode: &str, args: &[&str]) -> Result<f64> {
 fn ports(lab: &Lab, len: u32, batch: u32, slots: u32) -> Result<f64> {
     let [len, batch, slots] = [len, batch, slots].map(|number| number.to_string());
     netmap(lab, POLLED, "ports", &["vale0:s", "vale0:r", &len, &batch, &slots])
+}
+
+/// Mpps between two ports of a trusted switch.
+fn trusted(lab: &Lab, len: u32) -> Result<f64> {
+    netmap(lab, "trusted = true", "ports", &["vale0:s", "vale0:r", &len.to_string(), "64", "0"])
 }
 
 fn netmap_pipe(lab: &Lab) -> Result<f64> {

@@ -68,6 +68,8 @@ pub(super) struct Adapter {
     pub(super) bindings: u32,
     /// The port's token, while it is in its switch.
     pub(super) token: Option<OwnedFd>,
+    /// The port's number, if its switch is trusted.
+    pub(super) number_if_trusted: Option<u16>,
     uses: [Vec<Use>; 2],
 }
 
@@ -87,7 +89,17 @@ impl Adapter {
         place: Option<(String, String)>,
     ) -> Self {
         let uses = [shape.tx_rings, shape.rx_rings].map(|n| vec![Use::default(); n as usize]);
-        Self { kind, region, shape, place, rings: None, bindings: 0, token: None, uses }
+        Self {
+            kind,
+            region,
+            shape,
+            place,
+            rings: None,
+            bindings: 0,
+            token: None,
+            number_if_trusted: None,
+            uses,
+        }
     }
 
     /// Returns the rings that a request selects.

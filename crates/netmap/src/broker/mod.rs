@@ -30,7 +30,7 @@ use self::adapter::{Adapter, Choice, Kind};
 use self::list::List;
 pub use self::region::File;
 use self::region::Region;
-use crate::abi::{reqtype, text};
+use crate::abi::{name_of, reqtype, text};
 use crate::wire::{Answer, Ask, Bound, Options, port};
 
 /// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
@@ -111,6 +111,16 @@ pub trait Switches: Send + Sync {
         &self,
         port: NewPort<'_>,
     ) -> impl Future<Output = Result<(OwnedFd, String), Errno>> + Send;
+
+    /// The number of an attached port, if its switch is trusted: programs forward what they send.
+    fn number_if_trusted(
+        &self,
+        switch: &str,
+        port: &str,
+    ) -> impl Future<Output = Option<u16>> + Send {
+        let _ = (switch, port);
+        std::future::ready(None)
+    }
 
     /// Detaches a port from its switch. Afterwards the buffers of its rings are all in slots.
     fn detach(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send;
@@ -274,6 +284,13 @@ impl<S: Switches> Broker<S> {
         if let Some(token) = &adapter.token {
             bound.port = port::SWITCHED;
             fds.push(token.as_fd());
+            if let (Some(number), Some((switch, port))) =
+                (adapter.number_if_trusted, &adapter.place)
+            {
+                bound.trusted = u32::from(number) + 1;
+                let name = name_of(&format!("{switch}:{port}"));
+                bound.name.as_flattened_mut().copy_from_slice(&name);
+            }
         }
         if let Kind::Pipe { twin, wake, .. } = &adapter.kind {
             let twin = self.adapters.get(twin)?;

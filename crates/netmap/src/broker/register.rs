@@ -434,9 +434,11 @@ impl<S: Switches> Broker<S> {
         let memory = region.file();
         let (geometry, rx) = (region.geometry, rings.rx);
         let new = NewPort { who, switch, port, monitor, memory, geometry, tx, rx };
+        let switch = switch.clone();
         let (token, name) = self.switches.attach(new).await?;
+        let number = self.switches.number_if_trusted(&switch, &name).await;
         if let Some(adapter) = self.adapters.get_mut(key) {
-            adapter.token = Some(token);
+            (adapter.token, adapter.number_if_trusted) = (Some(token), number);
             if let Some((_, port)) = &mut adapter.place {
                 *port = name;
             }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use netring::attach::runtime_directory;
 use netring::layout::{RingMemory, RingSpec};
+use netring::trusted::{self, Forward, Joining};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use shmem::{Mapping, Memfd};
@@ -14,7 +16,7 @@ use shmem::{Mapping, Memfd};
 use super::UserMemory;
 use super::blocks::Blocks;
 use super::ring::{Buffers, Peer, Ring, Synced};
-use crate::abi::flags;
+use crate::abi::{flags, text};
 use crate::wire::{self, port};
 
 /// How often a sync of send rings checks for the switch before it sleeps.
@@ -49,7 +51,12 @@ impl Ready {
 #[derive(Debug)]
 enum Wakes {
     Token(OwnedFd),
-    Pipe { own: OwnedFd, peer: OwnedFd },
+    /// The token wakes us. The peer is the calling thread.
+    Trusted(OwnedFd, Arc<dyn Forward>),
+    Pipe {
+        own: OwnedFd,
+        peer: OwnedFd,
+    },
     Nothing,
 }
 
@@ -82,13 +89,16 @@ impl Bound {
         let mut fds = fds.into_iter().map(raise);
         let memory = Memfd::adopt(fds.next().ok_or(Errno::PROTO)?).map_err(|_| Errno::PROTO)?;
         bound.geometry.check(memory.len()).map_err(|_| Errno::PROTO)?;
+        let mapping = memory.map().map_err(|_| Errno::NOMEM)?;
         let wakes = match (bound.port, fds.next(), fds.next()) {
+            (port::SWITCHED, Some(token), None) if bound.trusted != 0 => {
+                Wakes::Trusted(token, join(bound, &memory, &mapping)?)
+            }
             (port::SWITCHED, Some(token), None) => Wakes::Token(token),
             (port::PIPE, Some(own), Some(peer)) => Wakes::Pipe { own, peer },
             (port::SILENT, None, None) => Wakes::Nothing,
             _ => return Err(Errno::PROTO),
         };
-        let mapping = memory.map().map_err(|_| Errno::NOMEM)?;
         let make = |spec, twins| rings(&mapping, bound, spec, twins).ok_or(Errno::PROTO);
         Ok(Self {
             region_size: bound.geometry.region_size(),
@@ -112,7 +122,7 @@ impl Bound {
     /// Returns the library's own descriptors, which the program must not close.
     pub fn internal_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wakes = match &self.wakes {
-            Wakes::Token(token) => [Some(token), None],
+            Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None],
             Wakes::Pipe { own, peer } => [Some(own), Some(peer)],
             Wakes::Nothing => [None, None],
         };
@@ -124,7 +134,9 @@ impl Bound {
     #[must_use]
     pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.wakes {
-            Wakes::Token(token) | Wakes::Pipe { own: token, .. } => Some(token.as_fd()),
+            Wakes::Token(token) | Wakes::Trusted(token, _) | Wakes::Pipe { own: token, .. } => {
+                Some(token.as_fd())
+            }
             Wakes::Nothing => None,
         }
     }
@@ -146,12 +158,12 @@ impl Bound {
             )
         };
         let token = match &self.wakes {
-            Wakes::Token(token) => ended(token.as_fd()),
+            Wakes::Token(token) | Wakes::Trusted(token, _) => ended(token.as_fd()),
             _ => false,
         };
         if (ended(fd) || token) && !self.gone.swap(true, Ordering::Relaxed) {
             // A switch that outlives its daemon keeps the port while any process holds the token.
-            if let Wakes::Token(token) = &self.wakes {
+            if let Wakes::Token(token) | Wakes::Trusted(token, _) = &self.wakes {
                 let _ = rustix::net::shutdown(token, Shutdown::Both);
             }
         }
@@ -274,6 +286,8 @@ impl Bound {
         }
         // A full socket or counter already holds a wake-up. A peer that is gone needs none.
         let _ = match &self.wakes {
+            // A port that is gone is noticed by its token.
+            Wakes::Trusted(_, turn) => turn.forward().map(|()| 0),
             Wakes::Token(token) => {
                 rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
@@ -285,7 +299,7 @@ impl Bound {
     /// Empties the token now and then, but leaves one byte: several waiters may wait for the next
     /// byte. A full token would accept no new byte, so it would wake no one.
     fn empty_token(&self) {
-        let Wakes::Token(token) = &self.wakes else { return };
+        let (Wakes::Token(token) | Wakes::Trusted(token, _)) = &self.wakes else { return };
         if !self.armings.fetch_add(1, Ordering::Relaxed).is_multiple_of(ARMINGS) {
             return;
         }
@@ -296,6 +310,23 @@ impl Bound {
             let _ = rustix::net::recv(token, &mut bytes[..spare], RecvFlags::DONTWAIT);
         }
     }
+}
+
+/// Makes this process a part of the trusted switch of a port.
+fn join(
+    bound: &wire::Bound,
+    memory: &Memfd,
+    mapping: &Arc<Mapping>,
+) -> Result<Arc<dyn Forward>, Errno> {
+    let directory = &runtime_directory();
+    let name = text(bound.name.as_flattened()).ok_or(Errno::PROTO)?;
+    let port = u16::try_from(bound.trusted - 1).map_err(|_| Errno::PROTO)?;
+    let file = rustix::fs::fstat(memory.as_fd())?.st_ino;
+    let turn = trusted::join(&Joining { directory, name, port, file, mapping });
+    let turn = turn.map_err(|_| Errno::OPNOTSUPP)?;
+    // The first turn asks for the first kick.
+    turn.forward()?;
+    Ok(turn)
 }
 
 /// Returns the rings of one direction; `None` if they lie outside the mapping.

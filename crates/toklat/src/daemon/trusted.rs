@@ -61,6 +61,12 @@ impl Supervisor {
         })
     }
 
+    /// The number of a port, if its switch is trusted.
+    pub(super) async fn number_if_trusted(&self, switch: &str, port: &str) -> Option<u16> {
+        let switch = self.handle(switch)?.lock_owned().await;
+        switch.port(port).ok().filter(|_| switch.config.trusted).map(|port| port.id)
+    }
+
     fn check_is_part(&self, client: Client, switch: &Switch) -> Result<(), ApiError> {
         if !switch.config.trusted {
             let reason = format!("{} is not a trusted switch", switch.name);

@@ -240,6 +240,10 @@ impl Switches for Ports {
         Ok((opened.token.into_ours(), opened.name))
     }
 
+    async fn number_if_trusted(&self, switch: &str, port: &str) -> Option<u16> {
+        self.0.upgrade()?.number_if_trusted(switch, port).await
+    }
+
     async fn detach(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.close_port(switch, port).await;
