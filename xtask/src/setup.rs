@@ -130,7 +130,12 @@ const PACKAGES: &[Package] = &[
     },
     Package { name: "nginx-light", program: "nginx", what_for: "bench guest", tests: false },
     Package { name: "wrk", program: "wrk", what_for: "bench guest", tests: false },
-    Package { name: "ethtool", program: "ethtool", what_for: "bench guest", tests: false },
+    Package {
+        name: "ethtool",
+        program: "ethtool",
+        what_for: "tests of tunnels, bench guest",
+        tests: true,
+    },
     Package {
         name: "libmemcached-tools",
         program: "memccp",
