@@ -2,7 +2,7 @@
 //! complete (closed loop).
 
 use hdrhistogram::Histogram;
-use tcp::{Bytes, CloseReason, Nanos};
+use tcp::{Bytes, CloseReason, ConnId, Nanos};
 
 use crate::app::{App, Io};
 
@@ -24,6 +24,9 @@ pub struct Load {
     pub made: u64,
     /// Connections that ended.
     pub lost: u64,
+    /// New connections wait until this is false.
+    held: bool,
+    waiting: Vec<ConnId>,
 }
 
 /// A connection: when its request was sent, and how much of the body is missing.
@@ -52,7 +55,14 @@ impl Load {
             bytes: 0,
             made: 0,
             lost: 0,
+            held: false,
+            waiting: Vec::new(),
         }
+    }
+
+    /// Makes new connections wait with their first requests, or lets them all begin.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     fn ask(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
@@ -82,6 +92,17 @@ impl App for Load {
 
     fn connected(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
         self.made += 1;
+        match self.held {
+            true => self.waiting.push(io.id()),
+            false => self.ask(fetch, io),
+        }
+    }
+
+    fn wake(&mut self) -> Option<ConnId> {
+        if self.held { None } else { self.waiting.pop() }
+    }
+
+    fn woken(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
         self.ask(fetch, io);
     }
 
