@@ -15,7 +15,8 @@ use crate::hosts::NEVER;
 /// Who answers the host at 10.9.0.1.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-/// Gb/s of an iperf3 in host h1 to 10.9.0.2, or back; `beside` are parties that it does not know of.
+/// Gb/s of an iperf3 in host h1 to 10.9.0.2, or back; `beside` are parties that it does not know
+/// of.
 fn iperf3(lab: &Lab, hosts: &Hosts, back: bool, beside: &[i32], who: &str) -> Result<f64> {
     let back = if back { " -R" } else { "" };
     let command = format!("iperf3 -c {OTHER} -J -t {}{back}", time(lab));
