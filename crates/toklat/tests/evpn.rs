@@ -186,7 +186,7 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
 ///
 /// Steps: a tunnel of one segment is changed to one of two VLANs, of which the second is new at
 /// both ends; guests and machines at Linux ping in both; the same address is a station of both;
-/// the data process and the daemon are killed.
+/// the data process and the daemon are killed; one segment gives way to another.
 #[test]
 fn vlans_of_a_tunnel_are_segments_of_their_own_to_frr() {
     let test = "vlans_of_a_tunnel_are_segments_of_their_own_to_frr";
@@ -270,6 +270,12 @@ fn vlans_of_a_tunnel_are_segments_of_their_own_to_frr() {
     fabric.daemon.start_again();
     reach(&fabric, "after the daemon");
     assert_eq!(entries(&fabric.daemon), [remote(10), remote(20)]);
+    // The tunnel is replaced for one segment's sake: the other has its hosts and stations again.
+    fabric.daemon.apply(&format!("{net}\n{more}").replace("\"20\" = 200", "\"20\" = 300"));
+    fabric.daemon.wait_for("the stations of the segment that stays", |daemon| {
+        entries(daemon) == [remote(10)]
+    });
+    assert!(pings(&fabric.guest, "192.168.7.3"), "{}", fabric.daemon.log());
 }
 
 /// Objective: a question for an address of another host's station is answered at the tunnel.

@@ -138,7 +138,7 @@ impl Follower {
         let targets = (&own.kind.import_rt, &own.kind.export_rt);
         std::ptr::eq(&raw const **own.state.journal(), &raw const **other.state.journal())
             && targets == (&other.kind.import_rt, &other.kind.export_rt)
-            && (own.port, own.filter, own.place) == (other.port, other.filter, other.place)
+            && (own.tunnel, own.filter, own.place) == (other.tunnel, other.filter, other.place)
     }
 
     /// Tells the speaker what has changed. Returns false if its queue has no room; the next look

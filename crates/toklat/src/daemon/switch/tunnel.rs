@@ -22,6 +22,8 @@ use crate::api::{ApiError, PortKind, TunnelInfo};
 pub struct Segment {
     /// Its port.
     pub port: PortId,
+    /// The number of the tunnel that the port has at the moment.
+    pub tunnel: u64,
     /// The tunnel's settings, with the hosts that are known.
     pub config: VxlanConfig,
     /// The segment's place in the tunnel.
@@ -108,8 +110,9 @@ impl Switch {
     pub fn segments(&self) -> Vec<(u32, Segment)> {
         let segments = |port: &Port| {
             let PortKind::Vxlan(kind) = &port.spec.kind else { return None };
-            let config = port.tunnel.as_ref().map(Tunnel::config);
-            let config = config.filter(|config| config.flooded.is_some())?.clone();
+            let tunnel = port.tunnel.as_ref()?;
+            let config = Some(tunnel.config()).filter(|config| config.flooded.is_some())?.clone();
+            let tunnel = tunnel.number();
             let (kind, state, port_id) = (kind.clone(), self.view.clone(), port.id);
             let native = match &port.spec.policy.vlan {
                 VlanMode::Unaware => 0,
@@ -121,7 +124,9 @@ impl Switch {
                 let place = Place { number, of: config.segments.len() as u16 };
                 let filter = segment.vlan.map_or(native, |vlan| vlan.get());
                 let (config, kind, state) = (config.clone(), kind.clone(), state.clone());
-                (segment.vni.get(), Segment { port: port_id, config, place, kind, filter, state })
+                let segment_of =
+                    Segment { port: port_id, tunnel, config, place, kind, filter, state };
+                (segment.vni.get(), segment_of)
             };
             Some(places.map(segment))
         };

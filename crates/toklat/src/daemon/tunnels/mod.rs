@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,8 @@ struct Share {
 /// The supervisor's record of a tunnel port.
 #[derive(Debug)]
 pub struct Tunnel {
+    /// A number that no other tunnel of this daemon has had.
+    number: u64,
     config: VxlanConfig,
     counters: SharedSlice<PeerCounters>,
     /// The share in the group, released after the port's descriptors are closed.
@@ -158,7 +160,7 @@ impl Tunnels {
         config.mtu = inner_mtu(&config);
         let (memory, counters) = peer_counters(room(&config))?;
         let fds = std::iter::once(receiver).chain(senders).chain([memory]).collect();
-        let tunnel = Tunnel { config: config.clone(), counters, _share: share };
+        let tunnel = Tunnel::new(config.clone(), counters, share);
         Ok((Attachment::Vxlan(config), fds, tunnel))
     }
 
@@ -219,7 +221,7 @@ impl Tunnels {
         let member = Member { index, owner: owner.into(), users, socket: receiver };
         locked(&self.groups).entry(place.clone()).or_default().push(member);
         let share = Share { tunnels: Arc::clone(self), place, vnis };
-        Ok(Tunnel { config: config.clone(), counters, _share: share })
+        Ok(Tunnel::new(config.clone(), counters, share))
     }
 
     /// Ends the takeover of tunnels. Sockets closed while no supervisor ran have left free indices,
@@ -303,6 +305,17 @@ impl Drop for Share {
 }
 
 impl Tunnel {
+    fn new(config: VxlanConfig, counters: SharedSlice<PeerCounters>, share: Share) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, config, counters, _share: share }
+    }
+
+    /// The tunnel's number. One that replaces another at the same port has another number.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The tunnel's settings, with the hosts it has at the moment.
     pub fn config(&self) -> &VxlanConfig {
         &self.config
@@ -353,7 +366,9 @@ fn check_free(group: &[Member], at: SocketAddr, vnis: &[u32], owner: &str) -> Re
             return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
         }
     }
-    let taken: usize = group.iter().map(|member| member.vnis().len()).sum();
+    // What the port itself has is about to leave; the program has room for both.
+    let others = group.iter().filter(|member| member.owner != owner);
+    let taken: usize = others.map(|member| member.vnis().len()).sum();
     if taken + vnis.len() > sockets::MAX_VNIS {
         let reason = format!("{taken} VNIs are at {at} already");
         return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
