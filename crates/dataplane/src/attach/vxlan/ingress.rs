@@ -100,15 +100,21 @@ impl VxlanSource {
             return;
         }
         let mut tally = Tally::default();
+        let is_plain = tunnel.segments.count() == 1;
+        let sender = is_plain.then(|| peer_of(last, &known.peers, (0, arrived.from)));
         while *gathered < arrived.len && has_room(scratch, coalescer, max) {
             let (message, at) = (next.0, *gathered);
             let len = arrived.segment.min(arrived.len - at);
             *gathered += len;
             let datagram = inbox.part_mut(Part { message, at, len });
-            let peer_of = |segment| peer_of(last, &known.peers, (segment, arrived.from));
+            let peer_of = |segment| match sender {
+                Some(via) => via,
+                None => peer_of(last, &known.peers, (segment, arrived.from)),
+            };
             match judge(tunnel, datagram, arrived, peer_of) {
                 Ok((via, frame)) => {
-                    tally.add(&known.peers, via, frame as u64);
+                    // Without the tag, which is not in the datagram.
+                    tally.add(&known.peers, via, (frame - tunnel.segments.tag()) as u64);
                     let part = Part { message, at: at + len - frame, len: frame };
                     coalescer.push(part, via, inbox, scratch);
                 }

@@ -104,6 +104,7 @@ impl Segments {
     }
 
     /// Makes a datagram of a frame of this segment, which `copy` copies.
+    #[inline]
     pub fn write(&self, segment: u16, datagram: &mut [u8], copy: impl FnOnce(&mut [u8])) {
         let tag = self.tag();
         copy(&mut datagram[TUNNEL_HEADER - tag..]);
