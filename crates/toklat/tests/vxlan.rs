@@ -80,10 +80,8 @@ fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
         assert!(peer[count].as_u64().unwrap() > 8 << 20, "{count}: {peer}");
     }
     let labels = format!("{{switch=\"vale0\",port=\"fabric\",peer=\"{theirs}\",vni=\"100\"}}");
-    let metrics = daemon.get("/metrics");
-    assert!(
-        daemon::text(&metrics).contains(&format!("toklat_tunnel_peer_in_frames_total{labels}"))
-    );
+    let line = format!("toklat_tunnel_peer_in_frames_total{labels}");
+    assert!(daemon::text(&daemon.get("/metrics")).contains(&line));
     let shown = daemon.done(&["port", "show", "vale0:fabric"]);
     assert!(shown.contains("VXLAN 100 at") && shown.lines().last().unwrap().contains(theirs));
     let fdb = daemon.get("/v1/switches/vale0/fdb");
@@ -168,7 +166,12 @@ fn the_kernels_geneve() {
 #[test]
 fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
     let test = "two_switches_of_two_hosts_are_one_and_outlive_their_processes";
+    ["vxlan", "geneve"].iter().for_each(|way| two_switches_by(way, test));
+}
+
+fn two_switches_by(way: &str, test: &str) {
     let Some(underlay) = hosts(test, 2) else { return };
+    let by = |net: &str| net.replace("vni = ", &format!("encapsulation = '{way}', vni = "));
     let guests = [Namespace::new().unwrap(), Namespace::new().unwrap()];
     let mut daemon = Daemon::start();
     let net: String = [(0, 1, 2), (1, 2, 1)]
@@ -178,6 +181,7 @@ fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
             switch(&format!("vale{at}"), (&guests[at], 1450), &underlay.hosts[at], &tunnel)
         })
         .concat();
+    let net = by(&net);
     daemon.apply(&net);
     address(&guests[0], "vale0", "192.168.7.1/24");
     address(&guests[1], "vale1", "192.168.7.2/24");
@@ -205,7 +209,8 @@ fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
     // A supervisor that did not create the sockets can add others and remove them.
     let third = Namespace::new().unwrap();
     let tunnel = r#"vni = 8, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
-    daemon.apply(&format!("{net}{}", switch("vale2", (&third, 1450), &underlay.hosts[0], tunnel)));
+    let more = switch("vale2", (&third, 1450), &underlay.hosts[0], tunnel);
+    daemon.apply(&format!("{net}{}", by(&more)));
     both_ways();
     daemon.apply(&net);
     both_ways();
@@ -343,7 +348,7 @@ fn strangers_other_segments_and_nonsense_are_counted_and_go_nowhere() {
     let test = "strangers_other_segments_and_nonsense_are_counted_and_go_nowhere";
     let Some(underlay) = hosts(test, 2) else { return };
     ip(&underlay.hosts[1], "address add 10.99.0.66/24 dev u0");
-    let daemon = Daemon::start();
+    let mut daemon = Daemon::start();
     let guest = Namespace::new().unwrap();
     let tunnel = r#"vni = 100, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
     daemon.apply(&switch("vale0", (&guest, 1400), &underlay.hosts[0], tunnel));
@@ -352,11 +357,7 @@ fn strangers_other_segments_and_nonsense_are_counted_and_go_nowhere() {
         let bind = |ip: &str| UdpSocket::bind((ip, 0)).unwrap();
         (bind("10.99.0.2"), bind("10.99.0.66"))
     });
-    let datagram = |vni: u8, frame: &[u8]| {
-        let mut bytes = vec![8, 0, 0, 0, 0, 0, vni, 0];
-        bytes.extend(frame);
-        bytes
-    };
+    let datagram = |vni: u8, frame: &[u8]| [&[8, 0, 0, 0, 0, 0, vni, 0], frame].concat();
     let frame = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
     let frame = [&frame[..], &[0; 48]].concat();
     let table: [(&UdpSocket, Vec<u8>, &str); 5] = [
@@ -366,7 +367,6 @@ fn strangers_other_segments_and_nonsense_are_counted_and_go_nowhere() {
         (&peer, vec![0; 70], "encapsulation"),
         (&peer, vec![8], "encapsulation"),
     ];
-    let mut daemon = daemon;
     for (socket, bytes, reason) in &table {
         let before = drops(&daemon, "vale0", "fabric", reason);
         socket.send_to(bytes, "10.99.0.1:4789").unwrap();

@@ -34,8 +34,8 @@ impl<'a> Mtu<'a> {
         Self { global, switch: &args.switch, given: args.mtu, last: None, late: None }
     }
 
-    /// Returns the MTU at this time. If the daemon does not answer in time, returns the last one, or
-    /// the usual one.
+    /// Returns the MTU at this time. If the daemon does not answer in time, returns the last one,
+    /// or the usual one.
     pub fn at(&mut self, now: u64) -> u16 {
         if let Some(given) = self.given {
             return given;
