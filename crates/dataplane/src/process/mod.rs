@@ -387,7 +387,11 @@ impl Process {
                     added.push(free.and_then(|()| self.add_port(id, config, descriptors, resume)));
                 }
                 (Command::RemovePort { id }, _) => {
-                    removed.push(self.check_lock().and_then(|()| self.take_port(id)));
+                    removed.push(match self.check_lock() {
+                        Ok(()) => self.take_port(id).map(Some),
+                        // Its owner is gone, so nothing would ask again.
+                        Err(_) => self.remove_later(id).map(|()| None),
+                    });
                 }
                 (other, fds) => return self.execute(other, fds, from),
             }
@@ -422,15 +426,15 @@ impl Process {
     /// each command.
     fn publish_removed(
         &mut self,
-        removed: &mut Vec<Result<RemovedPort, String>>,
+        removed: &mut Vec<Result<Option<RemovedPort>, String>>,
         to: BorrowedFd<'_>,
     ) -> Result<(), ChannelError> {
         if removed.is_empty() {
             return Ok(());
         }
         self.publish();
-        let retire = |port| {
-            self.retire_port(port);
+        let retire = |port: Option<RemovedPort>| {
+            port.into_iter().for_each(|port| self.retire_port(port));
             Answer::Done
         };
         let answers: Vec<_> = removed.drain(..).map(|port| answer_of(port.map(retire))).collect();

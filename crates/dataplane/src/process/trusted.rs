@@ -21,6 +21,8 @@ use crate::worker::Job;
 
 /// How long a command waits for the lock.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits while the lock could not be had the last time.
+const SHORT: Duration = Duration::from_millis(2);
 
 /// What the data process knows of a trusted switch.
 pub(super) struct Trusted {
@@ -33,6 +35,8 @@ pub(super) struct Trusted {
     written: HashMap<PortId, Entry>,
     /// The lock cannot be had, because a process was stopped while it held it.
     locked_out: bool,
+    /// Ports that were removed while the lock could not be had. They go when it is free.
+    leaving: Vec<PortId>,
 }
 
 /// Why commands are refused while the lock cannot be had.
@@ -50,7 +54,7 @@ pub(super) fn take_over(board: &Board) -> Option<Held<'_>> {
 impl Trusted {
     pub(super) fn new(board: Board) -> Self {
         let (deaths, written) = (board.deaths(), HashMap::new());
-        Self { board, holder: 0, deaths, written, locked_out: false }
+        Self { board, holder: 0, deaths, written, locked_out: false, leaving: Vec::new() }
     }
 }
 
@@ -64,7 +68,9 @@ impl Process {
     /// does nothing.
     pub(super) fn hold<'b>(&mut self, board: Option<&'b Board>) -> Option<Held<'b>> {
         let (board, trusted) = board.zip(self.trusted.as_mut())?;
-        let held = board.lock_as_keeper(PATIENCE);
+        // After a lock-out, commands that are queued do not wait a second each.
+        let patience = if trusted.locked_out { SHORT } else { PATIENCE };
+        let held = board.lock_as_keeper(patience);
         trusted.locked_out = held.is_none();
         let held = held?;
         if trusted.holder == 0 {
@@ -79,7 +85,27 @@ impl Process {
             self.repair();
         }
         self.common.fdb.take_stock();
+        self.let_go();
         Some(held)
+    }
+
+    /// Notes that a port is to go when the lock is free.
+    pub(super) fn remove_later(&mut self, id: PortId) -> Result<(), String> {
+        self.record(id)?;
+        let leaving = self.trusted.as_mut().map(|trusted| &mut trusted.leaving);
+        leaving.into_iter().for_each(|leaving| leaving.push(id));
+        Ok(())
+    }
+
+    /// Removes the ports that were to go. The lock is held.
+    fn let_go(&mut self) {
+        let leaving = self.trusted.as_mut().map(|trusted| std::mem::take(&mut trusted.leaving));
+        let Some(leaving) = leaving.filter(|leaving| !leaving.is_empty()) else { return };
+        // A port that was removed twice is not there the second time.
+        let taken: Vec<_> = leaving.into_iter().filter_map(|id| self.take_port(id).ok()).collect();
+        self.publish();
+        taken.into_iter().for_each(|port| self.retire_port(port));
+        self.write_board();
     }
 
     /// A holder died. What it delivered is shown to its receivers, and everyone is woken.
