@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use netring::trusted::{Forward, Joining};
-use netring::{ask_member, ask_state};
+use netring::{OpenError, ask_member, ask_state};
 use rustix::io::Errno;
 use settings::{PortId, SwitchConfig};
 use shmem::{Mapping, Memfd, robust};
@@ -52,18 +52,33 @@ fn join(joining: &Joining<'_>) -> Result<Arc<dyn Forward>, String> {
 
 /// This process's part in a switch.
 fn part_of(name: &Name) -> Result<Arc<Mutex<Trusted>>, String> {
+    if let Some(part) = known_part(&joined(), name) {
+        return Ok(part);
+    }
+    // The daemon is asked with the table unlocked: a child forked meanwhile would find it locked.
+    let part = Arc::new(Mutex::new(new_part(name).map_err(|error| in_words(&*error))?));
+    let mut joined = joined();
+    // Another thread may have joined meanwhile.
+    if let Some(part) = known_part(&joined, name) {
+        return Ok(part);
+    }
+    joined.1.insert(name.clone(), Arc::downgrade(&part));
+    Ok(part)
+}
+
+/// The table of what this process has joined, locked.
+fn joined() -> MutexGuard<'static, Joined> {
     let mut joined = lock(JOINED.get_or_init(Mutex::default));
     let forks = robust::forks();
     if joined.0 != forks {
         *joined = (forks, HashMap::new());
     }
     joined.1.retain(|_, part| part.strong_count() > 0);
-    if let Some(part) = joined.1.get(name).and_then(Weak::upgrade) {
-        return Ok(part);
-    }
-    let part = Arc::new(Mutex::new(new_part(name).map_err(|error| in_words(&*error))?));
-    joined.1.insert(name.clone(), Arc::downgrade(&part));
-    Ok(part)
+    joined
+}
+
+fn known_part(joined: &Joined, name: &Name) -> Option<Arc<Mutex<Trusted>>> {
+    joined.1.get(name).and_then(Weak::upgrade)
 }
 
 fn new_part((directory, switch): &Name) -> Result<Trusted, Box<dyn std::error::Error>> {
@@ -100,11 +115,21 @@ struct Daemon {
 impl Supply for Daemon {
     fn port(&self, name: &str) -> io::Result<(OwnedFd, OwnedFd)> {
         let name = format!("{}:{name}", self.switch);
-        let (memory, bell) = ask_member(&self.directory, &name).map_err(io::Error::other)?;
+        let (memory, bell) = ask_member(&self.directory, &name).map_err(error_of)?;
         Ok(match RAISE.get() {
             Some(raise) => (memory, raise(bell)),
             None => (memory, bell),
         })
+    }
+}
+
+/// `NotFound` if the daemon says that the port is gone.
+fn error_of(error: OpenError) -> io::Error {
+    match error {
+        OpenError::Refused { errno, .. } if errno == Errno::NOENT.raw_os_error() => {
+            io::Error::new(io::ErrorKind::NotFound, error)
+        }
+        other => io::Error::other(other),
     }
 }
 

@@ -33,7 +33,7 @@ pub trait Supply: Send {
     /// The memory file of the port of this name, and the switch's end of its token.
     ///
     /// # Errors
-    /// The port is gone, or the daemon is.
+    /// `NotFound` if the port is gone; another one if the port should be asked for again.
     fn port(&self, name: &str) -> std::io::Result<(OwnedFd, OwnedFd)>;
 }
 
@@ -52,7 +52,8 @@ pub enum TrustedError {
     NotRobust(#[source] std::io::Error),
     /// Thread numbers mean something else to the others.
     #[error(
-        "The processes of a trusted switch must be in one PID namespace; this one is in another"
+        "The processes of a trusted switch must be in one PID namespace; this one is in another, or \
+         cannot read /proc/self/ns/pid"
     )]
     OtherNamespace,
     /// The port is not there any more.
@@ -80,7 +81,7 @@ impl Trusted {
         robust::check().map_err(TrustedError::NotRobust)?;
         let state = State::map(state, config)?;
         let board = Board::of(&state).ok_or(TrustedError::NoBoard)?;
-        if namespace().is_some_and(|ours| !board.is_of(ours)) {
+        if !namespace().is_some_and(|ours| board.is_of(ours)) {
             return Err(TrustedError::OtherNamespace);
         }
         let held = board.lock().map_err(TrustedError::NotRobust)?;
@@ -138,7 +139,7 @@ fn enter<'b>(board: &'b Board, view: &mut View, now: Nanos) -> Result<Held<'b>, 
         // The daemon is asked without the lock: it may wait for the data process, which may wait
         // for the lock.
         drop(held);
-        view.fetch(&missing);
+        view.fetch(&missing, now);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a process knows of a trusted switch: private copies of what the state memory says.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub(super) struct View {
     bells: HashMap<u64, OwnedFd>,
     /// Ports that the daemon does not know any more.
     lost: HashSet<u64>,
+    /// Ports that could not be had, and when they are asked for again.
+    absent: HashMap<u64, Nanos>,
     /// Ports whose owners are to be woken.
     kicks: Vec<PortId>,
     /// The names of the ports whose bells are not kept.
@@ -84,6 +87,7 @@ impl View {
             memory: HashMap::new(),
             bells: HashMap::new(),
             lost: HashSet::new(),
+            absent: HashMap::new(),
             kicks: Vec::new(),
             late: Vec::new(),
             holder: board.new_holder(),
@@ -118,6 +122,9 @@ impl View {
     /// [fetched](Self::fetch). The caller holds the lock.
     #[inline]
     pub fn catch_up(&mut self, board: &Board, now: Nanos) -> Vec<String> {
+        if !self.absent.is_empty() {
+            self.ask_again(now);
+        }
         if board.epoch() != self.epoch {
             let missing = self.read(board);
             if !missing.is_empty() {
@@ -129,6 +136,17 @@ impl View {
             self.refresh(board, now);
         }
         Vec::new()
+    }
+
+    /// Has ports looked for again that could not be had.
+    #[cold]
+    fn ask_again(&mut self, now: Nanos) {
+        let before = self.absent.len();
+        self.absent.retain(|_, again| now < *again);
+        if self.absent.len() < before {
+            // No epoch of the board: the slots are read again.
+            self.epoch = u64::MAX;
+        }
     }
 
     /// Another process was the switch meanwhile.
@@ -174,7 +192,8 @@ impl View {
     fn lacks(&self, peer: &Peer) -> bool {
         let Entry { instance, file, .. } = &peer.entry;
         let bell = self.bells.contains_key(instance) || self.bells.len() >= MOST_BELLS;
-        !(self.lost.contains(instance) || bell && self.memory.contains_key(file))
+        let given_up = self.lost.contains(instance) || self.absent.contains_key(instance);
+        !(given_up || bell && self.memory.contains_key(file))
     }
 
     /// Drops what belonged to ports that are gone.
@@ -185,6 +204,7 @@ impl View {
         self.memory.retain(|file, _| files.contains(file));
         self.bells.retain(|instance, _| instances.contains(instance));
         self.lost.retain(|instance| instances.contains(instance));
+        self.absent.retain(|instance, _| instances.contains(instance));
     }
 
     /// Attaches ports that are new, and builds the table.
@@ -200,26 +220,30 @@ impl View {
         self.table = Ports::build(specs.iter());
     }
 
-    /// Asks for what belongs to these ports. What is not there is given up until the port changes.
+    /// Asks for what belongs to these ports. A port that the daemon does not know is given up until
+    /// it changes; after another error it is asked for again, a second later.
     #[cold]
-    pub fn fetch(&mut self, names: &[String]) {
+    pub fn fetch(&mut self, names: &[String], now: Nanos) {
         for name in names {
             let Some(peer) = self.peers.values().find(|peer| peer.entry.name == *name) else {
                 continue;
             };
             let Entry { instance, file, rings, .. } = &peer.entry;
-            let found = self.supply.port(name).ok().and_then(|(memory, bell)| {
+            let found = self.supply.port(name).map(|(memory, bell)| {
                 let known = self.memory.get(file).cloned();
                 Some((known.or_else(|| map(&memory, *file, rings.geometry.file_size()))?, bell))
             });
             match found {
-                Some((memory, bell)) => {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    self.absent.insert(*instance, now + Nanos::SECOND);
+                }
+                Ok(Some((memory, bell))) => {
                     self.memory.insert(*file, memory);
                     if self.bells.len() < MOST_BELLS {
                         self.bells.insert(*instance, bell);
                     }
                 }
-                None => drop(self.lost.insert(*instance)),
+                Ok(None) | Err(_) => drop(self.lost.insert(*instance)),
             }
         }
     }
@@ -268,11 +292,24 @@ impl View {
     /// the lock.
     #[inline]
     pub fn wake_late(&mut self) {
-        for name in self.late.drain(..) {
-            if let Ok((_, bell)) = self.supply.port(&name) {
-                ring(&bell);
+        if !self.late.is_empty() {
+            self.ask_for_late();
+        }
+    }
+
+    #[cold]
+    fn ask_for_late(&mut self) {
+        let mut again = Vec::new();
+        for name in std::mem::take(&mut self.late) {
+            match self.supply.port(&name) {
+                Ok((_, bell)) => ring(&bell),
+                Err(error) if error.kind() == ErrorKind::NotFound => (),
+                // Its owner sleeps: a later turn asks again.
+                Err(_) if again.contains(&name) => (),
+                Err(_) => again.push(name),
             }
         }
+        self.late = again;
     }
 }
 
