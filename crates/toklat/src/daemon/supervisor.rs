@@ -4,7 +4,7 @@
 //! switch (held during requests to its data process). The map of switches is locked for look-ups
 //! only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ pub struct Supervisor {
     pub(super) last: Mutex<Arc<(Topology, String)>>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
+    /// The names of the trusted ones, which have no tunnels.
+    trusted: Mutex<BTreeSet<String>>,
     pub(super) pipes: Pipes,
     pub(super) netmap: Netmap<Ports>,
     pub(super) evpn: Speaking,
@@ -70,6 +72,7 @@ impl Supervisor {
             topology: AsyncMutex::default(),
             last: Mutex::default(),
             switches: Mutex::default(),
+            trusted: Mutex::default(),
             pipes,
             netmap: Netmap::default(),
             evpn: Speaking::default(),
@@ -112,6 +115,26 @@ impl Supervisor {
     #[must_use]
     pub fn handles(&self) -> Vec<Handle> {
         locked(&self.switches).values().cloned().collect()
+    }
+
+    /// All switches that may have tunnels. A hostile process can hold up a trusted one, and whatever
+    /// waits for its lock; so those are left out without their locks.
+    #[must_use]
+    pub fn tunnel_handles(&self) -> Vec<Handle> {
+        let trusted = locked(&self.trusted).clone();
+        let switches = locked(&self.switches);
+        let others = switches.iter().filter(|(name, _)| !trusted.contains(*name));
+        others.map(|(_, handle)| Arc::clone(handle)).collect()
+    }
+
+    /// Adds a switch to the map.
+    fn put_in_map(&self, name: &str, switch: Switch) -> Handle {
+        if switch.config.trusted {
+            locked(&self.trusted).insert(name.to_owned());
+        }
+        let handle = Arc::new(AsyncMutex::new(switch));
+        locked(&self.switches).insert(name.to_owned(), Arc::clone(&handle));
+        handle
     }
 
     /// The name of the port after this one, in the order of switch names and port names.
@@ -181,9 +204,7 @@ impl Supervisor {
                 )
             })?;
         }
-        let handle = Arc::new(AsyncMutex::new(switch));
-        locked(&self.switches).insert(name.into(), Arc::clone(&handle));
-        Ok(handle)
+        Ok(self.put_in_map(name, switch))
     }
 
     /// All pipes.
@@ -273,6 +294,8 @@ impl Supervisor {
     /// switch marked removed, and out of the map.
     pub(super) async fn drop_switch(&self, switch: &mut Switch) {
         switch.remove().await;
+        // In this order: the next switch of this name may be another kind.
+        locked(&self.trusted).remove(&switch.name);
         locked(&self.switches).remove(&switch.name);
     }
 
@@ -421,8 +444,7 @@ impl Supervisor {
                 continue;
             }
             switch.remove_leftovers().await;
-            let handle = Arc::new(AsyncMutex::new(switch));
-            locked(&self.switches).insert(name.into(), Arc::clone(&handle));
+            let handle = self.put_in_map(name, switch);
             self.drop_if_unused(&mut *handle.lock().await).await;
         }
     }

@@ -67,7 +67,7 @@ async fn list(
     orders: &Sender<Order>,
 ) -> bool {
     let mut found = BTreeMap::new();
-    for handle in supervisor.handles() {
+    for handle in supervisor.tunnel_handles() {
         found.extend(handle.lock().await.segments());
     }
     let gone: Vec<u32> = followers.keys().filter(|vni| !found.contains_key(vni)).copied().collect();
@@ -171,7 +171,7 @@ impl Follower {
         supervisor: &Supervisor,
         orders: &Sender<Order>,
     ) -> bool {
-        for handle in supervisor.handles() {
+        for handle in supervisor.tunnel_handles() {
             let switch = handle.lock().await;
             if !switch.has_segment(vni) {
                 continue;

@@ -170,7 +170,7 @@ async fn apply_changes(
 }
 
 async fn apply(supervisor: &Supervisor, vni: u32, change: &TableChange) -> Result<(), ApiError> {
-    for handle in supervisor.handles() {
+    for handle in supervisor.tunnel_handles() {
         let mut switch = handle.lock().await;
         if !switch.has_segment(vni) {
             continue;
