@@ -117,8 +117,8 @@ impl Supervisor {
         locked(&self.switches).values().cloned().collect()
     }
 
-    /// All switches that may have tunnels. A hostile process can hold up a trusted one, and whatever
-    /// waits for its lock; so those are left out without their locks.
+    /// All switches that may have tunnels. A hostile process can hold up a trusted one, and
+    /// whatever waits for its lock; so those are left out without their locks.
     #[must_use]
     pub fn tunnel_handles(&self) -> Vec<Handle> {
         let trusted = locked(&self.trusted).clone();
