@@ -177,6 +177,35 @@ fn a_port_that_is_removed_is_gone_for_its_owner_although_others_have_its_token()
 }
 
 #[test]
+fn a_port_that_is_closed_while_the_lock_is_held_frees_its_number() {
+    let daemon = daemon();
+    let [mut a, b] = two(&daemon);
+    let shape = netring::ask_state(daemon.dir(), "vale9").unwrap();
+    let config = dataplane::SwitchConfig {
+        max_ports: shape.max_ports,
+        fdb_entries: shape.fdb_entries,
+        batch: shape.batch,
+        trusted: true,
+        ..dataplane::SwitchConfig::default()
+    };
+    let memory = shmem::Memfd::adopt(shape.state).unwrap();
+    let board = turn::board::Board::of(&turn::state::State::map(&memory, &config).unwrap());
+    let board = board.unwrap();
+    let held = board.lock().unwrap();
+    drop(b);
+    wait_until("the port goes", || daemon.ports("vale9").len() == 1);
+    assert!(daemon.open("vale9:b").is_err(), "the lock is held");
+    drop(held);
+    let mut b = None;
+    wait_until("the switch goes on", || {
+        b = daemon.open("vale9:b").ok();
+        b.is_some()
+    });
+    assert!(send(&mut a, &frame(1, 2, 7)));
+    assert_eq!(receive(&mut b.unwrap()), [7]);
+}
+
+#[test]
 fn a_data_process_that_dies_is_not_noticed_by_the_ports() {
     let mut daemon = daemon();
     let [mut a, mut b] = two(&daemon);
