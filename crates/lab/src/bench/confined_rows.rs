@@ -1,5 +1,8 @@
 //! The rows of `toklat bench guest` about confined guests.
 
+use anyhow::Result;
+
+use super::lab::Lab;
 use super::peer::Peer;
 use super::rows::{Better, Row, less};
 use super::{confined, livelock, stacks_linux, taps};
@@ -17,60 +20,37 @@ const IPERF3: &str = "iperf3 in a namespace behind a tap, and a confined guest t
 const LOSS: &str = "one confined guest sends to another, offloads, frames lost at random in both directions; Gb/s for \
     each second of all parties. Peer: iperf3 to iperf3 behind taps, the same losses at the same kind of switch";
 
-macro_rules! iperf3 {
-    ($id:literal, $back:literal) => {
-        Row {
-            id: $id,
-            unit: "Gb/s",
-            bar: "ratio >= 0.9",
-            better: Better::More,
-            how: IPERF3,
-            ours: |lab| taps::iperf3_with_guest(lab, $back),
-            peer: Peer::Toklat("Linux", |lab| taps::iperf3_of_linux(lab, $back)),
-        }
-    };
+/// A row in which more is better.
+const fn row(
+    (id, unit): (&'static str, &'static str),
+    bar: &'static str,
+    how: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+    peer: Peer,
+) -> Row {
+    Row { id, unit, bar, better: Better::More, how, ours, peer }
 }
 
-macro_rules! lossy {
-    ($id:literal, $ppm:literal) => {
-        Row {
-            id: $id,
-            unit: "Gb/s",
-            bar: "ratio >= 1",
-            better: Better::More,
-            how: LOSS,
-            ours: |lab| taps::lossy_guests(lab, $ppm),
-            peer: Peer::Toklat("Linux", |lab| taps::lossy_linux(lab, $ppm)),
-        }
-    };
+const fn iperf3<const BACK: bool>(id: &'static str) -> Row {
+    let linux = Peer::Toklat("Linux", |lab| taps::iperf3_of_linux(lab, BACK));
+    row((id, "Gb/s"), "ratio >= 0.9", IPERF3, |lab| taps::iperf3_with_guest(lab, BACK), linux)
 }
 
-macro_rules! scale {
-    ($id:literal, $bar:literal, $count:literal) => {
-        Row {
-            id: $id,
-            unit: "pages/s",
-            bar: $bar,
-            better: Better::More,
-            how: SCALE,
-            ours: |lab| confined::scale(lab, $count),
-            peer: Peer::Toklat("one guest", |lab| confined::scale(lab, 1)),
-        }
-    };
+/// The row with this many lost frames in a million.
+const fn lossy<const PPM: u32>(id: &'static str) -> Row {
+    let linux = Peer::Toklat("Linux", |lab| taps::lossy_linux(lab, PPM));
+    row((id, "Gb/s"), "ratio >= 1", LOSS, |lab| taps::lossy_guests(lab, PPM), linux)
 }
 
-macro_rules! http {
-    ($id:literal, $path:literal, $len:literal) => {
-        Row {
-            id: $id,
-            unit: "pages/s",
-            bar: "ratio >= 3",
-            better: Better::More,
-            how: HTTP,
-            ours: |lab| confined::pages(lab, $path),
-            peer: Peer::Toklat("nginx", |lab| stacks_linux::pages_of_both(lab, $len)),
-        }
-    };
+const fn scale<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
+    let one = Peer::Toklat("one guest", |lab| confined::scale(lab, 1));
+    row((id, "pages/s"), bar, SCALE, |lab| confined::scale(lab, COUNT), one)
+}
+
+/// The row with pages of this many bytes.
+const fn http<const LEN: usize>(id: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
+    let nginx = Peer::Toklat("nginx", |lab| stacks_linux::pages_of_both(lab, LEN));
+    row((id, "pages/s"), "ratio >= 3", HTTP, ours, nginx)
 }
 
 /// The row for this many guests.
@@ -91,12 +71,12 @@ pub const ROWS: &[Row] = &[
         ours: confined::bulk,
         peer: Peer::Toklat("iperf3", stacks_linux::offloads),
     },
-    http!("guest.http.isolated.1k", "/1k", 1024),
-    http!("guest.http.isolated.4k", "/4k", 4096),
-    lossy!("guest.tcp.loss.1000.linux", 1_000),
-    lossy!("guest.tcp.loss.10000.linux", 10_000),
-    iperf3!("guest.iperf3", false),
-    iperf3!("guest.iperf3.back", true),
+    http::<1024>("guest.http.isolated.1k", |lab| confined::pages(lab, "/1k")),
+    http::<4096>("guest.http.isolated.4k", |lab| confined::pages(lab, "/4k")),
+    lossy::<1_000>("guest.tcp.loss.1000.linux"),
+    lossy::<10_000>("guest.tcp.loss.10000.linux"),
+    iperf3::<false>("guest.iperf3"),
+    iperf3::<true>("guest.iperf3.back"),
     Row {
         id: "guest.http.linux",
         unit: "pages/s",
@@ -148,9 +128,9 @@ pub const ROWS: &[Row] = &[
         ours: |lab| confined::scale(lab, 1),
         peer: Peer::None,
     },
-    scale!("guest.scale.10", "-", 10),
-    scale!("guest.scale.100", "-", 100),
-    scale!("guest.scale.1000", "ratio >= 0.3", 1000),
+    scale::<10>("guest.scale.10", "-"),
+    scale::<100>("guest.scale.100", "-"),
+    scale::<1000>("guest.scale.1000", "ratio >= 0.3"),
     Row {
         id: "guest.scale.process",
         unit: "pages/s",
