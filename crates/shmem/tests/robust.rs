@@ -32,7 +32,7 @@ fn memory() -> Memory {
 
 impl Memory {
     /// A turn: one word, then the other; what a dead holder left is repaired. False if a word is
-    /// wrong although nobody died.
+    /// wrong although no holder died.
     fn turn(&self, me: usize) -> bool {
         let held = self.lock.lock().unwrap();
         let [first, second] = &self.pair;
@@ -83,7 +83,7 @@ fn processes_killed_while_they_hold_it_leave_it_to_the_others() {
     let others = [fork(&memory, 0), fork(&memory, 1)];
     let moved = |who: usize, from: u64, by: u64| {
         while memory.turns[who].load(Ordering::Relaxed) < from + by {
-            assert!(!ended(&others), "a process saw half of a turn though nobody died in it");
+            assert!(!ended(&others), "a process saw half of a turn, but no process died in it");
             std::thread::yield_now();
         }
     };
@@ -91,7 +91,7 @@ fn processes_killed_while_they_hold_it_leave_it_to_the_others() {
         let victim = fork(&memory, 2);
         // At a random instruction of a random turn.
         moved(2, memory.turns[2].load(Ordering::Relaxed), n % 5);
-        assert_eq!(kill(victim), libc::SIGKILL, "it saw half of a turn though nobody died in it");
+        assert_eq!(kill(victim), libc::SIGKILL, "it saw half of a turn, but no process died in it");
         for who in [0, 1] {
             moved(who, memory.turns[who].load(Ordering::Relaxed), 1);
         }

@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use daemon::guests::can_run;
 use daemon::namespace::Namespace;
@@ -131,7 +130,8 @@ fn keeps_its_connection(fabric: &mut Fabric, places: &[Place; 2]) {
         wait_until("numbers after the move", || last.load(Ordering::Relaxed) > before + 10);
         fabric.wait_for_guest_at("10.99.0.4");
         assert!(pings(&fabric.looker, GUEST));
-        std::thread::sleep(Duration::from_millis(50));
+        let now = last.load(Ordering::Relaxed);
+        wait_until("traffic after the last pings", || last.load(Ordering::Relaxed) > now + 5);
         let lost = pings_on.end().unwrap().lost_from(runs_since).unwrap();
         assert!(lost <= 200, "{lost} pings at 10 ms once it ran there");
         end.shutdown(std::net::Shutdown::Both).unwrap();
