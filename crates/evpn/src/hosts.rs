@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The maximum number of hosts of a segment, unless fewer are allowed.
 pub const MAX_HOSTS: usize = 1024;
 /// The address that marks a free number in lists.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const VACANT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 #[derive(Clone, Copy, Debug)]
 struct Host {
@@ -117,7 +117,7 @@ impl Hosts {
 
     /// The addresses by number, and the numbers of the hosts that get floods.
     pub fn list(&self) -> (Vec<IpAddr>, Vec<u16>) {
-        let address = |place: &Option<Host>| place.map_or(NOBODY, |host| host.address);
+        let address = |place: &Option<Host>| place.map_or(VACANT, |host| host.address);
         let floods = self
             .by_number
             .iter()
@@ -145,17 +145,17 @@ mod tests {
 
     #[test]
     fn a_host_keeps_its_number_while_it_has_routes_and_others_get_free_ones() {
-        let mut hosts = Hosts::known(&[ip(1), NOBODY, ip(3)], 0);
+        let mut hosts = Hosts::known(&[ip(1), VACANT, ip(3)], 0);
         assert_eq!(hosts.take(), None, "as the earlier run left it");
         hosts.count_station(ip(3), 1);
         hosts.count_flood(ip(2), 1);
         assert_eq!(hosts.take(), Some((vec![ip(1), ip(2), ip(3)], vec![2])));
         assert!(hosts.free(|number| number == 9));
-        assert_eq!(hosts.take(), Some((vec![NOBODY, ip(2), ip(3)], vec![2])));
+        assert_eq!(hosts.take(), Some((vec![VACANT, ip(2), ip(3)], vec![2])));
         hosts.count_station(ip(3), -1);
         assert!(!hosts.free(|number| number == 3), "an entry of the table is behind it");
         assert!(hosts.free(|_| false));
-        assert_eq!(hosts.list(), (vec![NOBODY, ip(2)], vec![2]));
+        assert_eq!(hosts.list(), (vec![VACANT, ip(2)], vec![2]));
         assert_eq!(hosts.number(ip(7)), Some(1));
     }
 

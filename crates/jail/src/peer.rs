@@ -10,7 +10,8 @@ pub struct Peer {
     /// The peer's process; `None` if it has no number here, because it is outside of this process
     /// namespace.
     pub pid: Option<i32>,
-    /// The peer's user. Users that this user namespace does not map all look like `nobody`.
+    /// The peer's user number. For users that this user namespace does not map, it is the
+    /// kernel's overflow uid, 65534.
     pub uid: u32,
 }
 

@@ -28,7 +28,7 @@ pub enum ExchangeError {
 /// Connects to the daemon's attach socket.
 ///
 /// # Errors
-/// Nobody listens there, permission is missing, or the process has no descriptors left.
+/// No daemon listens there, permission is missing, or the process has no descriptors left.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;

@@ -227,7 +227,7 @@ impl<'a> Outgoing<'a> {
         }
         if !same || !frame.slots().all(fits) {
             // If the sizes of buffers differ, or the frame's pieces fill them differently, the
-            // frame is divided anew by copying.
+            // frame is copied, and divided again.
             let bytes = frame.to_vec();
             let sent = self.gather([&bytes[..]], bytes.len(), offload);
             return if sent || bytes.is_empty() { Ok(()) } else { Err(frame) };

@@ -189,7 +189,7 @@ impl Guests {
     async fn find(&self) -> Vec<(Kept, Process)> {
         let mut found = Vec::new();
         for number in talk::managers(&self.home()) {
-            // The descriptor comes first: whoever answers then is the process that it names.
+            // The descriptor is opened before the question, so it names the process that answers.
             let process = Pid::from_raw(number.cast_signed()).and_then(|pid| Process::of(pid).ok());
             let Some(process) = process else { continue };
             if let Some(Some(kept)) = self.ask::<Option<Kept>>(process.pid, Request::Kept).await {

@@ -73,7 +73,8 @@ pub fn changes() -> io::Result<OwnedFd> {
     open(LINKS)
 }
 
-/// Reads and discards the messages about changes. The interface's state is then requested anew.
+/// Reads and discards the messages about changes. The caller then asks for the
+/// interface's state.
 pub fn forget(changes: &OwnedFd) {
     let mut bytes = [0; 8192];
     while rustix::net::recv(changes, &mut bytes, RecvFlags::DONTWAIT).is_ok_and(|got| got.0 > 0) {}

@@ -59,7 +59,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Removes the switch of an interface that no program has open, whoever watches it.
+    /// Removes the switch of an interface that no program has open. Monitors do not keep it.
     pub(in crate::daemon) async fn leave_card(&self, name: &str) {
         let Some(handle) = self.handle(name) else { return };
         let mut switch = handle.lock().await;

@@ -58,7 +58,7 @@ impl<'a> Mtu<'a> {
             let asks = move || {
                 let ports = Client::connect(&global)
                     .and_then(|client| client.without_progress().get::<Vec<PortInfo>>(&path));
-                // Nobody waits for it if the uplink has ended.
+                // If the uplink has ended, the channel is closed.
                 let _ = answers.send(ports.ok().map(|ports| fits(&ports)));
             };
             // Without a thread there is no answer.
