@@ -371,21 +371,29 @@ fn regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down() 
     });
 }
 
+/// The MTU of a port's interface.
+fn mtu_of(daemon: &Daemon, port: &str) -> u64 {
+    info(daemon, port)["interface"]["link"]["mtu"].as_u64().unwrap()
+}
+
+/// Sets the MTU of the first port. Returns whether that was done, and the error.
+fn set_mtu(daemon: &Daemon, mtu: &str) -> (bool, String) {
+    let (code, _, error) = daemon.run(&["port", "set", "vale0:p1", "--mtu", mtu]);
+    (code == Some(0), error)
+}
+
 #[test]
 fn the_mtu_of_an_interface_is_raised_to_its_ports_and_never_lowered() {
     let test = "the_mtu_of_an_interface_is_raised_to_its_ports_and_never_lowered";
     let Some(cards) = Cards::new(test, 2) else { return };
     let daemon = Daemon::start();
-    let of = |port: &str| info(&daemon, port)["interface"]["link"]["mtu"].as_u64().unwrap();
-    let set = |port: &str, mtu: &str| {
-        let (code, _, error) = daemon.run(&["port", "set", &format!("vale0:{port}"), "--mtu", mtu]);
-        (code == Some(0), error)
-    };
+    let of = |port: &str| mtu_of(&daemon, port);
+    let set = |mtu: &str| set_mtu(&daemon, mtu);
     ip(&cards.host, "link set c2 mtu 1280");
     daemon.apply(&cards.switch(""));
     assert_eq!((of("p1"), of("p2")), (1500, 1280), "the usual MTU changes no interface");
-    assert!(set("p1", "9000").0 && of("p1") == 9000);
-    assert!(set("p1", "1500").0 && of("p1") == 9000);
+    assert!(set("9000").0 && of("p1") == 9000);
+    assert!(set("1500").0 && of("p1") == 9000);
 }
 
 #[test]
@@ -396,14 +404,11 @@ fn an_interface_keeps_its_mtu_if_af_xdp_has_no_room_for_a_larger_one() {
     }
     let Some(cards) = Cards::new(test, 2) else { return };
     let daemon = Daemon::start();
-    let of = |port: &str| info(&daemon, port)["interface"]["link"]["mtu"].as_u64().unwrap();
-    let set = |port: &str, mtu: &str| {
-        let (code, _, error) = daemon.run(&["port", "set", &format!("vale0:{port}"), "--mtu", mtu]);
-        (code == Some(0), error)
-    };
+    let of = |port: &str| mtu_of(&daemon, port);
+    let set = |mtu: &str| set_mtu(&daemon, mtu);
     daemon.apply(&cards.switch(", engine = \"xdp\""));
     for (mtu, fits) in [("1700", true), ("3000", false), ("9000", false)] {
-        let (done, error) = set("p1", mtu);
+        let (done, error) = set(mtu);
         assert_eq!(done, fits, "{mtu}: {error}");
         assert!(fits || error.contains("no room") && error.contains("add it with"), "{error}");
         assert_eq!(of("p1"), 1700);
