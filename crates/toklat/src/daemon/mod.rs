@@ -31,6 +31,7 @@ mod log;
 mod metrics;
 mod mistake;
 mod namespace;
+mod netlink;
 mod netmap;
 pub(crate) mod open;
 mod openapi;

@@ -3,19 +3,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::RecvFlags;
 
-/// `RTM_NEWLINK`, `RTM_GETLINK`, `NLMSG_ERROR`.
+use super::super::netlink::{self, Message, Messages, REQUEST, half, word};
+
+/// `RTM_NEWLINK`, `RTM_GETLINK`.
 const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
-const ERROR: u16 = 2;
 /// `RTMGRP_LINK`.
 const LINKS: u32 = 1;
-/// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
-/// Bytes of `struct nlmsghdr`, `struct ifinfomsg` and `struct rtattr`.
-const HEADER: usize = 16;
+/// Bytes of `struct ifinfomsg` and `struct rtattr`.
 const INFO: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// `IFLA_*`.
@@ -57,20 +54,12 @@ pub struct Asker {
     socket: OwnedFd,
 }
 
-fn open(groups: u32) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // NETLINK_ROUTE is protocol 0.
-    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-    Ok(socket)
-}
-
 /// A socket that is readable after a change of an interface of this thread's namespace.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn changes() -> io::Result<OwnedFd> {
-    open(LINKS)
+    netlink::open(None, LINKS)
 }
 
 /// Reads and discards the messages about changes. The caller then asks for the
@@ -86,7 +75,7 @@ impl Asker {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: open(0)? })
+        Ok(Self { socket: netlink::open(None, 0)? })
     }
 
     /// The interface called `ifname`; `None` if there is none.
@@ -94,52 +83,31 @@ impl Asker {
     /// # Errors
     /// The kernel's error.
     pub fn ask(&self, ifname: &str) -> io::Result<Option<Link>> {
-        let kernel = SocketAddrNetlink::new(0, 0);
-        let question = question(ifname);
         forget(&self.socket);
-        rustix::net::sendto(&self.socket, &question, SendFlags::empty(), &kernel)?;
-        let mut bytes = vec![0; 32 << 10];
-        let (got, _) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
-        parse(&bytes[..got])
+        netlink::send(&self.socket, GET_LINK, REQUEST, &question(ifname))?;
+        parse(&netlink::receive(&self.socket)?)
     }
 }
 
 /// The request for an interface by its name.
 fn question(ifname: &str) -> Vec<u8> {
     let name_len = ATTRIBUTE + ifname.len() + 1;
-    let len = HEADER + INFO + name_len.next_multiple_of(4);
-    let mut bytes = vec![0; len];
-    bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&GET_LINK.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
-    let name = &mut bytes[HEADER + INFO..];
+    let mut bytes = vec![0; INFO + name_len.next_multiple_of(4)];
+    let name = &mut bytes[INFO..];
     name[..2].copy_from_slice(&(name_len as u16).to_ne_bytes());
     name[2..4].copy_from_slice(&NAME.to_ne_bytes());
     name[ATTRIBUTE..ATTRIBUTE + ifname.len()].copy_from_slice(ifname.as_bytes());
     bytes
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 /// The interface in an answer.
 fn parse(bytes: &[u8]) -> io::Result<Option<Link>> {
-    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let kind = half(bytes, 4).ok_or_else(malformed)?;
-    if kind == ERROR {
-        let error = word(bytes, HEADER).ok_or_else(malformed)?.cast_signed();
-        return match -error {
-            libc::ENODEV => Ok(None),
-            error => Err(io::Error::from_raw_os_error(error)),
-        };
-    }
-    let info = bytes.get(HEADER..).filter(|info| kind == NEW_LINK && info.len() >= INFO);
-    let info = info.ok_or_else(malformed)?;
+    let info = match Messages(bytes).next() {
+        Some(Message::Data(NEW_LINK, info)) if info.len() >= INFO => info,
+        Some(Message::Error(libc::ENODEV)) => return Ok(None),
+        Some(Message::Error(error)) => return Err(io::Error::from_raw_os_error(error)),
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
     let (index, flags) = (word(info, 4).unwrap_or(0), word(info, 8).unwrap_or(0));
     let (up, carrier) = (flags & UP != 0, flags & LOWER_UP != 0);
     let mut link = Link { index, up, carrier, ..Link::default() };
@@ -198,7 +166,8 @@ mod tests {
     fn answers_of_any_bytes_end() {
         let mut bytes = [0; 64];
         bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
-        for at in HEADER + INFO..64 {
+        for (at, len) in (16..64).flat_map(|at| (0..=64).map(move |len| (at, len))) {
+            bytes[0] = len;
             for byte in [0, 1, 3, 4, 5, 0xff] {
                 bytes[at] = byte;
                 (0..64).for_each(|len| drop(parse(&bytes[..len])));

@@ -6,6 +6,7 @@
 //! closed, the kernel moves the group's last socket to its index. Each socket stores its index in a
 //! socket option, where a restarted supervisor finds it.
 
+mod diag;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,7 +189,7 @@ impl Tunnels {
         }
         let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
         // Sockets that were not taken over yet also precede it in the group.
-        let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
+        let index = diag::inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
         if index != group.len() && self.settled.load(Ordering::Relaxed) {
             let reason = format!("Another program receives at UDP port {}", place.at);
             let remedy = "one daemon serves all tunnels of an address: `ss -ulnp` shows which program has it";
@@ -261,7 +262,7 @@ impl Tunnels {
         drop(socket);
         let deadline = Instant::now() + CLOSING;
         let left = loop {
-            let inodes = inodes_at(place.at)?;
+            let inodes = diag::inodes_at(place.at)?;
             if !inodes.contains(&inode) {
                 break inodes.len();
             }
@@ -443,27 +444,6 @@ fn cannot_bind(at: SocketAddr, error: &io::Error) -> ApiError {
         ),
         _ => system(&format!("Cannot bind UDP port {at}"), io::Error::from(error.kind())),
     }
-}
-
-/// The inodes of the sockets bound at exactly this address, in the namespace of this thread.
-fn inodes_at(at: SocketAddr) -> io::Result<Vec<u64>> {
-    let (file, address) = match at.ip() {
-        IpAddr::V4(ip) => ("udp", hex(&ip.octets())),
-        IpAddr::V6(ip) => ("udp6", hex(&ip.octets())),
-    };
-    let bound = format!("{address}:{:04X}", at.port());
-    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))?;
-    let inode = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        (words.next()? == bound).then(|| words.nth(7)?.parse().ok()).flatten()
-    };
-    Ok(table.lines().filter_map(inode).collect())
-}
-
-/// Formats an address as `/proc/net/udp` does: words of 32 bits, in the machine's byte order.
-fn hex(octets: &[u8]) -> String {
-    let words = octets.as_chunks::<4>().0.iter();
-    words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
 
 #[cfg(test)]
