@@ -1,6 +1,8 @@
 //! Debian packages that tests, demo and benchmarks use, the test guest and a QEMU for it. Building
 //! toklat itself needs none of them.
 
+use std::time::Instant;
+
 use anyhow::{Result, bail};
 
 use crate::tool::{self, command, installed};
@@ -206,34 +208,39 @@ fn install(packages: &[&Package]) -> Result<()> {
     bail!("could not be installed: {}", failed.join(" "))
 }
 
+/// Things that are made, not installed: the name, what its lack costs, and how it is made.
+type Made = (&'static str, &'static str, fn() -> Result<()>);
+
+const MADE: [Made; 6] = [
+    ("the test guest", "tests with virtual machines skip themselves", guest::make),
+    (
+        "a QEMU that speaks vfio-user",
+        "tests with emulated NICs in virtual machines skip themselves",
+        qemu::make,
+    ),
+    ("GoBGP", "tests of EVPN skip themselves", gobgp::make),
+    ("a bare Debian", "tests that install the package skip themselves", chroot::make),
+    ("cargo-deb", "tests of the package skip themselves", || make_subcommand("deb")),
+    ("cargo-generate-rpm", "tests of the package skip themselves", || {
+        make_subcommand("generate-rpm")
+    }),
+];
+
 pub fn run(ci: bool) -> Result<()> {
     let packages = packages(ci);
-    // As any user, and after the packages: it needs a compiler.
-    if let Err(error) = guest::make() {
-        println!(
-            "skipped: the test guest ({error:#}); tests with virtual machines skip themselves"
-        );
-    }
-    if let Err(error) = qemu::make() {
-        println!(
-            "skipped: a QEMU that speaks vfio-user ({error:#}); tests with emulated NICs in virtual machines skip themselves"
-        );
-    }
-    if let Err(error) = gobgp::make() {
-        println!("skipped: GoBGP ({error:#}); tests of EVPN skip themselves");
-    }
-    if let Err(error) = chroot::make() {
-        println!(
-            "skipped: a bare Debian ({error:#}); tests that install the package skip themselves"
-        );
-    }
-    for subcommand in ["deb", "generate-rpm"] {
-        if let Err(error) = make_subcommand(subcommand) {
-            println!(
-                "skipped: cargo-{subcommand} ({error:#}); tests of the package skip themselves"
-            );
+    // As any user, and after the packages: they need a compiler. Together, because some compile
+    // while others wait for the network.
+    std::thread::scope(|scope| {
+        for (name, cost, make) in MADE {
+            scope.spawn(move || {
+                let start = Instant::now();
+                match make() {
+                    Ok(()) => println!("{name}: {} s", start.elapsed().as_secs()),
+                    Err(error) => println!("skipped: {name} ({error:#}); {cost}"),
+                }
+            });
         }
-    }
+    });
     packages
 }
 
