@@ -21,7 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     Ok(host.run(|mut stack| {
         let socket = stack.udp_bind(53)?;
-        println!("{} port 53", stack.address());
+        for address in stack.addresses() {
+            println!("{address} port 53");
+        }
         host::serve(&mut stack, |stack, now| {
             let mut served = false;
             while let Some((from, query)) = stack.udp_receive(socket) {

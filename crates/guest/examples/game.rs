@@ -6,7 +6,7 @@
 //!     [PLAYERS [SECONDS]]
 
 use std::error::Error;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use guest::apps::game::{Client, Server, TICK};
 use guest::{Host, Nanos, RingNic, Stack};
@@ -20,7 +20,9 @@ type Fallible = Result<(), Box<dyn Error>>;
 
 fn server(stack: &mut Stack<RingNic>) -> Fallible {
     let (mut server, socket) = (Server::default(), stack.udp_bind(PORT)?);
-    println!("{} port {PORT}", stack.address());
+    for address in stack.addresses() {
+        println!("{address} port {PORT}");
+    }
     host::serve(stack, |stack, now| {
         let mut came = false;
         while let Some((from, input)) = stack.udp_receive(socket) {
@@ -35,7 +37,7 @@ fn server(stack: &mut Stack<RingNic>) -> Fallible {
     })
 }
 
-fn players(stack: &mut Stack<RingNic>, to: SocketAddrV4, count: u16, seconds: u64) -> Fallible {
+fn players(stack: &mut Stack<RingNic>, to: SocketAddr, count: u16, seconds: u64) -> Fallible {
     let sockets: Result<Vec<_>, _> = (0..count).map(|i| stack.udp_bind(1024 + i)).collect();
     let sockets = sockets?;
     let mut players: Vec<Client> = (0..count).map(|_| Client::default()).collect();

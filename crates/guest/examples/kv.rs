@@ -13,7 +13,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let most: usize = host.args().first().map_or(Ok(64), |word| word.parse())?;
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     Ok(host.run(|stack| {
-        println!("{}:11211", stack.address());
+        for address in stack.addresses() {
+            println!("{}", std::net::SocketAddr::new(address, 11211));
+        }
         let mut guest = Guest::new(stack, Kv::new(most << 20, epoch));
         guest.listen(11211, 1024)?;
         Ok(guest.run(|_| false)?)

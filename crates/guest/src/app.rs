@@ -1,7 +1,7 @@
 //! Applications: callbacks for the events of connections.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use tcp::{Bytes, CloseReason, ConnId, Flow, Machine, Nanos, Receive, SendError};
 
@@ -147,11 +147,8 @@ impl Io<'_> {
 
     /// The peer's address and port.
     #[must_use]
-    pub fn peer(&self) -> Option<SocketAddrV4> {
-        match self.line.flow.remote() {
-            (std::net::IpAddr::V4(address), port) => Some(SocketAddrV4::new(address, port)),
-            _ => None,
-        }
+    pub fn peer(&self) -> SocketAddr {
+        self.line.flow.remote().into()
     }
 }
 

@@ -1,22 +1,45 @@
 //! The settings that a stack is made with.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use frame::Mac;
 use tcp::Secret;
+
+/// IPv6 settings of a host. It has a link-local address, which follows from its MAC address, and
+/// the addresses that are named here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Config {
+    /// An address, and the prefix length of its network.
+    pub address: Option<(Ipv6Addr, u8)>,
+    /// The router to other networks.
+    pub gateway: Option<Ipv6Addr>,
+    /// Takes addresses, routers and the MTU from router advertisements (RFC 4862).
+    pub autoconfigure: bool,
+    /// How often the network is asked whether another host has an address, before the address is
+    /// used (`DupAddrDetectTransmits` of RFC 4862, 5.1); 0 to use addresses at once.
+    pub probes: u8,
+}
+
+impl Default for Ipv6Config {
+    fn default() -> Self {
+        Self { address: None, gateway: None, autoconfigure: false, probes: 1 }
+    }
+}
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The NIC's address.
     pub mac: Mac,
-    /// The host's address.
+    /// The host's IPv4 address; 0.0.0.0 for none.
     pub address: Ipv4Addr,
-    /// Prefix length of the network.
+    /// Prefix length of the IPv4 network.
     pub prefix: u8,
-    /// The router to other networks.
+    /// The IPv4 router to other networks.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6 settings; `None` for a host without IPv6.
+    pub v6: Option<Ipv6Config>,
     /// The maximum number of neighbours that are remembered.
     pub max_neighbours: usize,
     /// The key of hashes and sequence numbers: random, and different for each stack.
@@ -35,6 +58,7 @@ impl Config {
             address,
             prefix,
             gateway: None,
+            v6: None,
             max_neighbours: 1024,
             secret: Secret([random.hash_one(1), random.hash_one(2)]),
             tcp: tcp::Config::default(),

@@ -27,19 +27,22 @@ macro_rules! drops {
 drops! {
     Truncated "truncated" "A header is cut short or contradicts itself, or the frame is longer than a slot.",
     NotForUs "not-for-us" "The frame or the packet has another destination.",
-    UnknownType "unknown-type" "The frame carries neither IPv4 nor ARP.",
+    UnknownType "unknown-type" "The frame carries none of IPv4, IPv6 and ARP, or the host has no IPv6.",
     UnknownProtocol "unknown-protocol" "The packet carries none of ICMP, TCP and UDP.",
+    BadExtension "bad-extension" "An extension header of IPv6 that is not passed over, or too many.",
     Fragment "fragment" "The packet is a fragment.",
     BadChecksum "bad-checksum" "A checksum of IP, ICMP or UDP is wrong.",
     BadSource "bad-source" "A source address that no peer has.",
     BadArp "bad-arp" "An ARP message that makes no sense.",
+    BadDiscovery "bad-discovery" "A message of neighbour discovery that makes no sense, or came from another link.",
+    Duplicate "duplicate" "Another host has an address of this one.",
     OtherIcmp "other-icmp" "An ICMP message that the stack does not use.",
     NoSocket "no-socket" "No UDP socket has the port.",
     SocketFull "socket-full" "The receive queue of the UDP socket is full.",
-    NoRoute "no-route" "The destination is in another network, and there is no gateway.",
+    NoRoute "no-route" "The destination is in another network, and there is no router, or no address to send from.",
     TooLong "too-long" "The packet that was to be sent is longer than IP allows.",
     NeighbourFull "neighbour-full" "Too many packets wait for the address of their next hop.",
-    NoNeighbour "no-neighbour" "The next hop did not answer ARP requests.",
+    NoNeighbour "no-neighbour" "The next hop did not answer requests for its address.",
     OutboxFull "outbox-full" "Too many answers wait for free slots.",
 }
 
@@ -53,6 +56,8 @@ pub struct Counters {
     pub frames_out: u64,
     /// ARP requests that were sent.
     pub arp_requests: u64,
+    /// Neighbour solicitations that were sent, without probes for duplicates.
+    pub solicitations: u64,
     /// Echo requests that were answered.
     pub echoes: u64,
     /// UDP datagrams that were queued for the application.

@@ -1,14 +1,14 @@
 //! A guest: a stack and the application that runs on it.
 
 use std::fmt;
-use std::net::SocketAddrV4;
-use std::time::Instant;
+use std::net::SocketAddr;
 
 use tcp::{ConnId, Events, ListenerId, Machine, Nanos, OpenError};
 
 use crate::app::{App, Connections};
+use crate::clock;
 use crate::nic::Nic;
-use crate::stack::Stack;
+use crate::stack::{ConnectError, Stack};
 
 /// How long [`Guest::run`] polls for frames before it sleeps.
 const SPIN: u64 = 50 * Nanos::MICRO;
@@ -46,13 +46,13 @@ impl<N: Nic, A: App> Guest<N, A> {
     /// [`App::closed`].
     ///
     /// # Errors
-    /// As for [`Machine::connect`].
+    /// As for [`Stack::connect`].
     pub fn connect(
         &mut self,
-        to: SocketAddrV4,
+        to: impl Into<SocketAddr>,
         conn: A::Conn,
         now: Nanos,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), ConnectError> {
         let id = self.stack.connect(to, now)?;
         if let Some(flow) = self.stack.tcp().flow(id) {
             self.connections.opened(id, flow, conn);
@@ -86,14 +86,15 @@ impl<N: Nic, A: App> Guest<N, A> {
         stack.transmit(now)
     }
 
-    /// Runs until `done` returns true, and sleeps while there is no work.
+    /// Runs until `done` returns true, and sleeps while there is no work. Its turns are told
+    /// [`now`](crate::now).
     ///
     /// # Errors
     /// The error of the NIC.
     pub fn run(&mut self, mut done: impl FnMut(&mut A) -> bool) -> Result<(), N::Error> {
-        let (started, mut last, mut seen) = (Instant::now(), Nanos(0), 0);
+        let (mut last, mut seen) = (Nanos(0), 0);
         while !done(&mut self.connections.app) {
-            let now = Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+            let now = clock::now();
             let deadline = self.poll(now)?;
             let frames = self.stack.counters().frames_in;
             if frames != seen {

@@ -1,11 +1,11 @@
 //! The way in: parses each frame, and passes it to ARP, ICMP, UDP, or as a segment to TCP.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use frame::checksum::{Sum, checksum};
 use frame::{
-    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Mac, Offload, Protocol,
-    Udp,
+    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Mac, Offload,
+    Protocol, Udp,
 };
 use tcp::codec::Verify;
 use tcp::{Flags, Flow, Machine, Nanos, Receive, Segment, Seq};
@@ -28,13 +28,13 @@ struct Gathered<'f> {
 
 /// A packet in place in its frame.
 #[derive(Clone, Copy)]
-struct Packet<'f> {
-    front: &'f [u8],
+pub(crate) struct Packet<'f> {
+    pub front: &'f [u8],
     rest: &'f [&'f [u8]],
     /// Bytes of `front` and the rest together.
-    len: usize,
+    pub len: usize,
     /// The checksums need not be verified.
-    trusted: bool,
+    pub trusted: bool,
 }
 
 impl<'f> Packet<'f> {
@@ -65,8 +65,15 @@ impl<'f> Packet<'f> {
 /// Returns true if a frame with this beginning carries TCP.
 fn is_tcp(front: &[u8]) -> bool {
     let Some((ethernet, packet)) = Ethernet::parse(front) else { return false };
-    ethernet.ethertype() == EtherType::IPV4
-        && Ipv4::parse(packet).is_some_and(|(ip, _)| ip.protocol() == Protocol::TCP)
+    match ethernet.ethertype() {
+        EtherType::IPV4 => {
+            Ipv4::parse(packet).is_some_and(|(ip, _)| ip.protocol() == Protocol::TCP)
+        }
+        EtherType::IPV6 => {
+            Ipv6::parse(packet).is_some_and(|(ip, _)| ip.next_header() == Protocol::TCP)
+        }
+        _ => false,
+    }
 }
 
 /// The state that a received frame may change.
@@ -166,6 +173,7 @@ impl Input<'_> {
         }
         match ethernet.ethertype() {
             EtherType::IPV4 => self.ipv4(frame.after(ETHERNET_HEADER), to.is_group()),
+            EtherType::IPV6 => self.ipv6(frame.after(ETHERNET_HEADER), to.is_group()),
             EtherType::ARP => self.arp(packet).map(|()| None),
             _ => Err(Drop::UnknownType),
         }
@@ -231,7 +239,7 @@ impl Input<'_> {
     }
 
     /// Parses a packet with TCP, whose payload starts at `at` and ends at `end`.
-    fn tcp<'f>(
+    pub fn tcp<'f>(
         &mut self,
         packet: Packet<'f>,
         at: usize,
@@ -264,7 +272,12 @@ impl Input<'_> {
             }
         }
         let from = SocketAddrV4::new(ip.source(), udp.source());
-        match self.udp.deliver(udp.destination(), from, &datagram[Udp::LEN..]) {
+        self.deliver(udp.destination(), from.into(), &datagram[Udp::LEN..])
+    }
+
+    /// Queues a datagram for the socket at `port`.
+    pub fn deliver(&mut self, port: u16, from: SocketAddr, data: &[u8]) -> Result<(), Drop> {
+        match self.udp.deliver(port, from, data) {
             Delivered::Queued => self.link.counters.datagrams_in += 1,
             Delivered::NoSocket => return Err(Drop::NoSocket),
             Delivered::Full => return Err(Drop::SocketFull),

@@ -2,7 +2,7 @@
 //! and applications.
 //!
 //! ```text
-//!   frames -> Nic -> input -> ARP, ICMP, UDP
+//!   frames -> Nic -> input -> ARP, neighbour discovery, ICMP, UDP
 //!                      +----> tcp::Machine -> App         data is lent to the application from the frame
 //!   slots  <- Nic <- link <-- tcp::Machine <- App         documents are referenced until they are acknowledged
 //! ```
@@ -35,6 +35,7 @@
 //! |---|---|
 //! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
 //! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
+//! | `v6` | the same for IPv6: neighbour discovery, addresses, routers, ICMPv6 |
 //! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
 //! | [`rpc`] | remote procedure calls on raw Ethernet, at most once, in microseconds |
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
@@ -54,7 +55,7 @@
 //!
 //! ## Not here yet
 //!
-//! - IPv6 and neighbour discovery, DHCP, multicast, IP fragments, VLAN tags.
+//! - DHCP, multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
 //! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
@@ -68,6 +69,7 @@
 
 mod app;
 pub mod apps;
+mod clock;
 mod config;
 mod counters;
 #[cfg(any(test, feature = "fuzz"))]
@@ -82,14 +84,16 @@ mod nic;
 pub mod rpc;
 mod stack;
 mod udp;
+mod v6;
 
 pub use app::{App, Io};
-pub use config::Config;
+pub use clock::now;
+pub use config::{Config, Ipv6Config};
 pub use counters::{Counters, Drop};
 pub use guest::Guest;
 pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
 pub use lookup::{Lookup, LookupError, Step};
 pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
-pub use stack::{Stack, Usage};
+pub use stack::{ConnectError, Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};
 pub use udp::{UdpError, UdpId};

@@ -13,8 +13,9 @@ use zerocopy::IntoBytes;
 
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
-use crate::neighbours::{Due, Hop, Neighbours};
+use crate::neighbours::{Due, Hop, Kept, Neighbours};
 use crate::nic::{Nic, Pieces};
+use crate::v6::V6;
 
 /// Maximum number of answers that wait for free slots.
 const OUTBOX: usize = 256;
@@ -25,7 +26,7 @@ enum Waiting {
     /// A whole frame, with its offload request.
     Frame(Vec<u8>, Offload),
     /// A packet to this IP address. Its Ethernet header is not written yet.
-    Packet(Ipv4Addr, Vec<u8>),
+    Packet(IpAddr, Vec<u8>),
 }
 
 /// What the stack knows of its link.
@@ -35,13 +36,18 @@ pub(crate) struct Link {
     pub address: Ipv4Addr,
     mask: u32,
     gateway: Option<Ipv4Addr>,
-    pub neighbours: Neighbours,
+    pub neighbours: Neighbours<Ipv4Addr>,
+    pub v6: Option<Box<V6>>,
+    /// The NIC's MTU.
+    pub longest: u16,
+    /// The MTU of packets to send.
+    pub mtu: u16,
     outbox: VecDeque<Waiting>,
     pub counters: Counters,
 }
 
 impl Link {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, longest: u16) -> Self {
         let host_bits = 32 - u32::from(config.prefix.min(32));
         Self {
             mac: config.mac,
@@ -49,6 +55,9 @@ impl Link {
             mask: u32::MAX.checked_shl(host_bits).unwrap_or(0),
             gateway: config.gateway,
             neighbours: Neighbours::new(config.max_neighbours),
+            v6: config.v6.map(|v6| Box::new(V6::new(&v6, config.mac, config.max_neighbours))),
+            longest,
+            mtu: longest,
             outbox: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -75,7 +84,7 @@ impl Link {
         }
     }
 
-    /// Sends an IP packet: `head` starts with room for an Ethernet header.
+    /// Sends an IPv4 packet: `head` starts with room for an Ethernet header.
     ///
     /// # Errors
     /// [`Full`] if there is no free slot. A packet that cannot be sent for another reason is
@@ -108,29 +117,30 @@ impl Link {
                     if ask {
                         self.request_arp(hop, Mac::BROADCAST);
                     }
-                    self.keep(hop, head, offload, payload.pieces);
+                    if !self.neighbours.keep(hop, joined(head, payload.pieces), offload) {
+                        self.counters.count(Drop::NeighbourFull);
+                    }
                     return Ok(());
                 }
             }
         };
-        write_ethernet(head, mac, self.mac, EtherType::IPV4);
+        self.put(nic, mac, EtherType::IPV4, head, offload, payload)
+    }
+
+    /// Writes a packet with its Ethernet header into send slots.
+    pub fn put<'p, N: Nic>(
+        &mut self,
+        nic: &mut N,
+        to: Mac,
+        kind: EtherType,
+        head: &mut [u8],
+        offload: Offload,
+        payload: Pieces<impl Iterator<Item = &'p [u8]>>,
+    ) -> Result<(), Full> {
+        write_ethernet(head, to, self.mac, kind);
         nic.send(head, payload, offload)?;
         self.counters.frames_out += 1;
         Ok(())
-    }
-
-    fn keep<'p>(
-        &mut self,
-        hop: Ipv4Addr,
-        head: &[u8],
-        offload: Offload,
-        payload: impl Iterator<Item = &'p [u8]>,
-    ) {
-        let mut frame = head.to_vec();
-        payload.for_each(|piece| frame.extend_from_slice(piece));
-        if !self.neighbours.keep(hop, frame, offload) {
-            self.counters.count(Drop::NeighbourFull);
-        }
     }
 
     /// Asks for a host's address: all hosts of the link, or the one that had it last.
@@ -159,13 +169,24 @@ impl Link {
 
     /// Notes a neighbour's address, and sends the packets that waited for it.
     pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) {
-        for (mut frame, offload) in self.neighbours.confirm(hop, mac, new, now) {
-            write_ethernet(&mut frame, mac, self.mac, EtherType::IPV4);
+        let kept = self.neighbours.confirm(hop, mac, new, now);
+        self.push_kept(kept, mac, EtherType::IPV4);
+    }
+
+    /// Queues packets that have waited for a neighbour's address.
+    pub fn push_kept(&mut self, kept: Kept, mac: Mac, kind: EtherType) {
+        for (mut frame, offload) in kept {
+            write_ethernet(&mut frame, mac, self.mac, kind);
             self.push(Waiting::Frame(frame, offload));
         }
     }
 
-    /// Queues an IP packet with a private copy of its payload, until a slot is free.
+    /// Queues a frame.
+    pub fn push_frame(&mut self, frame: Vec<u8>) {
+        self.push(Waiting::Frame(frame, Offload::NONE));
+    }
+
+    /// Queues an IPv4 packet with a private copy of its payload, until a slot is free.
     pub fn push_packet(&mut self, to: Ipv4Addr, protocol: Protocol, payload: &[u8]) {
         let Ok(len) = u16::try_from(payload.len()) else {
             self.counters.count(Drop::TooLong);
@@ -174,6 +195,11 @@ impl Link {
         let mut frame = vec![0; ETHERNET_HEADER];
         frame.extend_from_slice(Ipv4::new(self.address, to, protocol, len).as_bytes());
         frame.extend_from_slice(payload);
+        self.push_unaddressed(to.into(), frame);
+    }
+
+    /// Queues a packet that begins with room for an Ethernet header.
+    pub fn push_unaddressed(&mut self, to: IpAddr, frame: Vec<u8>) {
         self.push(Waiting::Packet(to, frame));
     }
 
@@ -190,7 +216,13 @@ impl Link {
         self.outbox.len()
     }
 
-    /// Repeats unanswered ARP requests, then sends queued frames.
+    /// Returns when [`transmit`](Self::transmit) next has work.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let v6 = self.v6.as_ref().and_then(|v6| v6.deadline());
+        self.neighbours.deadline().into_iter().chain(v6).min()
+    }
+
+    /// Repeats unanswered requests for addresses, then sends queued frames.
     ///
     /// # Errors
     /// [`Full`] if frames are still queued.
@@ -198,9 +230,10 @@ impl Link {
         while let Some(due) = self.neighbours.due(now) {
             match due {
                 Due::Ask(hop) => self.request_arp(hop, Mac::BROADCAST),
-                Due::Gone(waiting) => self.counters.count_many(Drop::NoNeighbour, waiting),
+                Due::Gone(_, waiting) => self.counters.count_many(Drop::NoNeighbour, waiting),
             }
         }
+        self.run_v6(now);
         while let Some(waiting) = self.outbox.pop_front() {
             let (sent, waiting) = match waiting {
                 Waiting::Frame(frame, offload) => {
@@ -209,7 +242,11 @@ impl Link {
                     (sent, Waiting::Frame(frame, offload))
                 }
                 Waiting::Packet(to, mut frame) => {
-                    let sent = self.send(nic, to, &mut frame, Offload::NONE, Pieces::none(), now);
+                    let none = (Offload::NONE, Pieces::none());
+                    let sent = match to {
+                        IpAddr::V4(to) => self.send(nic, to, &mut frame, none.0, none.1, now),
+                        IpAddr::V6(to) => self.send_v6(nic, to, &mut frame, none.0, none.1, now),
+                    };
                     (sent, Waiting::Packet(to, frame))
                 }
             };
@@ -222,7 +259,14 @@ impl Link {
     }
 }
 
-fn write_ethernet(frame: &mut [u8], to: Mac, from: Mac, kind: EtherType) {
+/// A frame in one piece.
+pub(crate) fn joined<'p>(head: &[u8], payload: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
+    let mut frame = head.to_vec();
+    payload.for_each(|piece| frame.extend_from_slice(piece));
+    frame
+}
+
+pub(crate) fn write_ethernet(frame: &mut [u8], to: Mac, from: Mac, kind: EtherType) {
     if let Some(header) = frame.get_mut(..ETHERNET_HEADER) {
         header.copy_from_slice(Ethernet::new(to, from, kind).as_bytes());
     }
@@ -243,8 +287,7 @@ impl<N: Nic> Emit for Segments<'_, N> {
         let mut head = [0; ETHERNET_HEADER + MAX_HEADERS];
         let packet = &mut head[ETHERNET_HEADER..];
         let to = request.header.flow.remote().0;
-        let (Some(len), IpAddr::V4(to)) = (codec::write_headers(request, packet, self.summing), to)
-        else {
+        let Some(len) = codec::write_headers(request, packet, self.summing) else {
             self.link.counters.count(Drop::TooLong);
             return Ok(());
         };
@@ -254,6 +297,9 @@ impl<N: Nic> Emit for Segments<'_, N> {
             Summing::Full => Offload::NONE,
         };
         let payload = Pieces { pieces: request.payload.pieces(), len: request.payload.len() };
-        self.link.send(self.nic, to, head, offload, payload, self.now)
+        match to {
+            IpAddr::V4(to) => self.link.send(self.nic, to, head, offload, payload, self.now),
+            IpAddr::V6(to) => self.link.send_v6(self.nic, to, head, offload, payload, self.now),
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Neighbours: the MAC addresses of next hops (RFC 826; RFC 1122, 2.3.2), and the packets that wait
-//! for them.
+//! Neighbours: the MAC addresses of next hops, by ARP (RFC 826; RFC 1122, 2.3.2) or by neighbour
+//! discovery (RFC 4861, 7), and the packets that wait for them.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::hash::Hash;
 
 use frame::{Mac, Offload};
 use tcp::Nanos;
@@ -26,16 +26,19 @@ const OVERHEAD: usize = 64;
 /// The state of a packet's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// The hop's address. If `ask` is set, another ARP request is due, to confirm the address.
+    /// The hop's address. If `ask` is set, another request is due, to confirm the address.
     Known { mac: Mac, ask: bool },
-    /// The hop's address is not known yet. If `ask` is set, an ARP request is due.
+    /// The hop's address is not known yet. If `ask` is set, a request is due.
     Unknown { ask: bool },
 }
 
 #[derive(Debug, Default)]
 struct Neighbour {
     mac: Option<Mac>,
-    confirmed: Nanos,
+    /// Until then the address is used without a request.
+    fresh: Nanos,
+    /// From then on it is not used.
+    old: Nanos,
     /// Requests since the last answer. Unless it is 0, an entry in `asked` waits for the answer.
     tries: u8,
     serial: u64,
@@ -45,30 +48,42 @@ struct Neighbour {
 
 /// The next step for an unanswered request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Due<A> {
     /// Repeat the request.
-    Ask(Ipv4Addr),
+    Ask(A),
     /// The neighbour is gone; this many packets waited for it.
-    Gone(usize),
+    Gone(A, usize),
 }
+
+/// What a neighbour advertisement says beside the address (RFC 4861, 4.4).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Advertised {
+    /// It answers a request.
+    pub solicited: bool,
+    /// It replaces another address that is known.
+    pub overrides: bool,
+}
+
+/// Frames that waited for a neighbour's address.
+pub(crate) type Kept = Vec<(Vec<u8>, Offload)>;
 
 /// A bounded hash table with a keyed hash. All requests wait equally long, so a queue holds their
 /// deadlines.
 #[derive(Debug)]
-pub(crate) struct Neighbours {
-    table: HashMap<Ipv4Addr, Neighbour>,
+pub(crate) struct Neighbours<A> {
+    table: HashMap<A, Neighbour>,
     /// Oldest first, for eviction. An entry whose serial number has changed is stale.
-    order: VecDeque<(Ipv4Addr, u64)>,
-    asked: VecDeque<(Nanos, Ipv4Addr, u64)>,
+    order: VecDeque<(A, u64)>,
+    asked: VecDeque<(Nanos, A, u64)>,
     most: usize,
     serial: u64,
     /// Waiting frames of all neighbours, in bytes.
     bytes: usize,
     /// The result of the last lookup: most packets go to the same hop as the one before.
-    last: Option<(Ipv4Addr, Mac, Nanos)>,
+    last: Option<(A, Mac, Nanos)>,
 }
 
-impl Neighbours {
+impl<A: Copy + Eq + Hash> Neighbours<A> {
     pub fn new(most: usize) -> Self {
         Self {
             table: HashMap::new(),
@@ -88,7 +103,7 @@ impl Neighbours {
 
     /// Returns the address of a next hop. If `ask` is set, the caller must send a request, which is
     /// already counted.
-    pub fn find(&mut self, hop: Ipv4Addr, now: Nanos) -> Hop {
+    pub fn find(&mut self, hop: A, now: Nanos) -> Hop {
         if let Some((last, mac, until)) = self.last
             && last == hop
             && now < until
@@ -97,11 +112,10 @@ impl Neighbours {
         }
         self.insert(hop);
         let Some(found) = self.table.get_mut(&hop) else { return Hop::Unknown { ask: false } };
-        let age = now - found.confirmed;
-        if age > OLD {
+        if now > found.old {
             found.mac = None;
         }
-        let due = found.tries == 0 && (found.mac.is_none() || age > FRESH);
+        let due = found.tries == 0 && (found.mac.is_none() || now > found.fresh);
         let ask = due && self.asked.len() < 2 * self.most;
         if ask {
             found.tries = 1;
@@ -109,8 +123,8 @@ impl Neighbours {
         }
         match found.mac {
             Some(mac) => {
-                if age <= FRESH {
-                    self.last = Some((hop, mac, found.confirmed + FRESH));
+                if now <= found.fresh {
+                    self.last = Some((hop, mac, found.fresh));
                 }
                 Hop::Known { mac, ask }
             }
@@ -118,11 +132,14 @@ impl Neighbours {
         }
     }
 
-    /// Keeps a frame until the neighbour's address is known; returns false if too much waits.
-    pub fn keep(&mut self, hop: Ipv4Addr, frame: Vec<u8>, offload: Offload) -> bool {
+    /// Keeps a frame until the neighbour's address is known; returns false if too much waits, or no
+    /// request could be made.
+    pub fn keep(&mut self, hop: A, frame: Vec<u8>, offload: Offload) -> bool {
         let bytes = frame.len() + OVERHEAD;
         let Some(found) = self.table.get_mut(&hop) else { return false };
-        if self.bytes + bytes > WAIT_ALL || found.bytes + bytes > WAIT_EACH {
+        let full = self.bytes + bytes > WAIT_ALL || found.bytes + bytes > WAIT_EACH;
+        // Without a request, nothing would ever end the wait.
+        if full || found.tries == 0 {
             return false;
         }
         found.waiting.push((frame, offload));
@@ -135,24 +152,58 @@ impl Neighbours {
     ///
     /// Only a neighbour that was asked for or is in use is noted. With `new`, others are noted if
     /// there is room. So unsolicited packets evict nothing.
-    pub fn confirm(
-        &mut self,
-        hop: Ipv4Addr,
-        mac: Mac,
-        new: bool,
-        now: Nanos,
-    ) -> Vec<(Vec<u8>, Offload)> {
+    pub fn confirm(&mut self, hop: A, mac: Mac, new: bool, now: Nanos) -> Kept {
         if new && self.table.len() < self.most {
             self.insert(hop);
         }
         let Some(found) = self.table.get_mut(&hop) else { return Vec::new() };
-        (found.mac, found.confirmed, found.tries) = (Some(mac), now, 0);
+        (found.mac, found.tries) = (Some(mac), 0);
+        (found.fresh, found.old) = (now + FRESH, now + OLD);
+        self.release(hop)
+    }
+
+    /// Notes an address that a neighbour states without having been asked: it is used, and a
+    /// request confirms it at its first use (RFC 4861, 7.2.3). `new` is as for
+    /// [`confirm`](Self::confirm).
+    pub fn mention(&mut self, hop: A, mac: Mac, new: bool, now: Nanos) -> Kept {
+        if new && self.table.len() < self.most {
+            self.insert(hop);
+        }
+        match self.table.get_mut(&hop) {
+            Some(found) if found.mac != Some(mac) => {
+                (found.mac, found.fresh, found.old) = (Some(mac), now, now + OLD);
+                self.release(hop)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Notes what a neighbour advertises (RFC 4861, 7.2.5). `mac` is missing if it is the one that
+    /// is known.
+    pub fn advertise(&mut self, hop: A, mac: Option<Mac>, how: Advertised, now: Nanos) -> Kept {
+        let Some(found) = self.table.get_mut(&hop) else { return Vec::new() };
+        let known = found.mac.filter(|_| now <= found.old);
+        let Some(mac) = mac.or(known) else { return Vec::new() };
+        if known.is_some_and(|known| known != mac) && !how.overrides {
+            found.fresh = found.fresh.min(now);
+            self.last = None;
+            return Vec::new();
+        }
+        match how.solicited {
+            true => self.confirm(hop, mac, false, now),
+            false => self.mention(hop, mac, false, now),
+        }
+    }
+
+    /// Takes the frames that wait for a neighbour whose address has become known.
+    fn release(&mut self, hop: A) -> Kept {
         self.last = None;
+        let Some(found) = self.table.get_mut(&hop) else { return Vec::new() };
         self.bytes -= std::mem::take(&mut found.bytes);
         std::mem::take(&mut found.waiting)
     }
 
-    fn insert(&mut self, hop: Ipv4Addr) {
+    fn insert(&mut self, hop: A) {
         if self.table.contains_key(&hop) {
             return;
         }
@@ -172,7 +223,7 @@ impl Neighbours {
         }
     }
 
-    fn remove(&mut self, hop: Ipv4Addr) -> usize {
+    fn remove(&mut self, hop: A) -> usize {
         self.last = None;
         let Some(gone) = self.table.remove(&hop) else { return 0 };
         self.bytes -= gone.bytes;
@@ -185,7 +236,7 @@ impl Neighbours {
     }
 
     /// Returns the next request that was not answered in time.
-    pub fn due(&mut self, now: Nanos) -> Option<Due> {
+    pub fn due(&mut self, now: Nanos) -> Option<Due<A>> {
         loop {
             let (_, hop, serial) = *self.asked.front().filter(|(due, ..)| *due <= now)?;
             self.asked.pop_front();
@@ -195,7 +246,7 @@ impl Neighbours {
             };
             match found.tries {
                 0 => {}
-                TRIES.. => return Some(Due::Gone(self.remove(hop))),
+                TRIES.. => return Some(Due::Gone(hop, self.remove(hop))),
                 _ => {
                     found.tries += 1;
                     self.asked.push_back((now + RETRY, hop, serial));
@@ -209,6 +260,7 @@ impl Neighbours {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     const HOP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
     const START: Nanos = Nanos(100 * Nanos::SECOND);
@@ -241,7 +293,7 @@ mod tests {
             assert_eq!(neighbours.due(now), None);
         }
         now = now + RETRY;
-        assert_eq!(neighbours.due(now), Some(Due::Gone(1)));
+        assert_eq!(neighbours.due(now), Some(Due::Gone(HOP, 1)));
         assert_eq!((neighbours.usage(), neighbours.deadline()), ((0, 0), None));
     }
 
@@ -266,9 +318,33 @@ mod tests {
             neighbours.find(hop, START);
             neighbours.keep(hop, vec![0; 10], Offload::NONE);
         }
-        assert_eq!(neighbours.usage(), (8, 8 * (10 + OVERHEAD)));
+        let (hosts, bytes) = neighbours.usage();
+        assert!(hosts == 8 && bytes <= 8 * (10 + OVERHEAD), "{bytes}");
         assert!(neighbours.order.len() <= 16 && neighbours.asked.len() <= 16);
+        for seconds in 1..10 {
+            while neighbours.due(START + seconds * RETRY).is_some() {}
+        }
+        assert_eq!(neighbours.usage().1, 0, "nothing waits for ever");
         while neighbours.due(START + 100 * RETRY).is_some() {}
         assert!(neighbours.confirm(Ipv4Addr::BROADCAST, Mac::local(1), false, START).is_empty());
+    }
+
+    #[test]
+    fn a_stated_address_is_used_and_confirmed_and_does_not_replace_one_that_is_known() {
+        let mut neighbours = Neighbours::new(4);
+        let [first, second] = [Mac::local(1), Mac::local(2)];
+        let unasked = |overrides| Advertised { solicited: false, overrides };
+        assert!(neighbours.advertise(HOP, Some(first), unasked(true), START).is_empty());
+        assert_eq!(neighbours.usage().0, 0, "an advertisement makes no neighbour");
+        neighbours.mention(HOP, first, true, START);
+        assert_eq!(neighbours.find(HOP, START + 1), Hop::Known { mac: first, ask: true });
+        let answer = Advertised { solicited: true, overrides: false };
+        neighbours.advertise(HOP, None, answer, START + 2);
+        assert_eq!(neighbours.find(HOP, START + 3), Hop::Known { mac: first, ask: false });
+        // Without the override flag, another address is a reason to ask, and no more.
+        neighbours.advertise(HOP, Some(second), unasked(false), START + 4);
+        assert_eq!(neighbours.find(HOP, START + 5), Hop::Known { mac: first, ask: true });
+        neighbours.advertise(HOP, Some(second), unasked(true), START + 6);
+        assert_eq!(neighbours.find(HOP, START + 7), Hop::Known { mac: second, ask: false });
     }
 }

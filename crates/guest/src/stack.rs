@@ -1,20 +1,18 @@
 //! A host: a NIC, addresses, and all protocols above it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use frame::checksum::Sum;
-use frame::{ETHERNET_HEADER, Ipv4, Mac, Offload, Protocol, Udp};
+use frame::{ETHERNET_HEADER, Ipv4, Ipv6, Mac, Offload, Udp};
 use tcp::codec::Summing;
 use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive};
-use zerocopy::IntoBytes;
 
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::input::Input;
 use crate::link::{Link, Segments};
 use crate::nic::{Nic, Pieces};
-use crate::udp::{Sockets, UdpError, UdpId};
+use crate::udp::{Sockets, UdpError, UdpId, write_headers};
 
 /// Maximum number of received batches in a turn, so that the turn also sends.
 const BATCHES: usize = 4;
@@ -32,6 +30,18 @@ pub struct Usage {
     pub outbox: usize,
     /// The resources that TCP uses.
     pub tcp: tcp::Usage,
+}
+
+/// The reason why a connection could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No address of this host reaches the peer.
+    #[error("No address of this host reaches {0}")]
+    NoAddress(IpAddr),
+    /// TCP refuses.
+    #[error(transparent)]
+    Tcp(#[from] OpenError),
 }
 
 /// A TCP/IP host on a NIC.
@@ -65,7 +75,7 @@ impl<N: Nic> Stack<N> {
         // Requests of several segments need a switch or receiver that cuts them.
         let cut = offloads.checksum && offloads.tso4 && offloads.tso6 && offloads.ecn;
         tcp.gso_max = if cut { u16::MAX.into() } else { 0 };
-        let mut link = Link::new(config);
+        let mut link = Link::new(config, tcp.mtu);
         link.announce();
         let machine = Machine::new(tcp, config.secret);
         let udp = Sockets::default();
@@ -103,6 +113,10 @@ impl<N: Nic> Stack<N> {
     /// The error of the NIC.
     pub fn transmit(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
         let Self { nic, link, machine, summing, .. } = self;
+        if usize::from(link.mtu) != self.mtu {
+            self.mtu = link.mtu.into();
+            machine.set_mtu(link.mtu);
+        }
         let mut full = link.transmit(nic, now).is_err();
         if !full {
             machine.transmit(now, &mut Segments { nic, link, now, summing: *summing });
@@ -118,8 +132,8 @@ impl<N: Nic> Stack<N> {
         if self.more || self.full {
             return Some(now);
         }
-        let (tcp, arp) = (self.machine.deadline(), self.link.neighbours.deadline());
-        tcp.into_iter().chain(arp).min()
+        let (tcp, link) = (self.machine.deadline(), self.link.deadline());
+        tcp.into_iter().chain(link).min()
     }
 
     /// Sleeps until a frame arrives or the deadline that [`poll`](Self::poll) returned. If the send
@@ -143,21 +157,36 @@ impl<N: Nic> Stack<N> {
         &mut self.machine
     }
 
-    /// Listens at a TCP port; at most `backlog` connections wait to be accepted.
+    /// Listens at a TCP port of all addresses; at most `backlog` connections wait to be accepted.
     ///
     /// # Errors
     /// As for [`Machine::listen`].
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, OpenError> {
-        self.machine.listen(Some(self.link.address.into()), port, backlog, None)
+        self.machine.listen(None, port, backlog, None)
     }
 
     /// Opens a TCP connection from an ephemeral port.
     ///
     /// # Errors
-    /// As for [`Machine::connect`].
-    pub fn connect(&mut self, to: SocketAddrV4, now: Nanos) -> Result<ConnId, OpenError> {
-        let local = (IpAddr::V4(self.link.address), 0);
-        self.machine.connect(local, (IpAddr::V4(*to.ip()), to.port()), None, now)
+    /// As for [`Machine::connect`], or no address of the host reaches the peer.
+    pub fn connect(
+        &mut self,
+        to: impl Into<SocketAddr>,
+        now: Nanos,
+    ) -> Result<ConnId, ConnectError> {
+        let to = to.into();
+        let from = self.source(to.ip(), now).ok_or_else(|| ConnectError::NoAddress(to.ip()))?;
+        Ok(self.machine.connect((from, 0), (to.ip(), to.port()), None, now)?)
+    }
+
+    /// The source address of packets to `to`.
+    fn source(&self, to: IpAddr, now: Nanos) -> Option<IpAddr> {
+        match to {
+            IpAddr::V4(_) => {
+                (!self.link.address.is_unspecified()).then(|| self.link.address.into())
+            }
+            IpAddr::V6(to) => Some(self.link.v6.as_ref()?.source(to, now)?.into()),
+        }
     }
 
     /// Opens a UDP socket.
@@ -174,7 +203,7 @@ impl<N: Nic> Stack<N> {
     }
 
     /// Takes the oldest datagram of a socket; returns its sender and data.
-    pub fn udp_receive(&mut self, id: UdpId) -> Option<(SocketAddrV4, Box<[u8]>)> {
+    pub fn udp_receive(&mut self, id: UdpId) -> Option<(SocketAddr, Box<[u8]>)> {
         self.udp.receive(id)
     }
 
@@ -185,31 +214,40 @@ impl<N: Nic> Stack<N> {
     pub fn udp_send(
         &mut self,
         id: UdpId,
-        to: SocketAddrV4,
+        to: impl Into<SocketAddr>,
         data: &[u8],
         now: Nanos,
     ) -> Result<(), UdpError> {
-        const HEAD: usize = ETHERNET_HEADER + Ipv4::LEN + Udp::LEN;
+        let to = to.into();
         if !self.udp.is_open(id) {
             return Err(UdpError::Closed);
         }
-        let most = self.mtu - Ipv4::LEN - Udp::LEN;
+        let ip_len = if to.is_ipv4() { Ipv4::LEN } else { Ipv6::LEN };
+        let most = self.mtu - ip_len - Udp::LEN;
         if data.len() > most {
             return Err(UdpError::TooLong(data.len(), most));
         }
-        let len = (Udp::LEN + data.len()) as u16;
-        let ip = Ipv4::new(self.link.address, *to.ip(), Protocol::UDP, len);
-        let mut udp = Udp::new(id.0, to.port(), data.len() as u16);
-        let sum = Sum::new().with_pseudo_header(ip.addresses(), Protocol::UDP, len.into());
-        udp.set_checksum(sum.with(udp.as_bytes()).with(data).checksum());
-        let mut head = [0; HEAD];
-        let (front, back) = head[ETHERNET_HEADER..].split_at_mut(Ipv4::LEN);
-        front.copy_from_slice(ip.as_bytes());
-        back.copy_from_slice(udp.as_bytes());
+        let from = self.source(to.ip(), now).ok_or_else(|| UdpError::NoAddress(to.ip()))?;
+        let mut head = [0; ETHERNET_HEADER + Ipv6::LEN + Udp::LEN];
+        let head = &mut head[..ETHERNET_HEADER + ip_len + Udp::LEN];
+        let partial = self.summing == Summing::Partial;
+        write_headers(&mut head[ETHERNET_HEADER..], (from, id.0), to, data, partial);
+        let offload = match partial {
+            true => Offload {
+                flags: Offload::NEEDS_CHECKSUM,
+                checksum_start: (ETHERNET_HEADER + ip_len) as u16,
+                checksum_offset: Udp::CHECKSUM,
+                ..Offload::NONE
+            },
+            false => Offload::NONE,
+        };
         let Self { nic, link, .. } = self;
         let payload = Pieces { pieces: std::iter::once(data), len: data.len() };
-        link.send(nic, *to.ip(), &mut head, Offload::NONE, payload, now)
-            .map_err(|_| UdpError::Full)?;
+        let sent = match to.ip() {
+            IpAddr::V4(to) => link.send(nic, to, head, offload, payload, now),
+            IpAddr::V6(to) => link.send_v6(nic, to, head, offload, payload, now),
+        };
+        sent.map_err(|_| UdpError::Full)?;
         link.counters.datagrams_out += 1;
         Ok(())
     }
@@ -223,7 +261,11 @@ impl<N: Nic> Stack<N> {
     /// Returns the usage of the bounded resources.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let (neighbours, unresolved) = self.link.neighbours.usage();
+        let (mut neighbours, mut unresolved) = self.link.neighbours.usage();
+        if let Some(v6) = &self.link.v6 {
+            let (more, bytes) = v6.neighbours.usage();
+            (neighbours, unresolved) = (neighbours + more, unresolved + bytes);
+        }
         let outbox = self.link.waiting();
         Usage { neighbours, unresolved, outbox, tcp: self.machine.usage() }
     }
@@ -246,9 +288,24 @@ impl<N: Nic> Stack<N> {
         self.link.mac
     }
 
-    /// The host's address.
+    /// The host's IPv4 address; 0.0.0.0 for none.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.link.address
+    }
+
+    /// All addresses of the host, in the order in which they should be shown. An IPv6 address is
+    /// one once no other host was found to have it.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let v4 = Some(self.link.address).filter(|address| !address.is_unspecified());
+        let v6 = self.link.v6.iter().flat_map(|v6| v6.addresses());
+        let (local, wide): (Vec<Ipv6Addr>, Vec<_>) = v6.partition(Ipv6Addr::is_unicast_link_local);
+        v4.map(IpAddr::V4).into_iter().chain(wide.into_iter().chain(local).map(IpAddr::V6))
+    }
+
+    /// Whether the host has all the addresses that it was told to have.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.link.v6.as_ref().is_none_or(|v6| v6.is_configured())
     }
 }

@@ -1,7 +1,11 @@
 //! UDP sockets (RFC 768): queues of bounded size.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
+
+use frame::checksum::Sum;
+use frame::{Ipv4, Ipv6, Protocol, Udp};
+use zerocopy::IntoBytes;
 
 /// Maximum number of queued datagrams of a socket.
 const MOST: usize = 256;
@@ -28,6 +32,9 @@ pub enum UdpError {
     /// The datagram does not fit into a packet.
     #[error("The datagram has {0} bytes; at most {1} fit into a packet")]
     TooLong(usize, usize),
+    /// No address of this host reaches the destination.
+    #[error("No address of this host reaches {0}")]
+    NoAddress(std::net::IpAddr),
     /// There is no free slot.
     #[error("The send ring is full; poll the stack and try again")]
     Full,
@@ -35,7 +42,7 @@ pub enum UdpError {
 
 #[derive(Debug, Default)]
 struct Socket {
-    queue: VecDeque<(SocketAddrV4, Box<[u8]>)>,
+    queue: VecDeque<(SocketAddr, Box<[u8]>)>,
     bytes: usize,
 }
 
@@ -71,7 +78,7 @@ impl Sockets {
         self.0.contains_key(&id.0)
     }
 
-    pub fn deliver(&mut self, port: u16, from: SocketAddrV4, data: &[u8]) -> Delivered {
+    pub fn deliver(&mut self, port: u16, from: SocketAddr, data: &[u8]) -> Delivered {
         let Some(socket) = self.0.get_mut(&port) else { return Delivered::NoSocket };
         if socket.queue.len() >= MOST || socket.bytes + data.len() > MOST_BYTES {
             return Delivered::Full;
@@ -81,7 +88,7 @@ impl Sockets {
         Delivered::Queued
     }
 
-    pub fn receive(&mut self, id: UdpId) -> Option<(SocketAddrV4, Box<[u8]>)> {
+    pub fn receive(&mut self, id: UdpId) -> Option<(SocketAddr, Box<[u8]>)> {
         let socket = self.0.get_mut(&id.0)?;
         let (from, data) = socket.queue.pop_front()?;
         socket.bytes -= data.len();
@@ -89,15 +96,46 @@ impl Sockets {
     }
 }
 
+/// Writes the IP and UDP headers of a datagram, which fill `head`. With `partial`, its checksum is
+/// the sum of the pseudo header, and the rest is added later.
+pub(crate) fn write_headers(
+    head: &mut [u8],
+    from: (IpAddr, u16),
+    to: SocketAddr,
+    data: &[u8],
+    partial: bool,
+) {
+    let len = (Udp::LEN + data.len()) as u16;
+    let (front, back) = head.split_at_mut(head.len() - Udp::LEN);
+    let addresses = match (from.0, to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            front.copy_from_slice(Ipv4::new(from, to, Protocol::UDP, len).as_bytes());
+            &front[12..20]
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            front.copy_from_slice(Ipv6::new(from, to, Protocol::UDP, len).as_bytes());
+            &front[8..40]
+        }
+        _ => unreachable!("a source has the family of its destination"),
+    };
+    let mut udp = Udp::new(from.1, to.port(), data.len() as u16);
+    let sum = Sum::new().with_pseudo_header(addresses, Protocol::UDP, len.into());
+    udp.set_checksum(match partial {
+        true => !sum.checksum(),
+        false => sum.with(udp.as_bytes()).with(data).checksum(),
+    });
+    back.copy_from_slice(udp.as_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddrV4};
 
     #[test]
     fn a_socket_holds_so_much_and_no_more() {
         let mut sockets = Sockets::default();
-        let from = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 9);
+        let from = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 9));
         let id = sockets.bind(7).unwrap();
         assert_eq!(sockets.bind(7), Err(UdpError::InUse(7)));
         assert_eq!(sockets.deliver(8, from, b"x"), Delivered::NoSocket);

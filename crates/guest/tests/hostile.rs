@@ -1,9 +1,9 @@
 //! Hostile frames: nothing panics, memory stays bounded, and every frame is counted.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv6Addr, SocketAddrV4};
 
 use frame::checksum::Sum;
-use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol, tcp_flags};
+use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Ipv6, Mac, Protocol, tcp_flags};
 use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
 use netring::Port;
 use proptest::prelude::*;
@@ -18,10 +18,43 @@ use world::{CLIENT, SERVER, World};
 #[derive(Clone, Debug)]
 enum Attack {
     Nonsense(Vec<u8>),
-    Arp { operation: u16, host: u8, target: u8 },
-    Ip { protocol: u8, host: u8, payload: Vec<u8>, flip: Option<(u8, u8)> },
-    Tcp { host: u8, ports: (u8, u8), seq: u8, flags: u8, payload: Vec<u8> },
-    Icmp { kind: u8, code: u8, quoted: Vec<u8> },
+    Arp {
+        operation: u16,
+        host: u8,
+        target: u8,
+    },
+    Ip {
+        protocol: u8,
+        host: u8,
+        payload: Vec<u8>,
+        flip: Option<(u8, u8)>,
+    },
+    Tcp {
+        host: u8,
+        ports: (u8, u8),
+        seq: u8,
+        flags: u8,
+        payload: Vec<u8>,
+    },
+    Icmp {
+        kind: u8,
+        code: u8,
+        quoted: Vec<u8>,
+    },
+    /// ICMPv6 from one of a few hosts to one of a few groups or the server.
+    Icmp6 {
+        kind: u8,
+        hosts: (u8, u8),
+        hops: u8,
+        body: Vec<u8>,
+        sum: bool,
+    },
+    Ip6 {
+        protocol: u8,
+        host: u8,
+        payload: Vec<u8>,
+        flip: Option<(u8, u8)>,
+    },
 }
 
 fn attacks() -> impl Strategy<Value = Attack> {
@@ -51,12 +84,68 @@ fn attacks() -> impl Strategy<Value = Attack> {
         (any::<u8>(), (0..4u8, 0..4u8), any::<u8>(), flags, payload).prop_map(
             |(host, ports, seq, flags, payload)| Attack::Tcp { host, ports, seq, flags, payload }
         ),
+        icmp6(),
+        (any::<u8>(), any::<u8>(), bytes(100), any::<Option<(u8, u8)>>()).prop_map(
+            |(protocol, host, payload, flip)| Attack::Ip6 { protocol, host, payload, flip }
+        ),
         (0..16u8, 0..6u8, bytes(80)).prop_map(|(kind, code, quoted)| Attack::Icmp {
             kind,
             code,
             quoted
         }),
     ]
+}
+
+/// Messages of ICMPv6: bodies begin as those of neighbour discovery do, and go on with options.
+fn icmp6() -> impl Strategy<Value = Attack> {
+    let kinds = prop::sample::select(vec![1, 2, 3, 128, 130, 133, 134, 135, 136, 137]);
+    let hops = prop::sample::select(vec![255, 255, 255, 64]);
+    let option = prop_oneof![
+        any::<[u8; 8]>().prop_map(|bytes| bytes.to_vec()),
+        (1..6u8, 0..6u8, prop::collection::vec(any::<u8>(), 38)).prop_map(
+            |(kind, len, mut bytes)| {
+                bytes.truncate((8 * usize::from(len)).saturating_sub(2));
+                [vec![kind, len], bytes].concat()
+            }
+        ),
+    ];
+    let options = prop::collection::vec(option, 0..4).prop_map(|options| options.concat());
+    let start = prop_oneof![
+        prop::collection::vec(any::<u8>(), 12..20),
+        (any::<[u8; 4]>(), 0..4u8)
+            .prop_map(|(flags, host)| [&flags[..], &v6(host).octets()].concat()),
+    ];
+    (kinds, (0..8u8, 0..8u8), hops, (start, options), prop::bool::weighted(0.9)).prop_map(
+        |(kind, hosts, hops, (start, options), sum)| Attack::Icmp6 {
+            kind,
+            hosts,
+            hops,
+            body: [start, options].concat(),
+            sum,
+        },
+    )
+}
+
+/// Addresses of one host or another, of groups, and of none.
+fn v6(host: u8) -> Ipv6Addr {
+    match host {
+        4 => Ipv6Addr::UNSPECIFIED,
+        5 => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+        6 => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1),
+        7 => Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7),
+        host => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into()),
+    }
+}
+
+fn packet6((from, to): (u8, u8), protocol: Protocol, payload: &[u8], hops: u8) -> Vec<u8> {
+    let mut frame = ethernet(EtherType::IPV6);
+    frame.extend(Ipv6::new(v6(from), v6(to), protocol, payload.len() as u16).as_bytes());
+    frame[21] = hops;
+    if v6(to).is_multicast() {
+        frame[..2].copy_from_slice(&[0x33, 0x33]);
+    }
+    frame.extend(payload);
+    frame
 }
 
 fn ethernet(kind: EtherType) -> Vec<u8> {
@@ -103,6 +192,25 @@ impl Attack {
                 frame[50..52].copy_from_slice(&sum.to_be_bytes());
                 frame
             }
+            Self::Icmp6 { kind, hosts, hops, body, sum } => {
+                let mut frame =
+                    packet6(hosts, Protocol::ICMPV6, &[&[kind, 0, 0, 0], &body[..]].concat(), hops);
+                let len = frame.len() as u32 - 54;
+                let value = Sum::new().with_pseudo_header(&frame[22..54], Protocol::ICMPV6, len);
+                let value = value.with(&frame[54..]).checksum();
+                if sum {
+                    frame[56..58].copy_from_slice(&value.to_be_bytes());
+                }
+                frame
+            }
+            Self::Ip6 { protocol, host, payload, flip } => {
+                let mut frame = packet6((host, 1), Protocol(protocol), &payload, 64);
+                if let Some((at, bits)) = flip {
+                    let at = usize::from(at) % frame.len();
+                    frame[at] ^= bits;
+                }
+                frame
+            }
             Self::Icmp { kind, code, quoted } => {
                 let mut message = [&[kind, code, 0, 0, 0, 0, 2, 0], &quoted[..]].concat();
                 let sum = frame::checksum::checksum(&message);
@@ -142,7 +250,7 @@ struct Siege {
 
 impl Siege {
     fn new() -> Self {
-        let mut world = World::new();
+        let mut world = World { ipv6: true, ..World::new() };
         let mut site = Site::default();
         site.add("/", Bytes::from_static(b"page"));
         site.add("/long", vec![1; 1 << 20].into());

@@ -171,7 +171,7 @@ fn datagrams_go_both_ways_and_queues_are_bounded() {
             break came;
         }
     };
-    assert_eq!((from, &data[..]), (SocketAddrV4::new(CLIENT, 9), &[5; 1472][..]));
+    assert_eq!((from, &data[..]), (SocketAddrV4::new(CLIENT, 9).into(), &[5; 1472][..]));
     for _ in 0..1000 {
         let now = turn(&mut a, &mut b);
         b.udp_send(at_b, to, b"more", now).unwrap();

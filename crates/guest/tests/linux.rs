@@ -73,7 +73,11 @@ impl House {
         daemon.toklat(&["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id]);
         let out = namespace.run(&["ip", "address", "add", "10.9.0.1/24", "dev", "tkguest0"]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let guest = daemon.example(example, &["vale0:guest", "10.9.0.2/24"]).spawn().unwrap();
+        let out =
+            namespace.run(&["ip", "address", "add", "fd09::1/64", "dev", "tkguest0", "nodad"]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let addresses = "10.9.0.2/24,fd09::2/64";
+        let guest = daemon.example(example, &["vale0:guest", addresses]).spawn().unwrap();
         Some(Self { namespace, _guest: Running(guest), daemon })
     }
 
@@ -108,6 +112,32 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     let out = house.namespace.run(&["ping", "-c", "3", "-i", "0.01", "-s", "1400", "10.9.0.2"]);
     let out = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.contains("3 received"), "{out}");
+}
+
+/// The same over IPv6: Linux finds the guest by neighbour discovery, and the guest finds Linux.
+#[test]
+fn curl_and_ping_reach_a_guest_by_ipv6() {
+    let test = "curl_and_ping_reach_a_guest_by_ipv6";
+    let Some(house) = House::new(test, "httpd") else { return };
+    let url = "http://[fd09::2]/1m";
+    assert_eq!(house.curl(&["-6", url, url]), vec![b'x'; 2 << 20]);
+    let ping = |to: &str| {
+        let args = ["ping", "-6", "-c", "3", "-i", "0.01", "-s", "1400", to];
+        let out = house.namespace.run(&args);
+        let told = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(told.contains("3 received"), "{told}");
+    };
+    ping("fd09::2");
+    // Its link-local address follows from its MAC address.
+    let [a, b, c, d, e, f] = frame::Mac::of_name("vale0:guest").octets();
+    let words = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
+    let [a, b, c, d] = words;
+    ping(&format!("fe80::{a:x}:{b:x}:{c:x}:{d:x}%tkguest0"));
+    // A guest is the client of another guest.
+    let args = ["vale0:load", "fd09::3/64", "[fd09::2]:80", "/1k", "4", "0.2"];
+    let out = house.daemon.example("http-load", &args).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && told.contains("0 errors, 0 of 4"), "{told} {out:?}");
 }
 
 /// libmemcached's tools act as an independent client.

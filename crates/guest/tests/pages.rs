@@ -1,7 +1,7 @@
 //! The web server and load generator of the examples: two hosts on an inline switch, in virtual
 //! time.
 
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use frame::OffloadSet;
 use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
@@ -11,7 +11,7 @@ mod world;
 
 use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
-use world::{CLIENT, SERVER, World};
+use world::{CLIENT, SERVER, World, v6};
 
 const WEB: SocketAddrV4 = SocketAddrV4::new(SERVER, 80);
 
@@ -73,7 +73,8 @@ fn fetch_by(
     let app = Client { text: text.to_owned().into(), ..Client::default() };
     world.offloads = offloads[1];
     let mut client = Guest::new(world.host(CLIENT, impairment), app);
-    client.connect(WEB, (), world.now).unwrap();
+    let web = if world.ipv6 { SocketAddr::new(v6(SERVER).into(), 80) } else { WEB.into() };
+    client.connect(web, (), world.now).unwrap();
     for turn in 0.. {
         client.poll(world.now).unwrap();
         world.turn();
@@ -86,6 +87,25 @@ fn fetch_by(
     }
     let came = std::mem::take(&mut client.app().came);
     (came, world, server, client)
+}
+
+#[test]
+fn documents_are_fetched_by_ipv6_with_and_without_offloads_and_with_loss() {
+    let (none, all) = (OffloadSet::NONE, OffloadSet::ALL);
+    for (loss_ppm, offloads) in
+        [(0, [none, none]), (0, [all, all]), (0, [all, none]), (10_000, [none, all])]
+    {
+        let lossy =
+            (loss_ppm > 0).then(|| Impairment { loss_ppm, seed: 3, ..Impairment::default() });
+        let world = World { ipv6: true, ..World::new() };
+        let (answer, _, mut server, mut client) = fetch_by(LONG, lossy, offloads, world);
+        assert!(split(&answer).1 == document(8 << 20));
+        assert_eq!(server.stack().counters().dropped(guest::Drop::NotForUs), 0);
+        let frames = client.stack().counters().frames_in;
+        if offloads == [all, all] {
+            assert!(frames < 1000, "8 MiB in {frames} frames");
+        }
+    }
 }
 
 const LONG: &str = "GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n";

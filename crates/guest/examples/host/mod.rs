@@ -1,7 +1,6 @@
 //! Shared by the examples of datagram programs: the loop of a stack without connections.
 
 use std::error::Error;
-use std::time::Instant;
 
 use guest::{Nanos, RingNic, Stack};
 
@@ -24,9 +23,8 @@ pub fn serve_until(
     stack: &mut Stack<RingNic>,
     mut work: impl FnMut(&mut Stack<RingNic>, Nanos) -> (bool, Option<Nanos>, bool),
 ) -> Result<(), Box<dyn Error>> {
-    let started = Instant::now();
     loop {
-        let now = Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+        let now = guest::now();
         let deadline = stack.poll(now)?;
         let (busy, due, done) = work(stack, now);
         if done {

@@ -9,11 +9,11 @@
 //! turns of this program's loop.
 
 use std::error::Error;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use guest::apps::load::{Fetch, Load};
-use guest::{Guest, Host, Nanos, RingNic, Stack};
+use guest::{Guest, Host, RingNic, Stack};
 
 /// Latencies in microseconds.
 fn percentiles(load: &Load) -> String {
@@ -27,13 +27,13 @@ type Fallible = Result<(), Box<dyn Error>>;
 
 fn load(
     stack: Stack<RingNic>,
-    (server, path): (SocketAddrV4, &str),
+    (server, path): (SocketAddr, &str),
     connections: usize,
     seconds: f64,
 ) -> Fallible {
     let mut guest = Guest::new(stack, Load::new(&server.to_string(), path));
     for _ in 0..connections {
-        guest.connect(server, Fetch::default(), Nanos(Nanos::SECOND))?;
+        guest.connect(server, Fetch::default(), guest::now())?;
     }
     let mut began = None;
     let time = Duration::from_secs_f64(seconds);
@@ -62,7 +62,7 @@ fn main() -> Fallible {
     let usage =
         "usage: http-load [SWITCH:PORT ADDRESS/PREFIX] SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
     let [server, path, rest @ ..] = &args[..] else { return Err(usage.into()) };
-    let server: SocketAddrV4 = server.parse()?;
+    let server: SocketAddr = server.parse()?;
     let connections: usize = rest.first().map_or(Ok(16), |word| word.parse())?;
     let seconds: f64 = rest.get(1).map_or(Ok(5.0), |word| word.parse())?;
     Ok(host.run(|stack| load(stack, (server, path), connections, seconds))?)

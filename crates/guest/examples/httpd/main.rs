@@ -8,6 +8,7 @@
 //! `/16k`, `/64k`, `/1m`, and `/`.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use guest::apps::site::Site;
@@ -44,7 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(host.run(|stack| {
-        println!("http://{}/", stack.address());
+        for address in stack.addresses() {
+            println!("http://{}/", SocketAddr::new(address, 80));
+        }
         let mut guest = Guest::new(stack, site.clone());
         guest.listen(80, 1024)?;
         Ok(guest.run(|_| false)?)

@@ -1,11 +1,11 @@
 //! Sends back what comes to port 7, by TCP and by UDP (RFC 862).
 
 use std::error::Error;
-use std::time::Instant;
 
-use tcp::{Bytes, Nanos};
+use tcp::Bytes;
 
 use crate::app::{App, Io};
+use crate::clock;
 use crate::guest::Guest;
 use crate::nic::RingNic;
 use crate::stack::Stack;
@@ -37,9 +37,8 @@ pub fn serve(stack: Stack<RingNic>) -> Result<(), Box<dyn Error>> {
     guest.listen(PORT, 128)?;
     let socket = guest.stack().udp_bind(PORT)?;
     // UDP needs a loop of its own; without sockets, `Guest::run` does the same.
-    let started = Instant::now();
     loop {
-        let now = Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+        let now = clock::now();
         let deadline = guest.poll(now)?;
         let stack = guest.stack();
         let mut answered = false;

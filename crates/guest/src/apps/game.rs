@@ -2,7 +2,7 @@
 //! player the state of its neighbours. Sans I/O: datagrams and time go in, datagrams come out.
 
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use tcp::Nanos;
 
@@ -30,7 +30,7 @@ struct Player {
 /// The server's state.
 #[derive(Debug, Default)]
 pub struct Server {
-    players: HashMap<SocketAddrV4, Player>,
+    players: HashMap<SocketAddr, Player>,
     tick: u32,
     due: Nanos,
     /// How many inputs were used.
@@ -41,7 +41,7 @@ pub struct Server {
 
 impl Server {
     /// Receives a datagram. An input older than the last one is dropped.
-    pub fn input(&mut self, from: SocketAddrV4, data: &[u8], now: Nanos) {
+    pub fn input(&mut self, from: SocketAddr, data: &[u8], now: Nanos) {
         let room = self.players.len() < MOST_PLAYERS || self.players.contains_key(&from);
         let Some((number, step)) = data.split_first_chunk::<4>().filter(|_| room) else {
             self.dropped += 1;
@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// Sends an update to each player if a tick is due. Returns when the next is.
-    pub fn tick(&mut self, now: Nanos, mut send: impl FnMut(SocketAddrV4, &[u8])) -> Nanos {
+    pub fn tick(&mut self, now: Nanos, mut send: impl FnMut(SocketAddr, &[u8])) -> Nanos {
         if now < self.due {
             return self.due;
         }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn players_see_each_other_tick_by_tick() {
         let mut server = Server::default();
-        let address = |i: u16| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 1000 + i);
+        let address = |i: u16| SocketAddr::new(Ipv4Addr::new(10, 0, 0, 9).into(), 1000 + i);
         let mut players: Vec<Client> = (0..100).map(|_| Client::default()).collect();
         let mut now = Nanos(Nanos::SECOND);
         for _ in 0..50 {
@@ -176,7 +176,7 @@ mod tests {
     fn nonsense_old_inputs_and_crowds_are_dropped() {
         let mut server = Server::default();
         let now = Nanos(Nanos::SECOND);
-        let from = |i: u32| SocketAddrV4::new(Ipv4Addr::from(i), 1);
+        let from = |i: u32| SocketAddr::new(Ipv4Addr::from(i).into(), 1);
         for data in [&b""[..], b"1234567", b"123456789"] {
             server.input(from(1), data, now);
         }

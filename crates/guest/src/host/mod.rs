@@ -21,7 +21,7 @@
 mod order;
 
 use std::error::Error;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Barrier, mpsc};
 
@@ -29,10 +29,13 @@ use frame::{Mac, OffloadSet};
 use jail::cell::{self, Cell, Report, Sealed};
 use netring::{Open, Port};
 use rustix::io::Errno;
+use tcp::Nanos;
 
 pub use order::{MAX_PORTS, Order, Passed, Place};
 
-use crate::{RingNic, Stack};
+use crate::clock;
+use crate::nic::RingNic;
+use crate::stack::Stack;
 
 /// The descriptors that a guest needs in addition to those of its ports.
 pub const OTHER_DESCRIPTORS: u64 = 16;
@@ -48,7 +51,10 @@ pub enum HostError {
     )]
     Usage,
     /// The address is not valid.
-    #[error("`{0}` is not an address with a prefix length; write 10.0.0.2/24")]
+    #[error(
+        "`{0}` is not a list of addresses; write 10.0.0.2/24, fd00::2/64 or slaac, with commas \
+         between them"
+    )]
     Address(String),
     /// The port could not be opened.
     #[error(transparent)]
@@ -89,17 +95,41 @@ pub struct Host {
 type GuestResult = Result<(), Box<dyn Error>>;
 
 impl Place {
-    /// The host at `address` (`10.0.0.2/24`) on the port `name`, whose MAC address follows from the
-    /// name.
+    /// The host at `addresses` on the port `name`, whose MAC address follows from the name.
+    ///
+    /// The addresses are a list with commas, with at most one word of each kind: an IPv4 address
+    /// with a prefix length (`10.0.0.2/24`), an IPv6 one (`fd00::2/64`), and `slaac`, by which
+    /// routers assign IPv6 addresses.
     ///
     /// # Errors
     /// [`HostError::Address`].
-    pub fn new(name: &str, address: &str) -> Result<Self, HostError> {
-        let wrong = || HostError::Address(address.to_owned());
-        let (ip, prefix) = address.split_once('/').ok_or_else(wrong)?;
-        let ip: Ipv4Addr = ip.parse().map_err(|_| wrong())?;
-        let prefix: u8 = prefix.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)?;
-        Ok(Self { mac: Mac::of_name(name), address: ip, prefix, gateway: None })
+    pub fn new(name: &str, addresses: &str) -> Result<Self, HostError> {
+        let wrong = || HostError::Address(addresses.to_owned());
+        let mut place = Self {
+            mac: Mac::of_name(name),
+            address: Ipv4Addr::UNSPECIFIED,
+            prefix: 0,
+            gateway: None,
+            v6: None,
+        };
+        for word in addresses.split(',') {
+            if word == "slaac" && !place.v6.is_some_and(|v6| v6.autoconfigure) {
+                place.v6.get_or_insert_default().autoconfigure = true;
+                continue;
+            }
+            let (ip, len) = word.split_once('/').ok_or_else(wrong)?;
+            let len: u8 = len.parse().map_err(|_| wrong())?;
+            match ip.parse().map_err(|_| wrong())? {
+                IpAddr::V4(ip) if len <= 32 && place.address.is_unspecified() => {
+                    (place.address, place.prefix) = (ip, len);
+                }
+                IpAddr::V6(ip) if len <= 128 && place.v6.is_none_or(|v6| v6.address.is_none()) => {
+                    place.v6.get_or_insert_default().address = Some((ip, len));
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(place)
     }
 }
 
@@ -136,7 +166,8 @@ impl Host {
         matches!(self.origin, Origin::Manager { .. })
     }
 
-    /// Takes the port, confines the process, and runs `guest` on a stack there. Under a manager
+    /// Takes the port, confines the process, waits for the host's addresses, and runs `guest` on a
+    /// stack there. Under a manager
     /// nothing can be opened in `guest`: no file, no socket, no program. A call that tries ends the
     /// process.
     ///
@@ -152,7 +183,7 @@ impl Host {
         match self.origin {
             Origin::Daemon { name, place } => {
                 let port = Open::new(&name).offloads(OffloadSet::ALL).open()?;
-                told(guest(stack(port, &place)))
+                told(boot(stack(port, &place)).and_then(guest))
             }
             Origin::Manager { control, mounts } => {
                 let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
@@ -179,6 +210,29 @@ fn told(result: GuestResult) -> Result<(), HostError> {
 
 fn stack(port: Port, place: &Place) -> Stack<RingNic> {
     Stack::new(RingNic::new(port), &place.config())
+}
+
+/// How long a guest waits for all of its addresses. Then it begins with those that it has.
+const PATIENCE: u64 = 13 * Nanos::SECOND;
+
+/// Waits until the host has its addresses: for the probes of IPv6, and for routers.
+fn boot(mut stack: Stack<RingNic>) -> Result<Stack<RingNic>, Box<dyn Error>> {
+    let (started, mut told) = (clock::now(), false);
+    while !stack.is_configured() {
+        let now = clock::now();
+        let deadline = stack.poll(now)?;
+        let late = now - started > PATIENCE;
+        if stack.is_configured() || late && stack.addresses().next().is_some() {
+            break;
+        }
+        if late && !told {
+            told = true;
+            eprintln!("no address yet: no router has answered; the guest waits for one");
+        }
+        let end = if told { None } else { Some(started + PATIENCE + 1) };
+        stack.wait(deadline.into_iter().chain(end).min(), now)?;
+    }
+    Ok(stack)
 }
 
 /// The socket to the manager, and whether this process has a mount namespace of its own.
@@ -270,7 +324,7 @@ fn serve(
         (Some((port, place)), 0) => {
             let stack = stack(port, &place);
             finish(control)?;
-            told(guest(stack))
+            told(boot(stack).and_then(guest))
         }
         (Some(first), _) => run_threads(first, ports, || finish(control), guest),
     }
@@ -310,7 +364,7 @@ fn run_threads(
                 barrier.wait();
                 barrier.wait();
                 // The send fails only if the process is ending already.
-                let _ = results.send(told(guest(stack)));
+                let _ = results.send(told(boot(stack).and_then(guest)));
                 // The end of a thread would need system calls.
                 loop {
                     std::thread::park();
@@ -325,7 +379,7 @@ fn run_threads(
             std::process::exit(1);
         }
         barrier.wait();
-        let mut failed = told(guest(stack)).err();
+        let mut failed = told(boot(stack).and_then(guest)).err();
         for result in ended.iter().take(count) {
             failed = failed.or_else(|| result.err());
         }
@@ -335,4 +389,21 @@ fn run_threads(
         }
         std::process::exit(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_written() {
+        for text in ["10.0.0.2/24", "fd00::2/64", "slaac", "10.0.0.2/8,fd00::2/64,slaac"] {
+            assert_eq!(Place::new("v:a", text).unwrap().to_string(), text);
+        }
+        for wrong in ["", "10.0.0.2", "10.0.0.2/33", "fd00::1/129", "slaac,slaac", "10.0.0.2/8,"] {
+            assert!(Place::new("v:a", wrong).is_err(), "{wrong}");
+        }
+        let twice = Place::new("v:a", "10.0.0.2/8,10.0.0.3/8").unwrap_err();
+        assert!(twice.to_string().contains("with commas"), "{twice}");
+    }
 }

@@ -1,8 +1,9 @@
 //! What a manager tells a guest's program: which ports it has, and its addresses.
 
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use frame::Mac;
@@ -15,7 +16,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::HostError;
-use crate::Config;
+use crate::config::{Config, Ipv6Config};
 
 /// Maximum number of ports of one process.
 pub const MAX_PORTS: usize = 64;
@@ -26,7 +27,7 @@ const COPY_FDS: usize = 2;
 const MAX_FDS: usize = COPY_FDS + PORT_FDS * MAX_PORTS;
 
 /// The version of orders. Programs are linked with a library of the manager's version.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -47,19 +48,58 @@ struct Entry {
     mac: [u8; 6],
     prefix: u8,
     has_gateway: u8,
+    address6: [u8; 16],
+    gateway6: [u8; 16],
+    prefix6: u8,
+    /// Which of the IPv6 settings are there: [`V6`] and the others.
+    marks6: u8,
 }
+
+/// The host has IPv6.
+const V6: u8 = 1;
+const ADDRESS6: u8 = 2;
+const GATEWAY6: u8 = 4;
+const AUTOCONFIGURE: u8 = 8;
+const PROBES: u8 = 16;
 
 /// The addresses of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The NIC's address.
     pub mac: Mac,
-    /// The host's address.
+    /// The host's IPv4 address; 0.0.0.0 for none.
     pub address: Ipv4Addr,
-    /// Prefix length of the network.
+    /// Prefix length of the IPv4 network.
     pub prefix: u8,
-    /// The router to other networks.
+    /// The IPv4 router to other networks.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6 settings; `None` for a host without IPv6.
+    pub v6: Option<Ipv6Config>,
+}
+
+/// The list of addresses, as [`Place::new`] reads it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v4 =
+            (!self.address.is_unspecified()).then(|| format!("{}/{}", self.address, self.prefix));
+        let v6 = self.v6.and_then(|v6| v6.address).map(|(ip, len)| format!("{ip}/{len}"));
+        let auto = self.v6.filter(|v6| v6.autoconfigure).map(|_| "slaac".to_owned());
+        let words: Vec<String> = v4.into_iter().chain(v6).chain(auto).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+impl Entry {
+    fn v6(&self) -> Option<Ipv6Config> {
+        let has = |mark: u8| self.marks6 & mark != 0;
+        let address = (self.address6.into(), self.prefix6.min(128));
+        has(V6).then(|| Ipv6Config {
+            address: has(ADDRESS6).then_some(address),
+            gateway: has(GATEWAY6).then(|| self.gateway6.into()),
+            autoconfigure: has(AUTOCONFIGURE),
+            probes: has(PROBES).into(),
+        })
+    }
 }
 
 impl Place {
@@ -67,7 +107,7 @@ impl Place {
     #[must_use]
     pub fn config(&self) -> Config {
         let config = Config::new(self.mac, self.address, self.prefix);
-        Config { gateway: self.gateway, ..config }
+        Config { gateway: self.gateway, v6: self.v6, ..config }
     }
 }
 
@@ -123,6 +163,15 @@ impl Order {
         let head = Head { version: VERSION, ports, is_copy, waits: self.waits.into() };
         let mut bytes = head.as_bytes().to_vec();
         for Passed { parts, place, .. } in &self.ports {
+            let v6 = place.v6.unwrap_or_default();
+            let (address6, prefix6) = v6.address.unwrap_or((Ipv6Addr::UNSPECIFIED, 0));
+            let marks = [
+                (V6, place.v6.is_some()),
+                (ADDRESS6, v6.address.is_some()),
+                (GATEWAY6, v6.gateway.is_some()),
+                (AUTOCONFIGURE, v6.autoconfigure),
+                (PROBES, v6.probes > 0),
+            ];
             let entry = Entry {
                 parts: *parts,
                 address: place.address.octets(),
@@ -130,6 +179,10 @@ impl Order {
                 mac: place.mac.octets(),
                 prefix: place.prefix,
                 has_gateway: place.gateway.is_some().into(),
+                address6: address6.octets(),
+                gateway6: v6.gateway.unwrap_or(Ipv6Addr::UNSPECIFIED).octets(),
+                prefix6,
+                marks6: marks.iter().filter(|(_, there)| *there).map(|(mark, _)| mark).sum(),
             };
             bytes.extend_from_slice(entry.as_bytes());
         }
@@ -198,6 +251,7 @@ impl Order {
                 address: entry.address.into(),
                 prefix: entry.prefix.min(32),
                 gateway: (entry.has_gateway != 0).then(|| entry.gateway.into()),
+                v6: entry.v6(),
             },
         };
         Ok(Self { copy, waits: head.waits != 0, ports: entries.iter().map(passed).collect() })

@@ -461,6 +461,11 @@ impl Machine {
         }
     }
 
+    /// Sets the maximum length of an IP packet for connections that are made from now on.
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.shared.config.mtu = mtu;
+    }
+
     /// Handles an ICMP message that a packet was too big (RFC 1191; RFC 8201). `mtu` is the path's
     /// limit, `seq` the number of the segment that the message quotes.
     ///

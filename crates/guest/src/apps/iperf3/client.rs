@@ -2,14 +2,14 @@
 
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddrV4;
-use std::time::Instant;
+use std::net::SocketAddr;
 
 use tcp::{Bytes, CloseReason, ConnId, Nanos};
 
 use super::Report;
 use super::wire::{COOKIE, Params, Results, StreamResult, Text, number, state, write};
 use crate::app::{App, Io};
+use crate::clock;
 use crate::guest::Guest;
 use crate::nic::Nic;
 use crate::stack::Stack;
@@ -274,7 +274,7 @@ impl App for Client {
 /// The server does not answer, or refuses; the NIC fails.
 pub fn run<N: Nic>(
     stack: Stack<N>,
-    server: SocketAddrV4,
+    server: SocketAddr,
     params: Params,
     cpu: fn() -> f64,
 ) -> Result<Report, Box<dyn Error>>
@@ -282,12 +282,11 @@ where
     N::Error: Error + 'static,
 {
     let mut guest = Guest::new(stack, Client::new(params, cookie(), cpu));
-    let started = Instant::now();
-    let clock = || Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
-    guest.connect(server, Line::Control, clock())?;
+    let started = clock::now();
+    guest.connect(server, Line::Control, started)?;
     let last = (params.seconds + 2) * Nanos::SECOND + 3 * STEP;
     loop {
-        let now = clock();
+        let now = clock::now();
         let end = guest.app().tick(now);
         let deadline = guest.poll(now)?;
         for index in guest.app().wanted() {
@@ -297,11 +296,11 @@ where
             Some(Ok(report)) => {
                 let report = report.clone();
                 // The farewell leaves with this turn.
-                guest.poll(clock())?;
+                guest.poll(clock::now())?;
                 return Ok(report);
             }
             Some(Err(why)) => return Err(why.into()),
-            None if started.elapsed().as_nanos() as u64 > last => {
+            None if now - started > last => {
                 return Err("the server does not answer".into());
             }
             None => {}

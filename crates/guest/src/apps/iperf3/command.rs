@@ -1,7 +1,7 @@
 //! The command line of programs that are an iperf3.
 
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use super::{PORT, Params, Report, Server, client};
 use crate::guest::Guest;
@@ -14,7 +14,7 @@ const USAGE: &str = "usage: [SERVER[:PORT] [-t SECONDS] [-P STREAMS] [-l BYTES] 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The server; `None` to be one.
-    server: Option<SocketAddrV4>,
+    server: Option<SocketAddr>,
     params: Params,
 }
 
@@ -66,8 +66,8 @@ impl Command {
     }
 }
 
-fn address(word: &str) -> Option<SocketAddrV4> {
-    let alone = || Some(SocketAddrV4::new(word.parse::<Ipv4Addr>().ok()?, PORT));
+fn address(word: &str) -> Option<SocketAddr> {
+    let alone = || Some(SocketAddr::new(word.parse::<IpAddr>().ok()?, PORT));
     word.parse().ok().or_else(alone)
 }
 

@@ -1,0 +1,279 @@
+//! The way in of IPv6 packets: ICMPv6 and neighbour discovery, UDP, or a segment for TCP.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
+
+use frame::checksum::Sum;
+use frame::{EtherType, Ipv6, Mac, Protocol, Udp};
+use tcp::{Flow, Segment, Seq};
+
+use crate::counters::Drop;
+use crate::input::{Input, Packet};
+use crate::neighbours::Advertised;
+use crate::v6::message::{
+    self, Advertisement, ECHO_REQUEST, NEVER_FORWARDED, Neighbour, ROUTER_ADVERTISEMENT,
+    SOLICITATION, TOO_BIG, UNREACHABLE,
+};
+use crate::v6::solicited_node;
+
+/// Extension headers (RFC 8200, 4).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+/// The maximum number of extension headers that are parsed.
+const MAX_EXTENSIONS: usize = 8;
+
+/// Returns the protocol after the extension headers, and where its part of `payload` begins.
+fn upper_layer(ip: &Ipv6, payload: &[u8]) -> Result<(Protocol, usize), Drop> {
+    let (mut next, mut at) = (ip.next_header().0, 0);
+    for _ in 0..MAX_EXTENSIONS {
+        if next == FRAGMENT {
+            return Err(Drop::Fragment);
+        }
+        if !matches!(next, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
+            return Ok((Protocol(next), at));
+        }
+        let [following, len, _, left, ..] = *payload.get(at..).unwrap_or_default() else {
+            return Err(Drop::Truncated);
+        };
+        let end = at + 8 + usize::from(len) * 8;
+        let body = payload.get(at + 2..end).ok_or(Drop::Truncated)?;
+        let bad = match next {
+            // The packet is to go on to another host (RFC 8200, 4.4; RFC 5095).
+            ROUTING => left > 0,
+            _ => !are_known(body),
+        };
+        if bad {
+            return Err(Drop::BadExtension);
+        }
+        (next, at) = (following, end);
+    }
+    Err(Drop::BadExtension)
+}
+
+/// Whether all options may be passed over (RFC 8200, 4.2).
+fn are_known(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        // One byte of padding has no length.
+        let Some((len, rest)) = rest.split_first().filter(|_| *kind != 0) else {
+            if *kind != 0 {
+                return false;
+            }
+            options = rest;
+            continue;
+        };
+        match rest.get(usize::from(*len)..) {
+            Some(rest) if kind >> 6 == 0 => options = rest,
+            _ => return false,
+        }
+    }
+    true
+}
+
+impl Input<'_> {
+    /// Processes an IPv6 packet. `group`: its frame is for several hosts.
+    pub fn ipv6<'f>(
+        &mut self,
+        packet: Packet<'f>,
+        group: bool,
+    ) -> Result<Option<(Segment<'f>, usize)>, Drop> {
+        let Some(v6) = &self.link.v6 else { return Err(Drop::UnknownType) };
+        let (ip, payload) = Ipv6::parse(packet.front).ok_or(Drop::Truncated)?;
+        let end = Ipv6::LEN + ip.payload_len();
+        if end > packet.len {
+            return Err(Drop::Truncated);
+        }
+        let (from, to) = (ip.source(), ip.destination());
+        let own = v6.is_own(to);
+        if ip.next_header() == Protocol::TCP && own && !group {
+            // The TCP machine verifies everything else itself.
+            return Ok(self.tcp(packet, Ipv6::LEN, end, ip.addresses()));
+        }
+        // A host that asks if it may have an address hears the others' messages about it.
+        let member = group && v6.is_member(to);
+        if !own && !member {
+            return Err(Drop::NotForUs);
+        }
+        if from.is_multicast() || from.is_loopback() || from.to_ipv4_mapped().is_some() {
+            return Err(Drop::BadSource);
+        }
+        let (protocol, at) = upper_layer(ip, payload)?;
+        match protocol {
+            Protocol::ICMPV6 => self.icmp_v6(ip, &payload[at..], packet.trusted)?,
+            // Only a host without an address has none, and it says nothing else.
+            _ if from.is_unspecified() || v6.is_own(from) => return Err(Drop::BadSource),
+            Protocol::UDP => self.udp_v6(ip, &payload[at..], packet.trusted)?,
+            _ if member => return Err(Drop::NotForUs),
+            Protocol::TCP => return Ok(self.tcp(packet, Ipv6::LEN + at, end, ip.addresses())),
+            _ => return Err(Drop::UnknownProtocol),
+        }
+        Ok(None)
+    }
+
+    fn udp_v6(&mut self, ip: &Ipv6, payload: &[u8], trusted: bool) -> Result<(), Drop> {
+        let (udp, _) = Udp::parse(payload).ok_or(Drop::Truncated)?;
+        let datagram = payload.get(..udp.datagram_len()).ok_or(Drop::Truncated)?;
+        let from = SocketAddrV6::new(ip.source(), udp.source(), 0, 0);
+        // A datagram without a checksum is dropped (RFC 8200, 8.1).
+        let sum =
+            Sum::new().with_pseudo_header(ip.addresses(), Protocol::UDP, datagram.len() as u32);
+        if !trusted && (udp.checksum() == 0 || sum.with(datagram).checksum() != 0) {
+            return Err(Drop::BadChecksum);
+        }
+        self.deliver(udp.destination(), from.into(), &datagram[Udp::LEN..])
+    }
+
+    fn icmp_v6(&mut self, ip: &Ipv6, bytes: &[u8], trusted: bool) -> Result<(), Drop> {
+        let sum =
+            Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, bytes.len() as u32);
+        if !trusted && sum.with(bytes).checksum() != 0 {
+            return Err(Drop::BadChecksum);
+        }
+        let [kind, code, _, _, a, b, c, d, rest @ ..] = bytes else { return Err(Drop::Truncated) };
+        let (from, to) = (ip.source(), ip.destination());
+        let local = ip.hop_limit() == NEVER_FORWARDED && *code == 0;
+        match *kind {
+            ROUTER_ADVERTISEMENT | SOLICITATION | message::ADVERTISEMENT if !local => {
+                Err(Drop::BadDiscovery)
+            }
+            ROUTER_ADVERTISEMENT => self.router(from, bytes),
+            SOLICITATION | message::ADVERTISEMENT => self.neighbour(from, to, bytes),
+            _ if from.is_unspecified() => Err(Drop::BadSource),
+            ECHO_REQUEST => self.echo_v6(from, to, bytes),
+            // Every path carries 1280 bytes: a smaller MTU is raised to that.
+            TOO_BIG => {
+                let mtu = u32::from_be_bytes([*a, *b, *c, *d]);
+                let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+                self.undelivered(rest, Some(mtu)).ok_or(Drop::OtherIcmp)
+            }
+            UNREACHABLE => self.undelivered(rest, None).ok_or(Drop::OtherIcmp),
+            _ => Err(Drop::OtherIcmp),
+        }
+    }
+
+    fn echo_v6(&mut self, from: Ipv6Addr, to: Ipv6Addr, request: &[u8]) -> Result<(), Drop> {
+        let v6 = self.link.v6.as_ref();
+        let own = v6.and_then(|v6| match v6.is_own(to) {
+            true => Some(to),
+            // A question to a group is answered from the host's own address (RFC 4443, 4.2).
+            false => v6.source(from, self.now),
+        });
+        let own = own.filter(|own| *own != from).ok_or(Drop::BadSource)?;
+        let mut reply = request.to_vec();
+        reply[0] = message::ECHO_REPLY;
+        self.link.counters.echoes += 1;
+        self.link.push_icmp_v6(own, from, reply);
+        Ok(())
+    }
+
+    /// Handles an ICMPv6 error: a packet of ours, quoted in part, was not delivered. With `mtu`, it
+    /// was too big.
+    fn undelivered(&mut self, quoted: &[u8], mtu: Option<u16>) -> Option<()> {
+        let (ip, rest) = Ipv6::parse(quoted)?;
+        let v6 = self.link.v6.as_ref()?;
+        if ip.next_header() != Protocol::TCP || !v6.is_own(ip.source()) {
+            return None;
+        }
+        let [a, b, c, d, e, f, g, h, ..] = *rest else { return None };
+        let local = (IpAddr::V6(ip.source()), u16::from_be_bytes([a, b]));
+        let remote = (IpAddr::V6(ip.destination()), u16::from_be_bytes([c, d]));
+        let (flow, seq) = (Flow::new(local, remote)?, Seq(u32::from_be_bytes([e, f, g, h])));
+        match mtu {
+            Some(mtu) => self.machine.too_big(&flow, seq, mtu, self.now),
+            None => self.machine.unreachable(&flow, seq),
+        }
+        Some(())
+    }
+
+    /// A router advertisement (RFC 4861, 6.1.2).
+    fn router(&mut self, from: Ipv6Addr, bytes: &[u8]) -> Result<(), Drop> {
+        let told = Advertisement::parse(bytes).filter(|_| from.is_unicast_link_local());
+        let told = told.ok_or(Drop::BadDiscovery)?;
+        let (longest, now) = (self.link.longest, self.now);
+        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        if v6.is_own(from) {
+            return Err(Drop::BadSource);
+        }
+        v6.advertised(from, &told, longest, now);
+        self.link.mtu = v6.mtu().unwrap_or(longest);
+        if let Some(mac) = told.source() {
+            self.mention(from, mac);
+        }
+        Ok(())
+    }
+
+    fn mention(&mut self, ip: Ipv6Addr, mac: Mac) {
+        let Some(v6) = &mut self.link.v6 else { return };
+        let kept = v6.neighbours.mention(ip, mac, true, self.now);
+        self.link.push_kept(kept, mac, EtherType::IPV6);
+    }
+
+    /// A solicitation or an advertisement of a neighbour (RFC 4861, 7.1 and 7.2).
+    fn neighbour(&mut self, from: Ipv6Addr, to: Ipv6Addr, bytes: &[u8]) -> Result<(), Drop> {
+        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        let told = Neighbour::parse(bytes).ok_or(Drop::BadDiscovery)?;
+        if v6.is_own(from) {
+            return Err(Drop::BadSource);
+        }
+        match told {
+            Neighbour::Solicitation { target, source } => {
+                self.solicitation((from, to), target, source)
+            }
+            Neighbour::Advertisement { target, .. } if target.is_multicast() => {
+                Err(Drop::BadDiscovery)
+            }
+            Neighbour::Advertisement { solicited: true, .. } if to.is_multicast() => {
+                Err(Drop::BadDiscovery)
+            }
+            Neighbour::Advertisement { target, .. } if v6.is_taken(target) || v6.is_own(target) => {
+                Err(Drop::Duplicate)
+            }
+            Neighbour::Advertisement { target, mac, solicited, overrides, router } => {
+                let how = Advertised { solicited, overrides };
+                let kept = v6.neighbours.advertise(target, mac, how, self.now);
+                if !router {
+                    v6.is_no_router(target);
+                }
+                if let Some(mac) = mac {
+                    self.link.push_kept(kept, mac, EtherType::IPV6);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A question for an address (RFC 4861, 7.2.3), or a probe for duplicates (RFC 4862, 5.4.3).
+    fn solicitation(
+        &mut self,
+        (from, to): (Ipv6Addr, Ipv6Addr),
+        target: Ipv6Addr,
+        source: Option<Mac>,
+    ) -> Result<(), Drop> {
+        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        let probe = from.is_unspecified();
+        let bad = probe && (to != solicited_node(target) || source.is_some());
+        if bad || target.is_multicast() {
+            return Err(Drop::BadDiscovery);
+        }
+        if v6.is_tentative(target) {
+            // Another host probes for the same address. Questions are for later.
+            return match probe && v6.is_taken(target) {
+                true => Err(Drop::Duplicate),
+                false => Ok(()),
+            };
+        }
+        if !v6.is_own(target) {
+            return Err(Drop::NotForUs);
+        }
+        match (probe, source) {
+            (true, _) => self.link.advertise(target, None),
+            (false, Some(mac)) => {
+                self.mention(from, mac);
+                self.link.advertise(target, Some((from, mac)));
+            }
+            // Its address is known, or has to be asked for.
+            (false, None) => self.link.advertise_by_address(target, from),
+        }
+        Ok(())
+    }
+}
