@@ -1,7 +1,7 @@
 //! Guests: programs that are linked with the library OS, and run confined on ports of their own.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use settings::bytes;
@@ -46,18 +46,25 @@ pub struct GuestSpec {
     /// Its port, such as vale0:web; ports of several guests get a number, as in vale0:web-0.
     #[cfg_attr(feature = "clap", arg(value_name = "SWITCH:PORT"))]
     pub port: String,
-    /// Its address and the length of its network's prefix. Further guests get the next addresses.
+    /// Its address and the length of its network's prefix, such as 10.0.0.2/24 or fd00::2/64; slaac
+    /// for IPv6 addresses from routers. Commas separate several. Further guests get the next
+    /// addresses.
     #[cfg_attr(feature = "clap", arg(value_name = "ADDRESS/PREFIX"))]
     pub address: String,
     /// The program's arguments.
     #[serde(default)]
     #[cfg_attr(feature = "clap", arg(last = true, value_name = "ARGUMENT"))]
     pub args: Vec<String>,
-    /// The router to other networks.
+    /// The router to other IPv4 networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "ADDRESS"))]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<String>"))]
     pub gateway: Option<Ipv4Addr>,
+    /// The router to other IPv6 networks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ADDRESS"))]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<String>"))]
+    pub gateway6: Option<Ipv6Addr>,
     /// Slots of its rings, 2 to 4096.
     #[serde(default = "default_slots")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", default_value_t = SLOTS))]
@@ -114,6 +121,14 @@ impl GuestSpec {
         }
         check_name(switch, SWITCH_NAME)?;
         check_name(port, PORT_NAME)?;
+        let has_v6 = |address: &Address| !matches!(address, Address::V4(..));
+        if self.gateway6.is_some() && !self.addresses()?.iter().any(has_v6) {
+            let reason = "gateway6 of a guest without an IPv6 address";
+            return Err(Invalid::new(
+                reason,
+                "add one to its address, as in 10.0.0.2/24,fd00::2/64",
+            ));
+        }
         self.addresses()?;
         let ranges = [
             ("slots", self.slots, 2, 4096),
@@ -148,43 +163,104 @@ impl GuestSpec {
         self.port.split(':').next().unwrap_or_default()
     }
 
-    /// The name, the port and the address of each guest. `name` is that of the entry.
+    /// The name, the port and the list of addresses of each guest. `name` is that of the entry.
     ///
     /// # Errors
-    /// The address is none, or its network has fewer addresses than there are guests.
-    pub fn hosts(&self, name: &str) -> Result<Vec<(String, String, Ipv4Addr)>, Invalid> {
-        let (first, _) = self.addresses()?;
+    /// A word of the list is no address, or its network has fewer addresses than there are guests.
+    pub fn hosts(&self, name: &str) -> Result<Vec<(String, String, String)>, Invalid> {
+        let addresses = self.addresses()?;
         let host = |i: u32| {
-            let address = Ipv4Addr::from_bits(first.to_bits() + i);
+            let words: Vec<String> = addresses.iter().map(|address| address.nth(i)).collect();
             match self.count {
-                1 => (name.to_owned(), self.port.clone(), address),
-                _ => (format!("{name}-{i}"), format!("{}-{i}", self.port), address),
+                1 => (name.to_owned(), self.port.clone(), words.join(",")),
+                _ => (format!("{name}-{i}"), format!("{}-{i}", self.port), words.join(",")),
             }
         };
         Ok((0..self.count).map(host).collect())
     }
 
-    /// The first address, and the length of the network's prefix.
-    ///
-    /// # Errors
-    /// As for [`hosts`](Self::hosts).
-    pub fn addresses(&self) -> Result<(Ipv4Addr, u8), Invalid> {
-        let read = || {
-            let (address, prefix) = self.address.split_once('/')?;
-            let prefix: u8 = prefix.parse().ok().filter(|bits| *bits <= 32)?;
-            Some((address.parse().ok()?, prefix))
-        };
-        let (first, prefix): (Ipv4Addr, u8) = read().ok_or_else(|| {
-            let reason = format!("`{}` is not an address with a prefix length", self.address);
-            Invalid::new(reason, "write it as in 10.0.0.2/24")
-        })?;
-        let last = first.to_bits().checked_add(self.count.saturating_sub(1));
-        let network = |bits: u32| bits.checked_shr(32 - u32::from(prefix)).unwrap_or(0);
-        if last.is_none_or(|last| network(last) != network(first.to_bits())) {
-            let reason = format!("{} guests from {first} on leave the /{prefix}", self.count);
-            return Err(Invalid::new(reason, "use a shorter prefix, or fewer guests"));
+    /// Reads the list of addresses, with at most one word of each kind.
+    fn addresses(&self) -> Result<Vec<Address>, Invalid> {
+        let mut addresses: Vec<Address> = Vec::new();
+        for word in self.address.split(',') {
+            let address = Address::read(word).ok_or_else(|| {
+                let reason = format!("`{word}` is not an address with a prefix length");
+                Invalid::new(reason, "write it as in 10.0.0.2/24, fd00::2/64, or slaac")
+            })?;
+            if addresses.iter().any(|other| other.kind() == address.kind()) {
+                let reason = format!("`{}` has two addresses of a kind", self.address);
+                return Err(Invalid::new(
+                    reason,
+                    "write one of each, as in 10.0.0.2/24,fd00::2/64",
+                ));
+            }
+            if !address.has(self.count) {
+                let reason = format!("{} guests from {word} on leave its network", self.count);
+                return Err(Invalid::new(reason, "use a shorter prefix, or fewer guests"));
+            }
+            addresses.push(address);
         }
-        Ok((first, prefix))
+        Ok(addresses)
+    }
+}
+
+/// A word of the list of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    V4(Ipv4Addr, u8),
+    V6(Ipv6Addr, u8),
+    /// Of router advertisements.
+    Slaac,
+}
+
+impl Address {
+    fn read(word: &str) -> Option<Self> {
+        if word == "slaac" {
+            return Some(Self::Slaac);
+        }
+        let (ip, len) = word.split_once('/')?;
+        let len: u8 = len.parse().ok()?;
+        match ip.parse().ok()? {
+            IpAddr::V4(ip) => (len <= 32 && !ip.is_unspecified()).then_some(Self::V4(ip, len)),
+            IpAddr::V6(ip) => (len <= 128 && !ip.is_unspecified()).then_some(Self::V6(ip, len)),
+        }
+    }
+
+    /// What a host may have one of.
+    fn kind(&self) -> u8 {
+        match self {
+            Self::V4(..) => 4,
+            Self::V6(..) => 6,
+            Self::Slaac => 0,
+        }
+    }
+
+    /// Whether the network has this many addresses from this one on.
+    fn has(&self, count: u32) -> bool {
+        let more = u128::from(count.saturating_sub(1));
+        let same = |first: u128, all: u32, len: u8, last: Option<u128>| {
+            let network = |bits: u128| bits.checked_shr(all - u32::from(len)).unwrap_or(0);
+            last.is_some_and(|last| last >> (all - 1) < 2 && network(last) == network(first))
+        };
+        match self {
+            Self::V4(ip, len) => {
+                let first = u128::from(ip.to_bits());
+                same(first, 32, *len, Some(first + more))
+            }
+            Self::V6(ip, len) => same(ip.to_bits(), 128, *len, ip.to_bits().checked_add(more)),
+            Self::Slaac => true,
+        }
+    }
+
+    /// The word of the guest with this number.
+    fn nth(&self, i: u32) -> String {
+        match self {
+            Self::V4(ip, len) => format!("{}/{len}", Ipv4Addr::from_bits(ip.to_bits() + i)),
+            Self::V6(ip, len) => {
+                format!("{}/{len}", Ipv6Addr::from_bits(ip.to_bits() + u128::from(i)))
+            }
+            Self::Slaac => "slaac".to_owned(),
+        }
     }
 }
 
@@ -234,8 +310,16 @@ mod tests {
         let spec = spec("port = \"vale0:web\"\naddress = \"10.0.0.254/16\"\ncount = 3");
         spec.check().unwrap();
         let hosts = spec.hosts("web").unwrap();
-        let last = ("web-2".to_owned(), "vale0:web-2".to_owned(), "10.0.1.0".parse().unwrap());
+        let last = ("web-2".to_owned(), "vale0:web-2".to_owned(), "10.0.1.0/16".to_owned());
         assert_eq!((hosts.len(), &hosts[2]), (3, &last));
+    }
+
+    #[test]
+    fn a_guest_has_addresses_of_both_families() {
+        let text = "port = \"v:web\"\naddress = \"10.0.0.2/24,fd00::ffff/64,slaac\"\ncount = 2";
+        let hosts = spec(text).hosts("web").unwrap();
+        assert_eq!(hosts[0].2, "10.0.0.2/24,fd00::ffff/64,slaac");
+        assert_eq!(hosts[1].2, "10.0.0.3/24,fd00::1:0/64,slaac");
     }
 
     #[test]
@@ -252,7 +336,11 @@ mod tests {
         wrong(|spec| spec.port = "vale0:a{1".into(), "switch:port");
         wrong(|spec| spec.address = "10.0.0.2".into(), "10.0.0.2/24");
         wrong(|spec| spec.address = "10.0.0.2/33".into(), "10.0.0.2/24");
-        wrong(|spec| spec.count = 255, "leave the /24");
+        wrong(|spec| spec.address = "fd00::1/129".into(), "fd00::2/64");
+        wrong(|spec| spec.address = "slaac,".into(), "10.0.0.2/24");
+        wrong(|spec| spec.address = "slaac,slaac".into(), "one of each");
+        wrong(|spec| spec.count = 255, "leave its network");
+        wrong(|spec| spec.gateway6 = Some(Ipv6Addr::LOCALHOST), "an IPv6 address");
         wrong(|spec| spec.count = 0, "use 1 to");
         wrong(|spec| spec.threads = 65, "use 1 to 64");
         wrong(|spec| spec.slots = 1, "use 2 to 4096");

@@ -1,7 +1,7 @@
 //! Guests' programs that are built in: for the demo, the benchmarks, and a first try.
 
 use std::error::Error;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
     let host = Host::from_env()?;
     let word = |i: usize| args.get(i).map(String::as_str);
     let number = |i: usize, default: f64| word(i).map_or(Ok(default), str::parse);
-    let server = |usage: &'static str| -> Result<SocketAddrV4, Box<dyn Error + Send + Sync>> {
+    let server = |usage: &'static str| -> Result<SocketAddr, Box<dyn Error + Send + Sync>> {
         Ok(word(0).ok_or(usage)?.parse()?)
     };
     match program {
@@ -115,14 +115,14 @@ fn after(time: f64) -> impl FnMut() -> bool {
 
 fn load(
     stack: Stack<RingNic>,
-    server: SocketAddrV4,
+    server: SocketAddr,
     path: &str,
     connections: usize,
     seconds: f64,
 ) -> Fallible {
     let mut guest = Guest::new(stack, Load::new(&server.to_string(), path));
     for _ in 0..connections {
-        guest.connect(server, Fetch::default(), Nanos(Nanos::SECOND))?;
+        guest.connect(server, Fetch::default(), guest::now())?;
     }
     let (mut done, start) = (after(seconds), Instant::now());
     guest.run(|_| done())?;
@@ -147,15 +147,10 @@ fn busy() -> f64 {
 }
 
 /// Sends data until the time is over, or no connection is left.
-fn source(
-    stack: Stack<RingNic>,
-    server: SocketAddrV4,
-    seconds: f64,
-    connections: usize,
-) -> Fallible {
+fn source(stack: Stack<RingNic>, server: SocketAddr, seconds: f64, connections: usize) -> Fallible {
     let mut guest = Guest::new(stack, Bulk::source(true));
     for _ in 0..connections {
-        guest.connect(server, (), Nanos(Nanos::SECOND))?;
+        guest.connect(server, (), guest::now())?;
     }
     let (mut done, start) = (after(seconds), Instant::now());
     guest.run(|bulk| done() || bulk.lost >= connections as u64)?;

@@ -170,7 +170,7 @@ impl Unit {
 
     pub fn info(&self, app: &str, now: Instant, log: String) -> GuestInfo {
         let millis = now.duration_since(self.since).as_millis();
-        let address = |(_, place): &(_, Place)| format!("{}/{}", place.address, place.prefix);
+        let address = |(_, place): &(_, Place)| place.to_string();
         GuestInfo {
             name: self.name.clone(),
             app: app.to_owned(),

@@ -161,7 +161,6 @@ impl Manager {
         {
             bail!("A guest with the name {} runs already", unit.name);
         }
-        let (_, prefix) = spec.addresses()?;
         let index = self.kinds.len();
         let log = Log::new(&self.home, name);
         self.kinds.push(Kind::new(name, spec.clone(), log, self.groups.are_there())?);
@@ -172,11 +171,13 @@ impl Manager {
         while !hosts.is_empty() {
             let rest = hosts.split_off(hosts.len().min(spec.threads as usize));
             let unit_name = hosts[0].0.clone();
-            let place = |(_, port, address): (String, String, std::net::Ipv4Addr)| {
-                let mac = frame::Mac::of_name(&port);
-                (port, Place { mac, address, prefix, gateway: spec.gateway })
+            let place = |(_, port, addresses): (String, String, String)| {
+                let mut place = Place::new(&port, &addresses)?;
+                place.gateway = spec.gateway;
+                place.v6.iter_mut().for_each(|v6| v6.gateway = spec.gateway6);
+                Ok((port, place))
             };
-            let ports = hosts.into_iter().map(place).collect();
+            let ports = hosts.into_iter().map(place).collect::<anyhow::Result<_>>()?;
             let log = Log::new(&self.home, &unit_name);
             self.units.push(Unit::new(unit_name, index, ports, log));
             self.start(self.units.len() - 1);
