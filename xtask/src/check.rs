@@ -22,6 +22,7 @@ pub fn run() -> Result<()> {
     };
     must("format", tool::run(&mut cargo(&["fmt", "--all", "--check"])));
     must("clippy", clippy());
+    must("stamps", stamps());
     must("docs", docs());
     if tool::installed("c++") {
         // Not of the workspace, which it would break unseen; libFuzzer is C++.
@@ -73,6 +74,16 @@ pub fn run() -> Result<()> {
 fn clippy() -> Result<()> {
     let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-Dwarnings"];
     tool::run(&mut cargo(&clippy))
+}
+
+/// Packet dispatch, which is measured by a program with stamps.
+fn stamps() -> Result<()> {
+    let packages =
+        ["-ptoklat-port", "-ptoklat-lab", "--features=toklat-port/stamps,toklat-lab/stamps"];
+    let clippy = ["clippy", "--all-targets", "--quiet"];
+    tool::run(cargo(&clippy).args(packages).args(["--", "-Dwarnings"]))?;
+    let test = ["test", "--quiet", "--lib"];
+    tool::run(cargo(&test).args(packages).args(["--", "stamp", "dispatch"]))
 }
 
 fn docs() -> Result<()> {

@@ -21,15 +21,15 @@ use std::ops::Range;
 
 use fabric::{Fdb, Monitor, PortSpec, Ports};
 use netring::Rings;
-use port::{MapGuard, Nanos, SoleWorker};
-use turn::attach::{self, Attached, Exit};
+use port::{Effects, MapGuard, Nanos, SoleWorker};
+use turn::attach::{self, Exit};
 use turn::port_link::{self, Change};
 use turn::serve::{Served, Switch, Tools};
 use turn::set_addresses;
 use turn::state::{PortState, State};
 
 pub use settings::{Policy, PortId, SwitchConfig};
-pub use turn::attach::AttachError;
+pub use turn::attach::{AttachError, Attached, Bells, Side, Source};
 pub use turn::state::PortStats;
 
 /// A port, as it was plugged in.
@@ -217,9 +217,10 @@ impl Inline {
     /// frames were gathered. A port that asked to be reset is, within as many turns as there are
     /// ports.
     // The benchmark counts this function's instructions by its name (`cargo xtask perf`).
+    // The owner of an inline port is the caller, so no owner sleeps.
     #[inline(never)]
     pub fn turn(&mut self, now: Nanos) -> usize {
-        let frames = self.turn_within(0..self.served.len(), now);
+        let frames = self.turn_within(0..self.served.len(), now, true, |_, _, _| ());
         self.turns = self.turns.wrapping_add(1);
         let ports = self.served.len().max(1);
         if let Some(served) = self.served.get_mut(self.turns % ports) {
@@ -229,27 +230,42 @@ impl Inline {
         frames
     }
 
+    /// Like [`turn`](Self::turn), for owners that sleep: `wake` gets the port and the queue of each
+    /// that is to be woken.
+    pub fn turn_and_wake(&mut self, now: Nanos, mut wake: impl FnMut(PortId, Side)) -> usize {
+        self.turn_within(0..self.served.len(), now, false, |port, side, effects| {
+            if effects.kick {
+                wake(port, side);
+            }
+        })
+    }
+
     /// Like [`turn`](Self::turn), for one port: for callers that know which of many ports has
     /// flushed. Resets wait for the next turn of all ports.
     pub fn turn_of(&mut self, id: PortId, now: Nanos) -> usize {
         let at = self.served.binary_search_by_key(&id, |served| served.id);
-        at.map_or(0, |at| self.turn_within(at..at + 1, now))
+        at.map_or(0, |at| self.turn_within(at..at + 1, now, true, |_, _, _| ()))
     }
 
     #[inline(always)]
-    fn turn_within(&mut self, range: Range<usize>, now: Nanos) -> usize {
+    fn turn_within(
+        &mut self,
+        range: Range<usize>,
+        now: Nanos,
+        sleepless: bool,
+        mut effect: impl FnMut(PortId, Side, Effects),
+    ) -> usize {
         // SAFETY: regions are kept mapped by the ports' rings, and ports are only removed between
         // turns, together with the frames they hold.
         let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let (ports, fdb) = (&self.ports, &self.fdb);
-        // The owner of an inline port is the caller, so no owner sleeps.
-        let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };
+        let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless };
         let mut frames = 0;
         for served in self.served.get_mut(range).unwrap_or_default() {
             let _ = served.attend(switch);
-            frames += served.turn(&mut self.tools, switch, |_, _, _| ());
+            frames += served.turn(&mut self.tools, switch, &mut effect);
             if served.has_far_queues() {
-                frames += served.flush(&map, now, |_, _, _| ());
+                frames += served.flush(&map, now, &mut effect);
             }
         }
         frames

@@ -10,12 +10,13 @@
 //! them out. Virtual calls, fences, locks, clock reads and kicks happen per batch, never per frame.
 #![allow(
     unsafe_code,
-    reason = "MapGuard and SoleWorker are where promises about mappings and threads are made"
+    reason = "MapGuard and SoleWorker are where promises about mappings and threads are made; stamps read a counter"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod batch;
 mod counters;
+pub mod stamp;
 mod traits;
 
 pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Picked, Scratch};

@@ -1,5 +1,6 @@
 //! Pass 2: delivers frames to their queues, in order, in the form in which they leave.
 
+use port::stamp::{self, Stage};
 use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, SoleWorker};
 
 use super::finish::{Delivery, Finisher, Handed};
@@ -35,7 +36,11 @@ fn send_singles<'t, E: Egress>(
     for queue in queues {
         let (to, chain) = (ports.queue(*queue), &mut chains[*queue as usize]);
         let simple = chain.count == 1 && to.mirrors.is_empty();
-        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, sole()) {
+        let deliver_one = || {
+            let _scope = stamp::scope(Stage::Deliver);
+            to.egress.deliver_one(batch.pick(chain.first), to.limits, sole())
+        };
+        if simple && deliver_one() {
             chain.count = 0;
         } else {
             others.push(*queue);
@@ -369,6 +374,7 @@ impl<E: Egress> PassState<'_, E> {
         if batch.any_offload() {
             return touched.finish(&Delivery { to, batch, list, limits, map: self.map }, segments);
         }
+        let _scope = stamp::scope(Stage::Deliver);
         let finished = to.deliver(batch, list, limits).finished;
         Handed { finished, segments: 0, copies: list.len() }
     }

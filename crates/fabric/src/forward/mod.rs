@@ -262,6 +262,7 @@ impl Forwarder {
         now: Nanos,
         mut effect: impl FnMut(u16, u16, port::Effects),
     ) {
+        let _scope = port::stamp::scope(port::stamp::Stage::Publish);
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         for queue in self.touched.queues.drain(..) {
             let queue = ports.queue(queue);

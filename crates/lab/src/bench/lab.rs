@@ -12,6 +12,7 @@ use netring::{Open, Port};
 use rustix::process::Signal;
 
 use super::sources;
+use super::stages::Measured;
 use crate::hosts::programs::Missing;
 use control::api;
 use control::{Client, Global, units};
@@ -27,6 +28,7 @@ pub struct Lab {
     notes: RefCell<BTreeMap<String, String>>,
     /// Figures that were measured and not yet used.
     left: RefCell<BTreeMap<String, Vec<f64>>>,
+    dispatch: RefCell<Vec<Measured>>,
 }
 
 impl Lab {
@@ -41,6 +43,7 @@ impl Lab {
             missing: RefCell::default(),
             notes: RefCell::default(),
             left: RefCell::default(),
+            dispatch: RefCell::default(),
         })
     }
 
@@ -76,6 +79,20 @@ impl Lab {
             self.left.borrow_mut().entry(name(&what)).or_default().push(value);
         }
         left().context("it was not measured")
+    }
+
+    /// Keeps what the stages of a datagram have taken.
+    pub fn keep_dispatch(&self, measured: Measured) {
+        let mut all = self.dispatch.borrow_mut();
+        match all.iter_mut().find(|it| it.is_of(&measured)) {
+            Some(before) => before.add(measured),
+            None => all.push(measured),
+        }
+    }
+
+    /// What the stages of datagrams have taken in all runs.
+    pub fn dispatch(&self) -> Vec<Measured> {
+        self.dispatch.borrow().clone()
     }
 
     /// Adds a note to the current row. A later note with the same name replaces an earlier one.

@@ -9,6 +9,7 @@ mod calls;
 mod cards;
 mod confined;
 mod confined_rows;
+mod dispatch;
 mod figure;
 mod guests;
 mod hosts;
@@ -27,6 +28,7 @@ mod sources;
 mod stacks;
 mod stacks_linux;
 mod stacks_rows;
+mod stages;
 mod taps;
 mod traffic;
 mod vhost;
@@ -39,6 +41,7 @@ use anyhow::{Context, bail};
 use self::figure::{COLUMNS, Figure, Sample, about_intervals};
 use self::lab::Lab;
 use self::rows::{Row, SUMMARIES};
+use self::stages::Measured;
 use control::table::Table;
 use control::{Global, Result};
 
@@ -75,7 +78,8 @@ pub struct RowsArgs {
     /// List the rows and their bars, and measure nothing
     #[arg(long)]
     list: bool,
-    /// Draw the table over trap costs (`bench nic`) into this file, as SVG
+    /// Draw into this file, as SVG: rows of nic.table by the cost of traps, or the stages of
+    /// guest.dispatch
     #[arg(long, value_name = "FILE")]
     svg: Option<std::path::PathBuf>,
 }
@@ -90,7 +94,9 @@ impl BenchCommand {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Netmap(args) => args.run(&[netmap::ROWS, cards::ROWS], global),
-            Self::Guest(args) => args.run(&[stacks_rows::ROWS, confined_rows::ROWS], global),
+            Self::Guest(args) => {
+                args.run(&[stacks_rows::ROWS, confined_rows::ROWS, dispatch::ROWS], global)
+            }
             Self::Hosts(args) => args.run(&[hosts::rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
@@ -141,13 +147,28 @@ impl RowsArgs {
             let intervals = about_intervals(reps);
             write!(std::io::stdout().lock(), "{table}{intervals}\n{explained}")?;
         }
-        self.draw(&figures)
+        self.show_stages(&lab.dispatch(), &figures, global)
     }
 
-    fn draw(&self, figures: &[Figure]) -> Result {
+    /// Prints the stages of packet dispatch, if they were measured. Draws what can be drawn.
+    fn show_stages(&self, measured: &[Measured], figures: &[Figure], global: &Global) -> Result {
+        let stages = dispatch::Report::of(measured);
+        if let Some(stages) = &stages {
+            let mut out = std::io::stdout().lock();
+            match global.json {
+                false => write!(out, "\n{}", stages.table())?,
+                true => {
+                    stages.figures().iter().try_for_each(|figure| writeln!(out, "{figure}"))?;
+                }
+            }
+        }
         let Some(path) = &self.svg else { return Ok(()) };
-        let Some(svg) = nic::chart::draw(figures) else {
-            bail!("none of these rows is drawn: --svg is for rows of nic.table");
+        let svg = match measured.is_empty() {
+            true => nic::chart::draw(figures),
+            false => Some(dispatch::draw(dispatch::require(stages.as_ref())?)),
+        };
+        let Some(svg) = svg else {
+            bail!("none of these rows is drawn: --svg is for rows of nic.table and guest.dispatch");
         };
         let written = std::fs::write(path, svg);
         written.with_context(|| format!("{} cannot be written", path.display()))

@@ -8,6 +8,7 @@ use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use port::stamp::{self, Stage};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
     Software,
@@ -220,6 +221,7 @@ impl Filling {
             return Self::put_chain(core, ring, payload, shape, lossless);
         }
         write_buffer(&core.memory, first.address, payload, shape, 0, shape.total)?;
+        let _scope = stamp::scope(Stage::Publish);
         let next = ring.next(at);
         receive.set(next, 1);
         let matched = if ring.style.has_match_bits() { shape.matched } else { 0 };
@@ -283,6 +285,7 @@ impl Filling {
         if receive.moving() == 0 {
             return;
         }
+        let _scope = stamp::scope(Stage::Publish);
         receive.set(receive.at(), 0);
         self.host.publish_head(receive.at());
         if self.host.on().is_some() {

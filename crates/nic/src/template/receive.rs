@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use port::stamp::{self, Stage};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
 };
@@ -75,6 +76,7 @@ impl Egress for Receive {
                 None => (number, bytes) = (number.wrapping_add(1), bytes + len as u64),
             }
         }
+        let _scope = stamp::scope(Stage::Publish);
         registers.received.store(number, Ordering::Release);
         if number != begin {
             self.core.news.store(true, Ordering::Release);

@@ -3,6 +3,7 @@
 use shmem::{Bytes, Span};
 
 use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of, is_short};
+use crate::stamp::{self, Stage};
 use crate::{Nanos, Offload};
 
 /// How many lines of payload to prefetch.
@@ -127,6 +128,7 @@ impl Picked<'_> {
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
     #[inline(always)]
     pub fn copy_to(self, to: Bytes<'_>) -> usize {
+        let _scope = stamp::scope(Stage::Copy);
         let len = self.len();
         if is_short(len) && to.len() >= len {
             debug_assert_eq!(self.lane.frame.head_len(), len, "short frames are in their heads");
@@ -165,6 +167,7 @@ impl Picked<'_> {
 
     /// Copies the frame's bytes from `from` on to `to`, as many as fit. Returns how many.
     pub fn copy_range(self, from: usize, to: Bytes<'_>) -> usize {
+        let _scope = stamp::scope(Stage::Copy);
         let Lane { frame, head, .. } = self.lane;
         let head = &head.0[..frame.head_len()];
         let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));

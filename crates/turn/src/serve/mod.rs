@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, ImpairmentCounts, Limiter};
+use port::stamp::{self, Stage};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use settings::Policy;
 use shmem::Shared;
@@ -356,6 +357,7 @@ impl Served {
         let frames = if self.impeded {
             self.gather_impeded(queue, tools, switch, effect)
         } else {
+            let _scope = stamp::scope(Stage::Gather);
             let ingress = self.source.queue(queue);
             ingress.map_or(0, |q| q.gather(&mut tools.scratch, tools.batch, switch.now))
         };
@@ -473,6 +475,7 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
+        let _scope = stamp::scope(Stage::Gather);
         let Some(ingress) = self.source.queue(queue) else { return };
         let ServedQueue { channel, lent_by_channel, .. } = &mut self.queues[queue];
         // The channel has copied these frames, so their owner has them back already.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use frame::Offload;
+use port::stamp::{self, Stage};
 use port::{Batch, FrameIdx, Limits};
 use shmem::{Bytes, Near};
 
@@ -152,6 +153,7 @@ impl Filling {
     #[inline(always)]
     pub(super) fn publish(&mut self, registers: &Registers) {
         let (Some(ring), false) = (&self.ring, self.filled.is_empty()) else { return };
+        let _scope = stamp::scope(Stage::Publish);
         let (size, head) = (self.size as usize, self.head as usize);
         let end = head + self.filled.len();
         let end = if end >= size { end - size } else { end } as u32;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use netring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
+use port::stamp::{self, Stage};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Offload, OffloadSet,
     Picked, Software, SoleWorker,
@@ -327,6 +328,7 @@ impl ReceiveQueue {
     /// Publishes the filled slots with a single store.
     #[inline(always)]
     fn publish(&self, filled: &Filled) {
+        let _scope = stamp::scope(Stage::Publish);
         let counters = &self.state.counters;
         if filled.frames > 0 {
             counters.frames.add(filled.frames);
@@ -424,6 +426,7 @@ impl Egress for ReceiveQueue {
             return false;
         }
         frame.copy_to(window);
+        let _scope = stamp::scope(Stage::Publish);
         slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
         let at = next(at, slots.len() as u32);
         state.counters.frames.add(1);
