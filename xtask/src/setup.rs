@@ -145,6 +145,12 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package {
+        name: "dnsmasq-base",
+        program: "dnsmasq",
+        what_for: "tests of the light guests' addresses",
+        tests: true,
+    },
+    Package {
         name: "lintian",
         program: "lintian",
         what_for: "cargo xtask deb; tests of the Debian package",

@@ -38,6 +38,8 @@ pub struct Config {
     pub prefix: u8,
     /// The IPv4 router to other networks.
     pub gateway: Option<Ipv4Addr>,
+    /// Asks a DHCP server for the IPv4 address, network, router and MTU, which replace those above.
+    pub dhcp: bool,
     /// IPv6 settings; `None` for a host without IPv6.
     pub v6: Option<Ipv6Config>,
     /// The maximum number of neighbours that are remembered.
@@ -58,6 +60,7 @@ impl Config {
             address,
             prefix,
             gateway: None,
+            dhcp: false,
             v6: None,
             max_neighbours: 1024,
             secret: Secret([random.hash_one(1), random.hash_one(2)]),

@@ -56,6 +56,8 @@ pub struct Counters {
     pub frames_out: u64,
     /// ARP requests that were sent.
     pub arp_requests: u64,
+    /// How often a DHCP server has lent the address, or renewed the lease.
+    pub leases: u64,
     /// Neighbour solicitations that were sent, without probes for duplicates.
     pub solicitations: u64,
     /// Echo requests that were answered.

@@ -11,6 +11,7 @@ use tcp::codec::Verify;
 use tcp::{Flags, Flow, Machine, Nanos, Receive, Segment, Seq};
 
 use crate::counters::Drop;
+use crate::dhcp;
 use crate::link::Link;
 use crate::nic::Frame;
 use crate::udp::{Delivered, Sockets};
@@ -186,7 +187,7 @@ impl Input<'_> {
             return Err(Drop::BadArp);
         }
         let request = arp.operation() == ArpOperation::REQUEST;
-        let for_us = wanted == self.link.address;
+        let for_us = wanted == self.link.address && !wanted.is_unspecified();
         // RFC 5227, 2.1.1: the sender of a probe has no address yet.
         if !address.is_unspecified() {
             if !self.link.is_on_link(address) || self.link.is_broadcast(address) {
@@ -211,7 +212,8 @@ impl Input<'_> {
         }
         let (from, to) = (ip.source(), ip.destination());
         let broadcast = group || self.link.is_broadcast(to);
-        if to != self.link.address && !(broadcast && self.link.is_broadcast(to)) {
+        let own = to == self.link.address && !to.is_unspecified();
+        if !(own || broadcast && self.link.is_broadcast(to)) {
             return Err(Drop::NotForUs);
         }
         if ip.protocol() == Protocol::TCP && !broadcast {
@@ -270,6 +272,10 @@ impl Input<'_> {
             if sum.with(datagram).checksum() != 0 {
                 return Err(Drop::BadChecksum);
             }
+        }
+        if udp.destination() == dhcp::CLIENT && self.link.hear_dhcp(&datagram[Udp::LEN..], self.now)
+        {
+            return Ok(());
         }
         let from = SocketAddrV4::new(ip.source(), udp.source());
         self.deliver(udp.destination(), from.into(), &datagram[Udp::LEN..])

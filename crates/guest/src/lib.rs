@@ -35,6 +35,7 @@
 //! |---|---|
 //! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
 //! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
+//! | `dhcp` | the DHCP client, without I/O |
 //! | `v6` | the same for IPv6: neighbour discovery, addresses, routers, ICMPv6 |
 //! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
 //! | [`rpc`] | remote procedure calls on raw Ethernet, at most once, in microseconds |
@@ -55,7 +56,7 @@
 //!
 //! ## Not here yet
 //!
-//! - DHCP, multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
+//! - Multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
 //! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
@@ -72,6 +73,7 @@ pub mod apps;
 mod clock;
 mod config;
 mod counters;
+mod dhcp;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;

@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
+use crate::dhcp::{Dhcp, Question};
 use crate::neighbours::{Due, Hop, Kept, Neighbours};
 use crate::nic::{Nic, Pieces};
 use crate::v6::V6;
@@ -38,6 +39,7 @@ pub(crate) struct Link {
     gateway: Option<Ipv4Addr>,
     pub neighbours: Neighbours<Ipv4Addr>,
     pub v6: Option<Box<V6>>,
+    pub dhcp: Option<Box<Dhcp>>,
     /// The NIC's MTU.
     pub longest: u16,
     /// The MTU of packets to send.
@@ -48,13 +50,14 @@ pub(crate) struct Link {
 
 impl Link {
     pub fn new(config: &Config, longest: u16) -> Self {
-        let host_bits = 32 - u32::from(config.prefix.min(32));
+        let address = if config.dhcp { Ipv4Addr::UNSPECIFIED } else { config.address };
         Self {
             mac: config.mac,
-            address: config.address,
-            mask: u32::MAX.checked_shl(host_bits).unwrap_or(0),
+            address,
+            mask: mask(config.prefix),
             gateway: config.gateway,
             neighbours: Neighbours::new(config.max_neighbours),
+            dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac))),
             v6: config.v6.map(|v6| Box::new(V6::new(&v6, config.mac, config.max_neighbours))),
             longest,
             mtu: longest,
@@ -162,8 +165,11 @@ impl Link {
         self.push(Waiting::Frame(frame, Offload::NONE));
     }
 
-    /// Announces the host's address on the link (RFC 5227, 3).
+    /// Announces the host's address on the link, if it has one (RFC 5227, 3).
     pub fn announce(&mut self) {
+        if self.address.is_unspecified() {
+            return;
+        }
         self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), self.address));
     }
 
@@ -219,7 +225,54 @@ impl Link {
     /// Returns when [`transmit`](Self::transmit) next has work.
     pub fn deadline(&self) -> Option<Nanos> {
         let v6 = self.v6.as_ref().and_then(|v6| v6.deadline());
-        self.neighbours.deadline().into_iter().chain(v6).min()
+        let dhcp = self.dhcp.as_ref().and_then(|dhcp| dhcp.deadline());
+        self.neighbours.deadline().into_iter().chain(v6).chain(dhcp).min()
+    }
+
+    /// Sends what the DHCP client has to say, and does what it has learned.
+    fn run_dhcp(&mut self, now: Nanos) {
+        let Some(dhcp) = &mut self.dhcp else { return };
+        let (question, change) = dhcp.next(now);
+        if let Some(Question { to, packet }) = question {
+            let mut frame = vec![0; ETHERNET_HEADER];
+            frame.extend(packet);
+            self.push_unaddressed(to.into(), frame);
+        }
+        if change.is_some() {
+            self.changed();
+        }
+    }
+
+    /// Takes a datagram for the DHCP client; returns whether there is one.
+    pub fn hear_dhcp(&mut self, datagram: &[u8], now: Nanos) -> bool {
+        let Some(dhcp) = &mut self.dhcp else { return false };
+        if dhcp.input(datagram, now).is_some() {
+            self.changed();
+        }
+        true
+    }
+
+    /// Takes the addresses of the lease, or none if there is no lease any more.
+    fn changed(&mut self) {
+        let lease = self.dhcp.as_ref().and_then(|dhcp| dhcp.lease());
+        self.counters.leases += u64::from(lease.is_some());
+        let address = lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
+        let (prefix, gateway) = lease.map_or((0, None), |lease| (lease.prefix, lease.router));
+        let place = (address, mask(prefix), gateway);
+        if place != (self.address, self.mask, self.gateway) {
+            (self.address, self.mask, self.gateway) = place;
+            let waited = self.neighbours.clear();
+            self.counters.count_many(Drop::NoNeighbour, waited);
+            self.announce();
+        }
+        self.choose_mtu();
+    }
+
+    /// Takes the least MTU of those that the NIC, a router and a DHCP server say.
+    pub fn choose_mtu(&mut self) {
+        let router = self.v6.as_ref().and_then(|v6| v6.mtu());
+        let server = self.dhcp.as_ref().and_then(|dhcp| dhcp.lease()?.mtu);
+        self.mtu = [router, server].into_iter().flatten().fold(self.longest, u16::min);
     }
 
     /// Repeats unanswered requests for addresses, then sends queued frames.
@@ -234,6 +287,7 @@ impl Link {
             }
         }
         self.run_v6(now);
+        self.run_dhcp(now);
         while let Some(waiting) = self.outbox.pop_front() {
             let (sent, waiting) = match waiting {
                 Waiting::Frame(frame, offload) => {
@@ -257,6 +311,11 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// The mask of a network.
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)
 }
 
 /// A frame in one piece.

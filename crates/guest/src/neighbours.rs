@@ -203,6 +203,15 @@ impl<A: Copy + Eq + Hash> Neighbours<A> {
         std::mem::take(&mut found.waiting)
     }
 
+    /// Forgets all neighbours. Returns how many frames waited for them.
+    pub fn clear(&mut self) -> usize {
+        let waiting = self.table.drain().map(|(_, gone)| gone.waiting.len()).sum();
+        self.order.clear();
+        self.asked.clear();
+        (self.bytes, self.last) = (0, None);
+        waiting
+    }
+
     fn insert(&mut self, hop: A) {
         if self.table.contains_key(&hop) {
             return;
@@ -346,5 +355,8 @@ mod tests {
         assert_eq!(neighbours.find(HOP, START + 5), Hop::Known { mac: first, ask: true });
         neighbours.advertise(HOP, Some(second), unasked(true), START + 6);
         assert_eq!(neighbours.find(HOP, START + 7), Hop::Known { mac: second, ask: false });
+        neighbours.keep(HOP, vec![1], Offload::NONE);
+        neighbours.clear();
+        assert_eq!((neighbours.usage(), neighbours.deadline()), ((0, 0), None));
     }
 }

@@ -306,6 +306,14 @@ impl<N: Nic> Stack<N> {
     /// Whether the host has all the addresses that it was told to have.
     #[must_use]
     pub fn is_configured(&self) -> bool {
-        self.link.v6.as_ref().is_none_or(|v6| v6.is_configured())
+        let lent = self.link.dhcp.as_ref().is_none_or(|dhcp| dhcp.lease().is_some());
+        lent && self.link.v6.as_ref().is_none_or(|v6| v6.is_configured())
+    }
+
+    /// The name servers that a DHCP server has named, the preferred one first.
+    #[must_use]
+    pub fn name_servers(&self) -> &[Ipv4Addr] {
+        let lease = self.link.dhcp.as_ref().and_then(|dhcp| dhcp.lease());
+        lease.map_or(&[], |lease| &lease.name_servers)
     }
 }

@@ -149,6 +149,34 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
 }
 
 #[test]
+fn a_host_without_an_address_asks_a_server_and_is_silent_otherwise() {
+    let mut world = World::new();
+    let mut config = guest::Config::new(host_mac(), SERVER, 24);
+    config.dhcp = true;
+    let host = world.host_with(config, None);
+    let bare = world.plug("bare", MAC, None);
+    let mut pair = Pair { world, host, bare };
+    let asked = pair.answers();
+    let [discover] = &asked[..] else { panic!("{asked:?}") };
+    let (ip, rest) = Ipv4::parse(&discover[14..]).unwrap();
+    assert_eq!((ip.destination(), rest[..4].to_vec()), (Ipv4Addr::BROADCAST, vec![0, 68, 0, 67]));
+    let none = Ipv4Addr::UNSPECIFIED;
+    for frame in [
+        packet(CLIENT, none, Protocol::ICMP, &echo(b"x")),
+        packet(CLIENT, none, Protocol::TCP, &[0; 20]),
+        packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x")),
+        arp(ArpOperation::REQUEST, CLIENT, none),
+        arp(ArpOperation::REQUEST, CLIENT, SERVER),
+        // To the client's port, and no message of DHCP.
+        packet(CLIENT, Ipv4Addr::BROADCAST, Protocol::UDP, &[0, 67, 0, 68, 0, 9, 0, 0, 2]),
+    ] {
+        assert_eq!(pair.send(&frame), Vec::<Vec<u8>>::new(), "{frame:02x?}");
+    }
+    assert_eq!(pair.dropped(), [Drop::NotForUs, Drop::BadArp]);
+    assert!(pair.host.connect(SocketAddrV4::new(CLIENT, 80), pair.world.now).is_err());
+}
+
+#[test]
 fn datagrams_go_both_ways_and_queues_are_bounded() {
     let mut world = World::new();
     let (mut a, mut b) = (world.host(SERVER, None), world.host(CLIENT, None));

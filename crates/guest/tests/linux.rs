@@ -2,7 +2,12 @@
 //! a tap.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+use frame::Mac;
+use guest::{Config, Nanos, RingNic, Stack, UdpError};
 
 mod house;
 
@@ -67,6 +72,14 @@ struct House {
 
 impl House {
     fn new(test: &str, example: &str) -> Option<Self> {
+        let (namespace, daemon) = Self::empty(test)?;
+        let addresses = "10.9.0.2/24,fd09::2/64";
+        let guest = daemon.example(example, &["vale0:guest", addresses]).spawn().unwrap();
+        Some(Self { namespace, _guest: Running(guest), daemon })
+    }
+
+    /// A daemon with a tap in a namespace.
+    fn empty(test: &str) -> Option<(Namespace, Daemon)> {
         let namespace = Namespace::new().map_err(|why| skip(test, why)).ok()?;
         let daemon = Daemon::start();
         let id = namespace.id();
@@ -76,9 +89,7 @@ impl House {
         let out =
             namespace.run(&["ip", "address", "add", "fd09::1/64", "dev", "tkguest0", "nodad"]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let addresses = "10.9.0.2/24,fd09::2/64";
-        let guest = daemon.example(example, &["vale0:guest", addresses]).spawn().unwrap();
-        Some(Self { namespace, _guest: Running(guest), daemon })
+        Some((namespace, daemon))
     }
 
     fn curl(&self, args: &[&str]) -> Vec<u8> {
@@ -114,6 +125,71 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     assert!(out.contains("3 received"), "{out}");
 }
 
+/// The address that a guest makes itself, in this network.
+fn own_address(network: u16, port: &str) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = Mac::of_name(port).octets();
+    let [a, b, c, d] = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
+    Ipv6Addr::new(network, 0, 0, 0, a, b, c, d)
+}
+
+/// dnsmasq as DHCP server and router: it lends an address for two minutes, with an MTU and a name
+/// server, and advertises a network of IPv6.
+#[test]
+fn a_guest_gets_its_addresses_from_dnsmasq_and_renews_its_lease() {
+    let test = "a_guest_gets_its_addresses_from_dnsmasq_and_renews_its_lease";
+    if Command::new("dnsmasq").arg("--version").output().is_err() {
+        return skip(test, "dnsmasq is missing (dnsmasq-base)");
+    }
+    let Some((namespace, daemon)) = House::empty(test) else { return };
+    let mut server = Command::new("nsenter");
+    server.args(["-t", &namespace.id(), "-n", "dnsmasq", "--keep-in-foreground", "--port=0"]);
+    server.args(["--conf-file=/dev/null", "--interface=tkguest0", "--leasefile-ro", "--no-ping"]);
+    server.args(["--dhcp-range=10.9.0.100,10.9.0.199,2m", "--pid-file=", "--user=root"]);
+    server.arg(format!("--dhcp-host={},10.9.0.77", Mac::of_name("vale0:guest")));
+    server.args(["--dhcp-option=option:mtu,1400", "--dhcp-option=option:dns-server,10.9.0.53"]);
+    server.args(["--enable-ra", "--dhcp-range=fd09::,ra-only"]);
+    let server = Running(server.spawn().unwrap());
+
+    let guest = daemon.example("httpd", &["vale0:guest", "dhcp,slaac"]).spawn().unwrap();
+    let house = House { namespace, _guest: Running(guest), daemon };
+    let own = own_address(0xfd09, "vale0:guest");
+    for host in ["10.9.0.77".to_owned(), format!("[{own}]")] {
+        assert_eq!(house.curl(&[&format!("http://{host}/1k")]).len(), 1024, "{host}");
+    }
+
+    // A host in this process, whose time passes as the test wants.
+    let port = netring::Open::new("vale0:lease").directory(house.daemon.dir()).open().unwrap();
+    let mut config = Config::new(Mac::of_name("vale0:lease"), Ipv4Addr::UNSPECIFIED, 0);
+    config.dhcp = true;
+    let mut stack = Stack::new(RingNic::new(port), &config);
+    let (started, mut later) = (Instant::now(), 0);
+    let mut until_lent = |stack: &mut Stack<RingNic>, seconds: u64, leases: u64| {
+        later += seconds * Nanos::SECOND;
+        wait_for("lease", || {
+            let now = Nanos(Nanos::SECOND + later + started.elapsed().as_nanos() as u64);
+            stack.poll(now).unwrap();
+            (stack.counters().leases == leases).then_some(stack.address())
+        })
+    };
+    let first = until_lent(&mut stack, 0, 1);
+    assert_eq!((first.octets()[..3].to_vec(), stack.is_configured()), (vec![10, 9, 0], true));
+    assert_eq!(stack.name_servers(), [Ipv4Addr::new(10, 9, 0, 53)]);
+    let socket = stack.udp_bind(9).unwrap();
+    let to = SocketAddr::from(([10, 9, 0, 1], 9));
+    let long = stack.udp_send(socket, to, &[0; 1400], Nanos(0));
+    assert_eq!(long, Err(UdpError::TooLong(1400, 1400 - 28)));
+    // Half of the time, then half of what was renewed.
+    assert_eq!(until_lent(&mut stack, 61, 2), first);
+    assert_eq!(until_lent(&mut stack, 61, 3), first);
+    // Its server does not hear it any more: the lease ends, and the address with it.
+    drop(server);
+    later += 130 * Nanos::SECOND;
+    for _ in 0..2 {
+        stack.poll(Nanos(Nanos::SECOND + later + started.elapsed().as_nanos() as u64)).unwrap();
+    }
+    assert_eq!((stack.address(), stack.is_configured()), (Ipv4Addr::UNSPECIFIED, false));
+}
+
 /// The same over IPv6: Linux finds the guest by neighbour discovery, and the guest finds Linux.
 #[test]
 fn curl_and_ping_reach_a_guest_by_ipv6() {
@@ -128,11 +204,7 @@ fn curl_and_ping_reach_a_guest_by_ipv6() {
         assert!(told.contains("3 received"), "{told}");
     };
     ping("fd09::2");
-    // Its link-local address follows from its MAC address.
-    let [a, b, c, d, e, f] = frame::Mac::of_name("vale0:guest").octets();
-    let words = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
-    let [a, b, c, d] = words;
-    ping(&format!("fe80::{a:x}:{b:x}:{c:x}:{d:x}%tkguest0"));
+    ping(&format!("{}%tkguest0", own_address(0xfe80, "vale0:guest")));
     // A guest is the client of another guest.
     let args = ["vale0:load", "fd09::3/64", "[fd09::2]:80", "/1k", "4", "0.2"];
     let out = house.daemon.example("http-load", &args).output().unwrap();

@@ -46,9 +46,9 @@ pub struct GuestSpec {
     /// Its port, such as vale0:web; ports of several guests get a number, as in vale0:web-0.
     #[cfg_attr(feature = "clap", arg(value_name = "SWITCH:PORT"))]
     pub port: String,
-    /// Its address and the length of its network's prefix, such as 10.0.0.2/24 or fd00::2/64; slaac
-    /// for IPv6 addresses from routers. Commas separate several. Further guests get the next
-    /// addresses.
+    /// Its address and the length of its network's prefix, such as 10.0.0.2/24 or fd00::2/64; dhcp
+    /// for an address from a server, slaac for IPv6 addresses from routers. Commas separate
+    /// several. Further guests get the next addresses.
     #[cfg_attr(feature = "clap", arg(value_name = "ADDRESS/PREFIX"))]
     pub address: String,
     /// The program's arguments.
@@ -121,7 +121,7 @@ impl GuestSpec {
         }
         check_name(switch, SWITCH_NAME)?;
         check_name(port, PORT_NAME)?;
-        let has_v6 = |address: &Address| !matches!(address, Address::V4(..));
+        let has_v6 = |address: &Address| matches!(address, Address::V6(..) | Address::Slaac);
         if self.gateway6.is_some() && !self.addresses()?.iter().any(has_v6) {
             let reason = "gateway6 of a guest without an IPv6 address";
             return Err(Invalid::new(
@@ -185,7 +185,10 @@ impl GuestSpec {
         for word in self.address.split(',') {
             let address = Address::read(word).ok_or_else(|| {
                 let reason = format!("`{word}` is not an address with a prefix length");
-                Invalid::new(reason, "write it as in 10.0.0.2/24, fd00::2/64, or slaac")
+                Invalid::new(
+                    reason,
+                    "write it as in 10.0.0.2/24 or fd00::2/64; or write dhcp or slaac",
+                )
             })?;
             if addresses.iter().any(|other| other.kind() == address.kind()) {
                 let reason = format!("`{}` has two addresses of a kind", self.address);
@@ -209,14 +212,18 @@ impl GuestSpec {
 enum Address {
     V4(Ipv4Addr, u8),
     V6(Ipv6Addr, u8),
+    /// Of a DHCP server.
+    Dhcp,
     /// Of router advertisements.
     Slaac,
 }
 
 impl Address {
     fn read(word: &str) -> Option<Self> {
-        if word == "slaac" {
-            return Some(Self::Slaac);
+        match word {
+            "dhcp" => return Some(Self::Dhcp),
+            "slaac" => return Some(Self::Slaac),
+            _ => {}
         }
         let (ip, len) = word.split_once('/')?;
         let len: u8 = len.parse().ok()?;
@@ -229,7 +236,7 @@ impl Address {
     /// What a host may have one of.
     fn kind(&self) -> u8 {
         match self {
-            Self::V4(..) => 4,
+            Self::V4(..) | Self::Dhcp => 4,
             Self::V6(..) => 6,
             Self::Slaac => 0,
         }
@@ -248,7 +255,7 @@ impl Address {
                 same(first, 32, *len, Some(first + more))
             }
             Self::V6(ip, len) => same(ip.to_bits(), 128, *len, ip.to_bits().checked_add(more)),
-            Self::Slaac => true,
+            Self::Dhcp | Self::Slaac => true,
         }
     }
 
@@ -259,6 +266,7 @@ impl Address {
             Self::V6(ip, len) => {
                 format!("{}/{len}", Ipv6Addr::from_bits(ip.to_bits() + u128::from(i)))
             }
+            Self::Dhcp => "dhcp".to_owned(),
             Self::Slaac => "slaac".to_owned(),
         }
     }
@@ -320,6 +328,8 @@ mod tests {
         let hosts = spec(text).hosts("web").unwrap();
         assert_eq!(hosts[0].2, "10.0.0.2/24,fd00::ffff/64,slaac");
         assert_eq!(hosts[1].2, "10.0.0.3/24,fd00::1:0/64,slaac");
+        let hosts = spec("port = \"v:web\"\naddress = \"dhcp\"\ncount = 2").hosts("web").unwrap();
+        assert_eq!((hosts[0].2.as_str(), hosts[1].2.as_str()), ("dhcp", "dhcp"));
     }
 
     #[test]
@@ -338,6 +348,7 @@ mod tests {
         wrong(|spec| spec.address = "10.0.0.2/33".into(), "10.0.0.2/24");
         wrong(|spec| spec.address = "fd00::1/129".into(), "fd00::2/64");
         wrong(|spec| spec.address = "slaac,".into(), "10.0.0.2/24");
+        wrong(|spec| spec.address = "10.0.0.2/24,dhcp".into(), "one of each");
         wrong(|spec| spec.address = "slaac,slaac".into(), "one of each");
         wrong(|spec| spec.count = 255, "leave its network");
         wrong(|spec| spec.gateway6 = Some(Ipv6Addr::LOCALHOST), "an IPv6 address");

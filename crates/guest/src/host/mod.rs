@@ -52,7 +52,7 @@ pub enum HostError {
     Usage,
     /// The address is not valid.
     #[error(
-        "`{0}` is not a list of addresses; write 10.0.0.2/24, fd00::2/64 or slaac, with commas \
+        "`{0}` is not a list of addresses; write 10.0.0.2/24 or dhcp, fd00::2/64, slaac, with commas \
          between them"
     )]
     Address(String),
@@ -98,8 +98,8 @@ impl Place {
     /// The host at `addresses` on the port `name`, whose MAC address follows from the name.
     ///
     /// The addresses are a list with commas, with at most one word of each kind: an IPv4 address
-    /// with a prefix length (`10.0.0.2/24`), an IPv6 one (`fd00::2/64`), and `slaac`, by which
-    /// routers assign IPv6 addresses.
+    /// with a prefix length (`10.0.0.2/24`) or `dhcp`, by which a server lends one; an IPv6 address
+    /// (`fd00::2/64`); and `slaac`, by which routers assign IPv6 addresses.
     ///
     /// # Errors
     /// [`HostError::Address`].
@@ -110,9 +110,15 @@ impl Place {
             address: Ipv4Addr::UNSPECIFIED,
             prefix: 0,
             gateway: None,
+            dhcp: false,
             v6: None,
         };
         for word in addresses.split(',') {
+            let has_v4 = place.dhcp || !place.address.is_unspecified();
+            if word == "dhcp" && !has_v4 {
+                place.dhcp = true;
+                continue;
+            }
             if word == "slaac" && !place.v6.is_some_and(|v6| v6.autoconfigure) {
                 place.v6.get_or_insert_default().autoconfigure = true;
                 continue;
@@ -120,7 +126,7 @@ impl Place {
             let (ip, len) = word.split_once('/').ok_or_else(wrong)?;
             let len: u8 = len.parse().map_err(|_| wrong())?;
             match ip.parse().map_err(|_| wrong())? {
-                IpAddr::V4(ip) if len <= 32 && place.address.is_unspecified() => {
+                IpAddr::V4(ip) if len <= 32 && !has_v4 => {
                     (place.address, place.prefix) = (ip, len);
                 }
                 IpAddr::V6(ip) if len <= 128 && place.v6.is_none_or(|v6| v6.address.is_none()) => {
@@ -215,7 +221,7 @@ fn stack(port: Port, place: &Place) -> Stack<RingNic> {
 /// How long a guest waits for all of its addresses. Then it begins with those that it has.
 const PATIENCE: u64 = 13 * Nanos::SECOND;
 
-/// Waits until the host has its addresses: for the probes of IPv6, and for routers.
+/// Waits until the host has its addresses: for the probes of IPv6, DHCP servers and routers.
 fn boot(mut stack: Stack<RingNic>) -> Result<Stack<RingNic>, Box<dyn Error>> {
     let (started, mut told) = (clock::now(), false);
     while !stack.is_configured() {
@@ -227,7 +233,7 @@ fn boot(mut stack: Stack<RingNic>) -> Result<Stack<RingNic>, Box<dyn Error>> {
         }
         if late && !told {
             told = true;
-            eprintln!("no address yet: no router has answered; the guest waits for one");
+            eprintln!("no address yet: no DHCP server or router has answered; waiting for one");
         }
         let end = if told { None } else { Some(started + PATIENCE + 1) };
         stack.wait(deadline.into_iter().chain(end).min(), now)?;
@@ -397,10 +403,26 @@ mod tests {
 
     #[test]
     fn places_are_read_and_written() {
-        for text in ["10.0.0.2/24", "fd00::2/64", "slaac", "10.0.0.2/8,fd00::2/64,slaac"] {
+        for text in [
+            "10.0.0.2/24",
+            "dhcp",
+            "dhcp,slaac",
+            "fd00::2/64",
+            "slaac",
+            "10.0.0.2/8,fd00::2/64,slaac",
+        ] {
             assert_eq!(Place::new("v:a", text).unwrap().to_string(), text);
         }
-        for wrong in ["", "10.0.0.2", "10.0.0.2/33", "fd00::1/129", "slaac,slaac", "10.0.0.2/8,"] {
+        for wrong in [
+            "",
+            "10.0.0.2",
+            "10.0.0.2/33",
+            "fd00::1/129",
+            "slaac,slaac",
+            "dhcp,10.0.0.2/8",
+            "10.0.0.2/8,dhcp",
+            "10.0.0.2/8,",
+        ] {
             assert!(Place::new("v:a", wrong).is_err(), "{wrong}");
         }
         let twice = Place::new("v:a", "10.0.0.2/8,10.0.0.3/8").unwrap_err();

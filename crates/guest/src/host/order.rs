@@ -51,8 +51,8 @@ struct Entry {
     address6: [u8; 16],
     gateway6: [u8; 16],
     prefix6: u8,
-    /// Which of the IPv6 settings are there: [`V6`] and the others.
-    marks6: u8,
+    /// Which settings are there: [`V6`] and the others.
+    marks: u8,
 }
 
 /// The host has IPv6.
@@ -61,6 +61,8 @@ const ADDRESS6: u8 = 2;
 const GATEWAY6: u8 = 4;
 const AUTOCONFIGURE: u8 = 8;
 const PROBES: u8 = 16;
+/// The IPv4 address comes from a DHCP server.
+const DHCP: u8 = 32;
 
 /// The addresses of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct Place {
     pub prefix: u8,
     /// The IPv4 router to other networks.
     pub gateway: Option<Ipv4Addr>,
+    /// A DHCP server lends the IPv4 address.
+    pub dhcp: bool,
     /// IPv6 settings; `None` for a host without IPv6.
     pub v6: Option<Ipv6Config>,
 }
@@ -80,18 +84,19 @@ pub struct Place {
 /// The list of addresses, as [`Place::new`] reads it.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dhcp = self.dhcp.then(|| "dhcp".to_owned());
         let v4 =
             (!self.address.is_unspecified()).then(|| format!("{}/{}", self.address, self.prefix));
         let v6 = self.v6.and_then(|v6| v6.address).map(|(ip, len)| format!("{ip}/{len}"));
         let auto = self.v6.filter(|v6| v6.autoconfigure).map(|_| "slaac".to_owned());
-        let words: Vec<String> = v4.into_iter().chain(v6).chain(auto).collect();
+        let words: Vec<String> = dhcp.into_iter().chain(v4).chain(v6).chain(auto).collect();
         f.write_str(&words.join(","))
     }
 }
 
 impl Entry {
     fn v6(&self) -> Option<Ipv6Config> {
-        let has = |mark: u8| self.marks6 & mark != 0;
+        let has = |mark: u8| self.marks & mark != 0;
         let address = (self.address6.into(), self.prefix6.min(128));
         has(V6).then(|| Ipv6Config {
             address: has(ADDRESS6).then_some(address),
@@ -107,7 +112,7 @@ impl Place {
     #[must_use]
     pub fn config(&self) -> Config {
         let config = Config::new(self.mac, self.address, self.prefix);
-        Config { gateway: self.gateway, v6: self.v6, ..config }
+        Config { gateway: self.gateway, dhcp: self.dhcp, v6: self.v6, ..config }
     }
 }
 
@@ -171,6 +176,7 @@ impl Order {
                 (GATEWAY6, v6.gateway.is_some()),
                 (AUTOCONFIGURE, v6.autoconfigure),
                 (PROBES, v6.probes > 0),
+                (DHCP, place.dhcp),
             ];
             let entry = Entry {
                 parts: *parts,
@@ -182,7 +188,7 @@ impl Order {
                 address6: address6.octets(),
                 gateway6: v6.gateway.unwrap_or(Ipv6Addr::UNSPECIFIED).octets(),
                 prefix6,
-                marks6: marks.iter().filter(|(_, there)| *there).map(|(mark, _)| mark).sum(),
+                marks: marks.iter().filter(|(_, there)| *there).map(|(mark, _)| mark).sum(),
             };
             bytes.extend_from_slice(entry.as_bytes());
         }
@@ -251,6 +257,7 @@ impl Order {
                 address: entry.address.into(),
                 prefix: entry.prefix.min(32),
                 gateway: (entry.has_gateway != 0).then(|| entry.gateway.into()),
+                dhcp: entry.marks & DHCP != 0,
                 v6: entry.v6(),
             },
         };

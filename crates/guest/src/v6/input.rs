@@ -195,7 +195,7 @@ impl Input<'_> {
             return Err(Drop::BadSource);
         }
         v6.advertised(from, &told, longest, now);
-        self.link.mtu = v6.mtu().unwrap_or(longest);
+        self.link.choose_mtu();
         if let Some(mac) = told.source() {
             self.mention(from, mac);
         }
