@@ -1,13 +1,16 @@
 //! What fuzzers drive: conversations with applications, and RPC between two ends.
 
 use std::collections::{HashSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use frame::Mac;
 use tcp::{Full, Nanos};
 
 use crate::app::{App, Io, Line};
 use crate::nic::Room;
-use crate::rpc::{Answer, Call, Client, Config, ETHERTYPE, Failure, Server, SessionId};
+use crate::rpc::{
+    Answer, Call, Carrier, Client, Config, ETHERTYPE, Failure, Peer, Server, SessionId,
+};
 
 /// The longest piece that an application is offered.
 const PIECE: usize = 16 << 10;
@@ -122,18 +125,29 @@ impl Ends {
 /// says where. Frames are delivered, lost, repeated, changed or made up; requests are sent; time
 /// passes. No request may have two results, and memory stays bounded. Returns how many
 /// results there were.
-pub fn rpc(mut script: &[u8]) -> usize {
+pub fn rpc(script: &[u8]) -> usize {
+    let address = |number| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), 4000);
+    let carriers = [1, 2].map(|number| Carrier::Udp(address(number)));
+    let over_udp = rpc_in(script, carriers, Peer::over_udp(SERVER, address(2)), [0x08, 0x00]);
+    let in_frames = rpc_in(script, [Carrier::Ethernet; 2], SERVER.into(), ETHERTYPE);
+    over_udp.min(in_frames)
+}
+
+/// The same in one kind of carriers: of the client and of the server, whose address is `peer`.
+fn rpc_in(mut script: &[u8], carriers: [Carrier; 2], peer: Peer, ethertype: [u8; 2]) -> usize {
     let memory = 64 << 10;
+    let [own, carrier] = carriers;
     let config = Config { checksum: false, memory, max_sessions: 4, ..Config::new(SERVER) };
+    let config = Config { carrier, ..config };
     let mut ends = Ends {
-        client: Client::new(Config { mac: CLIENT, ..config.clone() }),
+        client: Client::new(Config { mac: CLIENT, carrier: own, ..config.clone() }),
         server: Server::new(config),
         air: VecDeque::new(),
         results: HashSet::new(),
         now: Nanos(Nanos::SECOND),
     };
     let mut ring = Ring::default();
-    let mut session = ends.client.connect(SERVER, ends.now, &mut ring);
+    let mut session = ends.client.connect(peer, ends.now, &mut ring);
     ends.send(ring, true);
     let mut tag = 0;
     while let [what, how, rest @ ..] = script {
@@ -162,7 +176,7 @@ pub fn rpc(mut script: &[u8]) -> usize {
                 let (front, after) = script.split_at(script.len().min(how));
                 script = after;
                 let (to, from) = if what & 8 == 0 { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
-                let head = [&to.octets()[..], &from.octets(), &ETHERTYPE].concat();
+                let head = [&to.octets()[..], &from.octets(), &ethertype].concat();
                 ends.deliver(what & 8 == 0, &[&head[..], front].concat());
             }
             6 => {
@@ -176,7 +190,7 @@ pub fn rpc(mut script: &[u8]) -> usize {
                 ends.wait(how as u64 * Nanos::MILLI);
                 if ends.client.is_closed(session) {
                     ends.client.close(session, &mut ring);
-                    session = ends.client.connect(SERVER, ends.now, &mut ring);
+                    session = ends.client.connect(peer, ends.now, &mut ring);
                     ends.send(ring, true);
                 }
             }

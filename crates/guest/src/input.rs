@@ -3,10 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use frame::checksum::{Sum, checksum};
-use frame::{
-    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Mac, Offload,
-    Protocol, Udp,
-};
+use frame::{ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Offload, Protocol, Udp};
 use tcp::codec::Verify;
 use tcp::{Flags, Flow, Machine, Nanos, Receive, Segment, Seq};
 
@@ -175,30 +172,9 @@ impl Input<'_> {
         match ethernet.ethertype() {
             EtherType::IPV4 => self.ipv4(frame.after(ETHERNET_HEADER), to.is_group()),
             EtherType::IPV6 => self.ipv6(frame.after(ETHERNET_HEADER), to.is_group()),
-            EtherType::ARP => self.arp(packet).map(|()| None),
+            EtherType::ARP => self.link.arp(packet, self.now).map(|()| None),
             _ => Err(Drop::UnknownType),
         }
-    }
-
-    fn arp(&mut self, packet: &[u8]) -> Result<(), Drop> {
-        let arp = Arp::parse(packet).ok_or(Drop::BadArp)?;
-        let ((mac, address), (_, wanted)) = (arp.sender(), arp.target());
-        if mac.is_group() || mac == Mac::from_word(0) || address == self.link.address {
-            return Err(Drop::BadArp);
-        }
-        let request = arp.operation() == ArpOperation::REQUEST;
-        let for_us = wanted == self.link.address && !wanted.is_unspecified();
-        // RFC 5227, 2.1.1: the sender of a probe has no address yet.
-        if !address.is_unspecified() {
-            if !self.link.is_on_link(address) || self.link.is_broadcast(address) {
-                return Err(Drop::BadArp);
-            }
-            self.link.confirm(address, mac, request && for_us, self.now);
-        }
-        if request && for_us {
-            self.link.reply_arp(mac, address);
-        }
-        Ok(())
     }
 
     fn ipv4<'f>(

@@ -38,7 +38,7 @@
 //! | `dhcp` | the DHCP client, without I/O |
 //! | `v6` | the same for IPv6: neighbour discovery, addresses, routers, ICMPv6 |
 //! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
-//! | [`rpc`] | remote procedure calls on raw Ethernet, at most once, in microseconds |
+//! | [`rpc`] | remote procedure calls on raw Ethernet or UDP, at most once, in microseconds |
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
 //! | `host` | [`Host`]: a program as a guest, confined if a manager starts it |

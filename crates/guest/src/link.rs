@@ -108,24 +108,13 @@ impl Link {
                 self.counters.count(Drop::NoRoute);
                 return Ok(());
             };
-            match self.neighbours.find(hop, now) {
-                Hop::Known { mac, ask } => {
-                    if ask {
-                        // Only this neighbour is woken (RFC 1122, 2.3.2.1, "unicast poll").
-                        self.request_arp(hop, mac);
-                    }
-                    mac
+            let Some(mac) = self.find(hop, now) else {
+                if !self.neighbours.keep(hop, joined(head, payload.pieces), offload) {
+                    self.counters.count(Drop::NeighbourFull);
                 }
-                Hop::Unknown { ask } => {
-                    if ask {
-                        self.request_arp(hop, Mac::BROADCAST);
-                    }
-                    if !self.neighbours.keep(hop, joined(head, payload.pieces), offload) {
-                        self.counters.count(Drop::NeighbourFull);
-                    }
-                    return Ok(());
-                }
-            }
+                return Ok(());
+            };
+            mac
         };
         self.put(nic, mac, EtherType::IPV4, head, offload, payload)
     }
@@ -143,6 +132,56 @@ impl Link {
         write_ethernet(head, to, self.mac, kind);
         nic.send(head, payload, offload)?;
         self.counters.frames_out += 1;
+        Ok(())
+    }
+
+    /// The station of a next hop. Asks for it, where it is not known or was not heard of for long.
+    fn find(&mut self, hop: Ipv4Addr, now: Nanos) -> Option<Mac> {
+        match self.neighbours.find(hop, now) {
+            Hop::Known { mac, ask } => {
+                if ask {
+                    // Only this neighbour is woken (RFC 1122, 2.3.2.1, "unicast poll").
+                    self.request_arp(hop, mac);
+                }
+                Some(mac)
+            }
+            Hop::Unknown { ask } => {
+                if ask {
+                    self.request_arp(hop, Mac::BROADCAST);
+                }
+                None
+            }
+        }
+    }
+
+    /// The station to which packets for a host go. If it is not known, the link is asked.
+    pub fn station_of(&mut self, to: Ipv4Addr, now: Nanos) -> Option<Mac> {
+        let hop = self.next_hop(to)?;
+        self.find(hop, now)
+    }
+
+    /// Handles a packet of ARP: notes its sender, and answers a request for this host.
+    ///
+    /// # Errors
+    /// [`Drop::BadArp`].
+    pub fn arp(&mut self, packet: &[u8], now: Nanos) -> Result<(), Drop> {
+        let arp = Arp::parse(packet).ok_or(Drop::BadArp)?;
+        let ((mac, address), (_, wanted)) = (arp.sender(), arp.target());
+        if mac.is_group() || mac == Mac::from_word(0) || address == self.address {
+            return Err(Drop::BadArp);
+        }
+        let request = arp.operation() == ArpOperation::REQUEST;
+        let for_us = wanted == self.address && !wanted.is_unspecified();
+        // RFC 5227, 2.1.1: the sender of a probe has no address yet.
+        if !address.is_unspecified() {
+            if !self.is_on_link(address) || self.is_broadcast(address) {
+                return Err(Drop::BadArp);
+            }
+            self.confirm(address, mac, request && for_us, now);
+        }
+        if request && for_us {
+            self.reply_arp(mac, address);
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use frame::Mac;
+use super::carrier::Peer;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
@@ -10,10 +10,10 @@ struct Share {
     bytes: usize,
 }
 
-/// What each peer uses, and all of them together.
+/// What each peer's host uses, and all of them together.
 #[derive(Debug)]
 pub struct Budget {
-    peers: HashMap<Mac, Share>,
+    peers: HashMap<Peer, Share>,
     bytes: usize,
     max_bytes: usize,
     max_sessions_of_peer: usize,
@@ -30,44 +30,69 @@ impl Budget {
     }
 
     /// Counts a new session of the peer. Returns false if it has too many.
-    pub fn open(&mut self, peer: Mac) -> bool {
-        let share = self.peers.entry(peer).or_default();
+    pub fn open(&mut self, peer: Peer) -> bool {
+        let share = self.peers.entry(peer.host()).or_default();
         let has_room = share.sessions < self.max_sessions_of_peer;
         share.sessions += usize::from(has_room);
         has_room
     }
 
     /// Notes that a session of the peer has ended. Its memory was given back before.
-    pub fn close(&mut self, peer: Mac) {
-        if let Some(share) = self.peers.get_mut(&peer) {
+    pub fn close(&mut self, peer: Peer) {
+        if let Some(share) = self.peers.get_mut(&peer.host()) {
             share.sessions = share.sessions.saturating_sub(1);
             if share.sessions == 0 {
-                self.peers.remove(&peer);
+                self.peers.remove(&peer.host());
             }
         }
     }
 
     /// True if the peer may use `bytes` more. One peer may use a quarter of all memory.
-    pub fn has_room(&self, peer: Mac, bytes: usize) -> bool {
-        let share = self.peers.get(&peer).map_or(0, |share| share.bytes);
+    pub fn has_room(&self, peer: Peer, bytes: usize) -> bool {
+        let share = self.peers.get(&peer.host()).map_or(0, |share| share.bytes);
         self.bytes.saturating_add(bytes) <= self.max_bytes
             && share.saturating_add(bytes) <= self.max_bytes / 4
     }
 
     /// True if the peer is within its own limit of memory.
     #[inline]
-    pub fn is_within(&self, peer: Mac) -> bool {
+    pub fn is_within(&self, peer: Peer) -> bool {
         self.bytes <= self.max_bytes / 4 || self.has_room(peer, 0)
     }
 
     /// Counts a change of the memory that the peer uses, even above its limit.
-    pub fn change(&mut self, peer: Mac, from: usize, to: usize) {
+    pub fn change(&mut self, peer: Peer, from: usize, to: usize) {
         if from == to {
             return;
         }
         self.bytes = (self.bytes + to).saturating_sub(from);
-        if let Some(share) = self.peers.get_mut(&peer) {
+        if let Some(share) = self.peers.get_mut(&peer.host()) {
             share.bytes = (share.bytes + to).saturating_sub(from);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use frame::Mac;
+
+    use super::*;
+
+    #[test]
+    fn all_ports_of_a_host_share_its_limits() {
+        let peer = |host, port| {
+            let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, host), port);
+            Peer::over_udp(Mac::local(host.into()), address)
+        };
+        let mut budget = Budget::new(400, 2);
+        assert!(budget.open(peer(1, 1)) && budget.open(peer(1, 2)) && !budget.open(peer(1, 3)));
+        assert!(budget.open(peer(2, 1)));
+        budget.change(peer(1, 1), 0, 60);
+        assert!(!budget.has_room(peer(1, 2), 60) && budget.has_room(peer(2, 1), 60));
+        budget.change(peer(1, 1), 60, 0);
+        (1..3).for_each(|port| budget.close(peer(1, port)));
+        assert!(budget.open(peer(1, 3)));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use frame::Mac;
 use tcp::{Bytes, Nanos};
 
-use super::client::{CallError, Client, Replies, SessionId};
+use super::carrier::Peer;
+use super::client::{CallError, Client, Replies, SessionId, UNKNOWN};
+use super::network::Network;
 use super::server::{Call, Handler, Server};
 use super::{Config, Dispatch};
 use crate::nic::{BATCH, Exchange, Frame, Nic, Room, SendRing};
@@ -23,10 +25,18 @@ fn whole<'f>(frame: &Frame<'f>) -> Cow<'f, [u8]> {
     }
 }
 
+/// True if the frame is about neighbours.
+#[inline]
+fn is_taken(network: &mut Option<Box<Network>>, frame: &[u8], now: Nanos) -> bool {
+    network.as_mut().is_some_and(|network| network.frame(frame, now))
+}
+
 /// A server on a NIC.
 pub struct Serving<N, H> {
     nic: N,
     server: Server,
+    /// Its neighbours, over UDP.
+    network: Option<Box<Network>>,
     /// Answers requests.
     pub handler: H,
 }
@@ -39,6 +49,7 @@ impl<N, H> fmt::Debug for Serving<N, H> {
 
 struct ToServer<'s, H> {
     server: &'s mut Server,
+    network: &'s mut Option<Box<Network>>,
     handler: &'s mut H,
     now: Nanos,
 }
@@ -46,14 +57,30 @@ struct ToServer<'s, H> {
 impl<H: Handler> Exchange for ToServer<'_, H> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room) {
-        self.server.frame(&whole(frame), self.now, self.handler, room);
+        let frame = whole(frame);
+        if !is_taken(self.network, &frame, self.now) {
+            self.server.frame(&frame, self.now, self.handler, room);
+        }
     }
 }
 
 impl<N: Nic, H: Handler> Serving<N, H> {
     /// Makes a server on `nic` that answers requests by `handler`.
     pub fn new(nic: N, config: Config, handler: H) -> Self {
-        Self { nic, server: Server::new(config), handler }
+        Self { nic, server: Server::new(config), network: None, handler }
+    }
+
+    /// Makes a server on a UDP port of `host`, that answers requests by `handler`. Of the host's
+    /// settings, the addresses and the limit of neighbours count.
+    pub fn over_udp(
+        nic: N,
+        host: &crate::Config,
+        port: u16,
+        mut config: Config,
+        handler: H,
+    ) -> Self {
+        let network = Network::new(host, port, &mut config);
+        Self { nic, server: Server::new(config), network: Some(Box::new(network)), handler }
     }
 
     /// Runs a turn: receives, answers, sends. Returns how many frames it has received.
@@ -61,16 +88,19 @@ impl<N: Nic, H: Handler> Serving<N, H> {
     /// # Errors
     /// The error of the NIC.
     pub fn poll(&mut self, now: Nanos) -> Result<usize, N::Error> {
-        let Self { nic, server, handler } = self;
+        let Self { nic, server, network, handler } = self;
         let mut frames = 0;
         for _ in 0..BATCHES {
-            let more = nic.exchange(&mut ToServer { server, handler, now });
+            let more = nic.exchange(&mut ToServer { server, network, handler, now });
             frames += more;
             if more < BATCH {
                 break;
             }
         }
         server.poll(&mut SendRing(nic));
+        if let Some(network) = network {
+            network.transmit(nic, now);
+        }
         nic.flush()?;
         Ok(frames)
     }
@@ -113,6 +143,10 @@ impl<N: Nic, H: Handler> Serving<N, H> {
 pub struct Calling<N> {
     nic: N,
     client: Client,
+    /// Its neighbours, over UDP.
+    network: Option<Box<Network>>,
+    /// Sessions whose server's station is not known yet.
+    unlocated: Vec<SessionId>,
 }
 
 impl<N> fmt::Debug for Calling<N> {
@@ -123,6 +157,7 @@ impl<N> fmt::Debug for Calling<N> {
 
 struct ToClient<'c, R> {
     client: &'c mut Client,
+    network: &'c mut Option<Box<Network>>,
     replies: &'c mut R,
     now: Nanos,
 }
@@ -130,19 +165,51 @@ struct ToClient<'c, R> {
 impl<R: Replies> Exchange for ToClient<'_, R> {
     #[inline]
     fn frame(&mut self, frame: &Frame<'_>, room: &mut impl Room) {
-        self.client.frame(&whole(frame), self.now, self.replies, room);
+        let frame = whole(frame);
+        if !is_taken(self.network, &frame, self.now) {
+            self.client.frame(&frame, self.now, self.replies, room);
+        }
     }
 }
 
 impl<N: Nic> Calling<N> {
     /// Calls from `nic`.
     pub fn new(nic: N, config: Config) -> Self {
-        Self { nic, client: Client::new(config) }
+        Self { nic, client: Client::new(config), network: None, unlocated: Vec::new() }
+    }
+
+    /// Calls from a UDP port of `host`. Of the host's settings, the addresses and the limit of
+    /// neighbours count.
+    pub fn over_udp(nic: N, host: &crate::Config, port: u16, mut config: Config) -> Self {
+        let network = Network::new(host, port, &mut config);
+        let network = Some(Box::new(network));
+        Self { nic, client: Client::new(config), network, unlocated: Vec::new() }
     }
 
     /// Opens a session. The packet leaves with the next [`flush`](Self::flush) or turn.
-    pub fn connect(&mut self, peer: Mac, now: Nanos) -> SessionId {
+    pub fn connect(&mut self, peer: impl Into<Peer>, now: Nanos) -> SessionId {
         self.client.connect(peer, now, &mut SendRing(&mut self.nic))
+    }
+
+    /// Opens a session with the server at a UDP address, for clients that call
+    /// [over UDP](Self::over_udp). The first packet leaves when the address of the server's, or the
+    /// router's, station is known.
+    pub fn connect_udp(&mut self, to: SocketAddrV4, now: Nanos) -> SessionId {
+        let session = self.connect(Peer::over_udp(UNKNOWN, to), now);
+        self.unlocated.push(session);
+        self.locate(now);
+        session
+    }
+
+    /// Looks for stations of servers.
+    fn locate(&mut self, now: Nanos) {
+        let Self { nic, client, network, unlocated } = self;
+        let Some(network) = network else { return };
+        let room = &mut SendRing(nic);
+        unlocated.retain(|session| {
+            let station_of = |to: SocketAddrV4| network.station_of(*to.ip(), now);
+            !client.locate(session.0, station_of, room)
+        });
     }
 
     /// Like [`Client::call`]. The packet leaves with the next [`flush`](Self::flush) or turn.
@@ -197,15 +264,26 @@ impl<N: Nic> Calling<N> {
         now: Nanos,
         replies: &mut impl Replies,
     ) -> Result<Option<Nanos>, N::Error> {
-        let Self { nic, client } = self;
+        let Self { nic, client, network, .. } = self;
         for _ in 0..BATCHES {
-            if nic.exchange(&mut ToClient { client, replies, now }) < BATCH {
+            if nic.exchange(&mut ToClient { client, network, replies, now }) < BATCH {
                 break;
             }
         }
-        let due = client.poll(now, replies, &mut SendRing(nic));
-        nic.flush()?;
+        let mut due = client.poll(now, replies, &mut SendRing(nic));
+        if self.network.is_some() {
+            due = due.into_iter().chain(self.poll_network(now)).min();
+        }
+        self.nic.flush()?;
         Ok(due)
+    }
+
+    /// Locates servers, and sends what neighbours are to know.
+    #[cold]
+    fn poll_network(&mut self, now: Nanos) -> Option<Nanos> {
+        self.locate(now);
+        let Self { nic, network, .. } = self;
+        network.as_mut()?.transmit(nic, now)
     }
 
     /// Sleeps until a frame arrives or `timeout` is over.

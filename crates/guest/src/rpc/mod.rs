@@ -1,4 +1,4 @@
-//! Remote procedure calls in microseconds: a protocol of our own on raw Ethernet.
+//! Remote procedure calls in microseconds: a protocol of our own on raw Ethernet, or on UDP.
 //!
 //! ```text
 //!   Client::call --Request--> Server::frame -> Handler::call   reads the request in the receive ring,
@@ -21,9 +21,11 @@
 //! [`Nic`](crate::Nic). [`bay`] hands requests that take long to other threads.
 
 mod budget;
+mod carrier;
 mod client;
 mod fragments;
 mod host;
+mod network;
 mod server;
 mod slots;
 mod wire;
@@ -36,10 +38,12 @@ use tcp::Nanos;
 
 use crate::nic::Room;
 
+pub use carrier::{Carrier, ETHERTYPE, Peer};
 pub use client::{CallError, Client, ClientCounters, Failure, Replies, SessionId};
 pub use host::{Calling, Serving};
 pub use server::{Answer, Call, Handler, Server, ServerCounters};
-pub use wire::{ETHERTYPE, HEAD};
+use wire::End;
+pub use wire::{HEAD, HEADER};
 pub use workers::{Dispatch, Worker, bay};
 
 /// The longest message.
@@ -54,6 +58,8 @@ const MIN_FRAGMENT: u16 = 256;
 pub struct Config {
     /// The MAC address of this end.
     pub mac: Mac,
+    /// What packets travel in.
+    pub carrier: Carrier,
     /// Packets carry a checksum, and those without one are dropped. Frames between ring ports stay
     /// in memory, and do without.
     pub checksum: bool,
@@ -89,6 +95,7 @@ impl Config {
     pub fn new(mac: Mac) -> Self {
         Self {
             mac,
+            carrier: Carrier::Ethernet,
             checksum: true,
             mtu: 1500,
             slots: 8,
@@ -110,7 +117,15 @@ impl Config {
 
     /// The longest payload of frames to `room`.
     fn fragment(&self, room: &impl Room) -> Option<NonZeroU16> {
-        fragment_of(room.max_frame().min(ETHERNET_HEADER + usize::from(self.mtu)))
+        let longest = room.max_frame().min(ETHERNET_HEADER + usize::from(self.mtu));
+        checked_fragment(longest.saturating_sub(self.end().head()))
+    }
+
+    /// This end of the packets.
+    #[inline]
+    fn end(&self) -> End {
+        let Self { mac, carrier, checksum, .. } = *self;
+        End { mac, carrier, checksum }
     }
 
     fn max_message(&self) -> usize {
@@ -118,8 +133,8 @@ impl Config {
     }
 }
 
-/// The longest payload of frames of at most `max_frame` bytes.
-fn fragment_of(max_frame: usize) -> Option<NonZeroU16> {
-    let payload = max_frame.saturating_sub(HEAD).min(u16::MAX.into()) as u16;
+/// The longest payload of packets, if it is long enough.
+fn checked_fragment(payload: usize) -> Option<NonZeroU16> {
+    let payload = payload.min(u16::MAX.into()) as u16;
     NonZeroU16::new(payload).filter(|payload| payload.get() >= MIN_FRAGMENT)
 }

@@ -1,18 +1,21 @@
-//! The packets: an Ethernet header, a [`Header`], and a payload.
+//! The packets: the headers of what carries them, a [`Header`], and a payload.
 //!
 //! ```text
 //!   0        6        12     14                                   50
-//!   | to     | from   | type | header (36 bytes, little-endian)   | payload |
+//!   | to     | from   | type | header (36 bytes, little-endian)   | payload |      Ethernet
+//!   | to     | from   | IPv4, UDP | header                        | payload |      UDP
 //! ```
 
-use frame::{ETHERNET_HEADER, Mac};
+use frame::Mac;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The EtherType: the second of those for local experiments (IEEE 802, 9.2).
-pub const ETHERTYPE: [u8; 2] = [0x88, 0xb6];
-/// Bytes before the payload.
-pub const HEAD: usize = ETHERNET_HEADER + size_of::<Header>();
+use super::carrier::{Bad, Carrier, Peer};
+
+/// Bytes of a packet's header.
+pub const HEADER: usize = size_of::<Header>();
+/// Bytes before the payload of a packet in an Ethernet frame.
+pub const HEAD: usize = frame::ETHERNET_HEADER + HEADER;
 /// The version of the protocol.
 const VERSION: u8 = 1;
 
@@ -116,7 +119,7 @@ impl Header {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'f> {
     pub kind: Kind,
-    pub from: Mac,
+    pub from: Peer,
     pub header: Header,
     pub payload: &'f [u8],
 }
@@ -134,62 +137,57 @@ impl Packet<'_> {
     }
 }
 
-/// The reason why a frame is no packet for this end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bad {
-    /// Another protocol, or another host's.
-    Foreign,
-    /// The packet is cut short, or its fields contradict each other.
-    Malformed,
-    /// The checksum is wrong, or missing where one is required.
-    Checksum,
+/// One end of the packets.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub mac: Mac,
+    pub carrier: Carrier,
+    /// Packets have a checksum.
+    pub checksum: bool,
 }
 
-/// Checks a frame to `own`. With `summed`, packets without a checksum are refused.
-#[inline]
-pub fn parse(frame: &[u8], own: Mac, summed: bool) -> Result<Packet<'_>, Bad> {
-    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_HEADER>().ok_or(Bad::Foreign)?;
-    if ethernet[12..] != ETHERTYPE || ethernet[..6] != own.octets() {
-        return Err(Bad::Foreign);
+impl End {
+    /// Bytes before the payload.
+    #[inline]
+    pub const fn head(self) -> usize {
+        self.carrier.head() + HEADER
     }
+}
+
+/// Checks a frame to `own`. If its packets have checksums, those without are refused.
+#[inline]
+pub fn parse(frame: &[u8], own: End) -> Result<Packet<'_>, Bad> {
+    let (from, rest) = own.carrier.open(frame, own.mac)?;
     let (header, rest) = Header::read_from_prefix(rest).map_err(|_| Bad::Malformed)?;
     let payload = rest.get(..header.payload.get().into()).ok_or(Bad::Malformed)?;
     if header.version != VERSION {
         return Err(Bad::Malformed);
     }
     let is_summed = header.flags & Flags::SUMMED != 0;
-    if summed && !is_summed || is_summed && checksum(&header, payload) != header.checksum.get() {
+    if own.checksum && !is_summed
+        || is_summed && checksum(&header, payload) != header.checksum.get()
+    {
         return Err(Bad::Checksum);
     }
     let kind = Kind::of(header.kind).ok_or(Bad::Malformed)?;
-    let [_, _, _, _, _, _, from @ .., _, _] = *ethernet;
-    Ok(Packet { kind, from: Mac::new(from), header, payload })
+    Ok(Packet { kind, from, header, payload })
 }
 
 /// Writes the head of a packet whose `payload` bytes lie behind it already. Returns the frame's
 /// length.
 #[inline]
-pub fn seal(
-    out: &mut [u8],
-    ends: (Mac, Mac),
-    mut header: Header,
-    payload: usize,
-    sum: bool,
-) -> usize {
-    let Some((head, rest)) = out.split_first_chunk_mut::<HEAD>() else { return 0 };
-    let (to, from) = ends;
-    head[..6].copy_from_slice(&to.octets());
-    head[6..12].copy_from_slice(&from.octets());
-    head[12..14].copy_from_slice(&ETHERTYPE);
+pub fn seal(out: &mut [u8], to: Peer, from: End, mut header: Header, payload: usize) -> usize {
+    let Some((head, rest)) = out.split_at_mut_checked(from.head()) else { return 0 };
+    from.carrier.write(head, (to, from.mac), HEADER + payload);
     header.payload = U16::new(payload as u16);
     header.checksum = U32::ZERO;
-    if sum {
+    if from.checksum {
         header.flags |= Flags::SUMMED;
         let payload = rest.get(..payload).unwrap_or_default();
         header.checksum = U32::new(checksum(&header, payload));
     }
-    head[ETHERNET_HEADER..].copy_from_slice(header.as_bytes());
-    HEAD + payload
+    head[from.carrier.head()..].copy_from_slice(header.as_bytes());
+    from.head() + payload
 }
 
 /// Odd constants with as many ones as zeros.
@@ -228,15 +226,22 @@ fn fold(mut sum: u64, bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use frame::ETHERNET_HEADER;
+
     use super::*;
 
     const ENDS: (Mac, Mac) = (Mac::local(1), Mac::local(2));
+
+    fn end(mac: Mac, checksum: bool) -> End {
+        End { mac, carrier: Carrier::Ethernet, checksum }
+    }
 
     fn packet(payload: &[u8], sum: bool) -> Vec<u8> {
         let mut out = vec![0; HEAD + payload.len()];
         out[HEAD..].copy_from_slice(payload);
         let header = Header { slot: 3, len: U32::new(9), ..Header::new(Kind::Request) };
-        assert_eq!(seal(&mut out, ENDS, header, payload.len(), sum), out.len());
+        let len = seal(&mut out, ENDS.0.into(), end(ENDS.1, sum), header, payload.len());
+        assert_eq!(len, out.len());
         out
     }
 
@@ -244,10 +249,10 @@ mod tests {
     fn a_packet_is_read_as_it_was_written_and_padding_is_ignored() {
         let mut frame = packet(b"hello", true);
         frame.resize(60, 7);
-        let read = parse(&frame, ENDS.0, true).unwrap();
-        assert_eq!((read.kind, read.from, read.header.slot), (Kind::Request, ENDS.1, 3));
+        let read = parse(&frame, end(ENDS.0, true)).unwrap();
+        assert_eq!((read.kind, read.from, read.header.slot), (Kind::Request, ENDS.1.into(), 3));
         assert_eq!(read.payload, b"hello");
-        assert_eq!(parse(&frame, ENDS.1, true).unwrap_err(), Bad::Foreign);
+        assert_eq!(parse(&frame, end(ENDS.1, true)).unwrap_err(), Bad::Foreign);
     }
 
     #[test]
@@ -256,20 +261,20 @@ mod tests {
         for bit in 8 * ETHERNET_HEADER..8 * frame.len() {
             let mut frame = frame.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&frame, ENDS.0, true).is_err(), "bit {bit}");
+            assert!(parse(&frame, end(ENDS.0, true)).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn packets_that_are_cut_or_lack_a_required_checksum_are_refused() {
         let frame = packet(b"hello", false);
-        assert!(parse(&frame, ENDS.0, false).is_ok());
-        assert_eq!(parse(&frame, ENDS.0, true).unwrap_err(), Bad::Checksum);
+        assert!(parse(&frame, end(ENDS.0, false)).is_ok());
+        assert_eq!(parse(&frame, end(ENDS.0, true)).unwrap_err(), Bad::Checksum);
         for len in 0..frame.len() {
-            assert!(parse(&frame[..len], ENDS.0, false).is_err(), "{len} bytes");
+            assert!(parse(&frame[..len], end(ENDS.0, false)).is_err(), "{len} bytes");
         }
         let mut kind = frame;
         kind[ETHERNET_HEADER + 1] = 10;
-        assert_eq!(parse(&kind, ENDS.0, false).unwrap_err(), Bad::Malformed);
+        assert_eq!(parse(&kind, end(ENDS.0, false)).unwrap_err(), Bad::Malformed);
     }
 }

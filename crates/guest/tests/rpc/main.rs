@@ -1,6 +1,7 @@
 //! RPC in virtual time: loss, reordering, duplicates, corruption, restarts, hostile frames.
 
 mod hostile;
+mod udp;
 mod world;
 
 use guest::Nanos;
@@ -48,6 +49,19 @@ fn requests_get_their_replies_and_a_clean_link_needs_no_repetition() {
     all_ok(&world, 0..500);
     assert_eq!(world.client.counters().repeated, 0);
     assert_eq!(world.server.counters().repeated, 0);
+}
+
+#[test]
+fn datagrams_carry_requests_as_frames_do() {
+    for (seed, bad) in [(1, GOOD), (2, AWFUL), (3, AWFUL)] {
+        let mut world = World::over_udp(seed, bad);
+        world.slots = 1024;
+        let session = world.open();
+        run(&mut world, session, 0..300, 20_000);
+        all_ok(&world, 0..300);
+        let repeated = world.client.counters().repeated;
+        assert_eq!(repeated == 0, bad.loss == 0, "{repeated}");
+    }
 }
 
 #[test]

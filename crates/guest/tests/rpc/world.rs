@@ -1,14 +1,32 @@
 //! A client and a server in virtual time, with a bad link between them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use frame::Mac;
-use guest::rpc::{Answer, Call, CallError, Client, Config, Failure, Server, SessionId};
+use guest::rpc::{
+    Answer, Call, CallError, Carrier, Client, Config, Failure, Peer, Server, SessionId,
+};
 use guest::{Bytes, Nanos, Room};
 use tcp::Full;
 
 pub const CLIENT: Mac = Mac::local(1);
 pub const SERVER: Mac = Mac::local(2);
+
+/// The UDP address of an end.
+pub fn address(mac: Mac) -> SocketAddrV4 {
+    let number = if mac == SERVER { 2 } else { 1 };
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), 4000)
+}
+
+/// The client's settings, beside the server's.
+fn client(config: &Config) -> Config {
+    let carrier = match config.carrier {
+        Carrier::Ethernet => Carrier::Ethernet,
+        Carrier::Udp(_) => Carrier::Udp(address(CLIENT)),
+    };
+    Config { mac: CLIENT, carrier, ..config.clone() }
+}
 /// Bytes of the longest frame. Three fragments hold some 3 KB.
 pub const FRAME: usize = 1100;
 
@@ -131,7 +149,7 @@ impl World {
     pub fn with(seed: u64, bad: Bad, config: Config) -> Self {
         Self {
             now: Nanos(Nanos::SECOND),
-            client: Client::new(Config { mac: CLIENT, ..config.clone() }),
+            client: Client::new(client(&config)),
             server: Server::new(config.clone()),
             config,
             bad,
@@ -146,8 +164,14 @@ impl World {
         }
     }
 
+    /// A world whose packets travel in UDP datagrams.
+    pub fn over_udp(seed: u64, bad: Bad) -> Self {
+        let carrier = Carrier::Udp(address(SERVER));
+        Self::with(seed, bad, Config { carrier, ..Config::new(SERVER) })
+    }
+
     pub fn restart_client(&mut self) {
-        self.client = Client::new(Config { mac: CLIENT, ..self.config.clone() });
+        self.client = Client::new(client(&self.config));
     }
 
     pub fn restart_server(&mut self) {
@@ -156,7 +180,11 @@ impl World {
 
     pub fn connect(&mut self) -> SessionId {
         let mut ring = Ring::new(self.slots);
-        let session = self.client.connect(SERVER, self.now, &mut ring);
+        let server = match self.config.carrier {
+            Carrier::Ethernet => Peer::from(SERVER),
+            Carrier::Udp(address) => Peer::over_udp(SERVER, address),
+        };
+        let session = self.client.connect(server, self.now, &mut ring);
         self.send(ring, true);
         session
     }

@@ -5,9 +5,8 @@ use zerocopy::little_endian::{U16, U32};
 
 use super::{CallError, Client, SessionId, State};
 use crate::nic::Room;
-use crate::rpc::Config;
 use crate::rpc::fragments::{Assembly, Sending, count};
-use crate::rpc::wire::{self, Flags, HEAD, Header, Kind};
+use crate::rpc::wire::{self, Flags, Header, Kind};
 
 /// Requests.
 impl Client {
@@ -25,7 +24,7 @@ impl Client {
         room: &mut impl Room,
     ) -> Result<(), CallError> {
         let (number, slot) = self.admit(id, request.len(), now, room)?;
-        let Config { mac, checksum, credits, timeout, .. } = self.config;
+        let (own, credits, timeout) = (self.config.end(), self.config.credits, self.config.timeout);
         let session = &mut self.sessions[number];
         if request.len() > usize::from(session.fragment.get()) {
             self.call_whole(number, slot, tag, Bytes::copy_from_slice(request), now, room);
@@ -40,9 +39,9 @@ impl Client {
             ..session.header(Kind::Request, sequence)
         };
         let peer = session.peer;
-        room.build(HEAD + request.len(), |out| {
-            out[HEAD..].copy_from_slice(request);
-            wire::seal(out, (peer, mac), header, request.len(), checksum)
+        room.build(own.head() + request.len(), |out| {
+            out[own.head()..].copy_from_slice(request);
+            wire::seal(out, peer, own, header, request.len())
         })
         .map_err(|_| CallError::Full)?;
         let place = &mut session.slots[slot];
@@ -131,7 +130,7 @@ impl Client {
 
     /// Sends as much of a request as the server takes.
     pub(super) fn push(&mut self, number: usize, slot: usize, room: &mut impl Room) {
-        let Config { mac, checksum, credits, .. } = self.config;
+        let (own, credits) = (self.config.end(), self.config.credits);
         let session = &mut self.sessions[number];
         let (peer, allowed) = (session.peer, session.share());
         let size = usize::from(session.fragment.get());
@@ -156,9 +155,9 @@ impl Client {
                 slot: slot as u8,
                 ..header
             };
-            let built = room.build(HEAD + part.len(), |out| {
-                out[HEAD..].copy_from_slice(part);
-                wire::seal(out, (peer, mac), header, part.len(), checksum)
+            let built = room.build(own.head() + part.len(), |out| {
+                out[own.head()..].copy_from_slice(part);
+                wire::seal(out, peer, own, header, part.len())
             });
             is_full = built.is_err();
             match &mut sending {

@@ -4,9 +4,10 @@ use tcp::Nanos;
 
 use super::{Client, Failure, Replies, SPARE, SessionId, Slot, State};
 use crate::nic::Room;
+use crate::rpc::carrier::Bad;
 use crate::rpc::fragments::{Arrival, Assembly};
-use crate::rpc::wire::{self, Bad, Flags, HEAD, Kind, Packet};
-use crate::rpc::{MAX_MESSAGE, MAX_SLOTS, fragment_of};
+use crate::rpc::wire::{self, Flags, Kind, Packet};
+use crate::rpc::{MAX_MESSAGE, MAX_SLOTS, checked_fragment};
 
 /// Packets.
 impl Client {
@@ -19,7 +20,7 @@ impl Client {
         replies: &mut impl Replies,
         room: &mut impl Room,
     ) {
-        let packet = match wire::parse(frame, self.config.mac, self.config.checksum) {
+        let packet = match wire::parse(frame, self.config.end()) {
             Ok(packet) => packet,
             Err(bad) => return self.bad(bad),
         };
@@ -64,7 +65,7 @@ impl Client {
     fn opened(&mut self, number: usize, packet: &Packet<'_>, now: Nanos) {
         let session = &mut self.sessions[number];
         let (header, slots) = (&packet.header, packet.header.slot.min(self.config.slots()));
-        let fragment = fragment_of(HEAD + usize::from(header.fragment.get()));
+        let fragment = checked_fragment(header.fragment.get().into());
         if session.state != State::Opening || packet.word() != Some(session.token) {
             return self.stale();
         }

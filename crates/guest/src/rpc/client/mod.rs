@@ -7,6 +7,7 @@ mod timers;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddrV4;
 use std::num::NonZeroU16;
 
 use frame::Mac;
@@ -14,8 +15,9 @@ use tcp::{Bytes, Nanos};
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::Config;
+use super::carrier::Peer;
 use super::fragments::{Assembly, Sending};
-use super::wire::{self, HEAD, Header, Kind};
+use super::wire::{self, Header, Kind};
 use crate::nic::Room;
 
 /// Requests to this length are kept in the slot itself.
@@ -29,7 +31,7 @@ const SPARE: usize = 4;
 
 /// Names a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(u32);
+pub struct SessionId(pub(super) u32);
 
 /// The reason why a request has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,12 +106,15 @@ enum State {
     Free,
 }
 
+/// The station of a server that is not known yet.
+pub(super) const UNKNOWN: Mac = Mac::from_word(0);
+
 /// The deadline of a session without a timer.
 const UNARMED: Nanos = Nanos(u64::MAX);
 
 #[derive(Debug)]
 struct Session {
-    peer: Mac,
+    peer: Peer,
     state: State,
     token: u64,
     /// The server's number.
@@ -245,7 +250,13 @@ impl Client {
     }
 
     /// Opens a session with a server.
-    pub fn connect(&mut self, peer: Mac, now: Nanos, room: &mut impl Room) -> SessionId {
+    pub fn connect(
+        &mut self,
+        peer: impl Into<Peer>,
+        now: Nanos,
+        room: &mut impl Room,
+    ) -> SessionId {
+        let peer = peer.into();
         let number = self.free.pop().unwrap_or(self.sessions.len() as u32);
         let session = Session {
             peer,
@@ -289,6 +300,24 @@ impl Client {
         }
     }
 
+    /// Looks for the stations of servers that were connected to by their IP address alone: of
+    /// sessions that are opening, at stations that `station_of` knows.
+    pub(super) fn locate(
+        &mut self,
+        number: u32,
+        station_of: impl FnOnce(SocketAddrV4) -> Option<Mac>,
+        room: &mut impl Room,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(number as usize) else { return true };
+        let (State::Opening, Some(address)) = (session.state, session.peer.udp()) else {
+            return true;
+        };
+        let Some(mac) = station_of(address) else { return false };
+        session.peer = session.peer.at(mac);
+        self.ask_to_open(number as usize, room);
+        true
+    }
+
     /// Starts to open a session, under a new nonce: an old one may name an earlier session.
     fn reopen(&mut self, number: usize, now: Nanos, room: &mut impl Room) {
         self.serial += 1;
@@ -302,6 +331,9 @@ impl Client {
     fn ask_to_open(&mut self, number: usize, room: &mut impl Room) {
         let session = &self.sessions[number];
         let peer = session.peer;
+        if peer.mac() == UNKNOWN {
+            return;
+        }
         let header = Header {
             slot: self.config.slots(),
             session: U32::new(number as u32),
@@ -312,13 +344,13 @@ impl Client {
         self.control(peer, header, &[], room);
     }
 
-    fn control(&self, to: Mac, header: Header, payload: &[u8], room: &mut impl Room) {
-        let Config { mac, checksum, credits, .. } = self.config;
-        let header = Header { credits: U16::new(credits), ..header };
+    fn control(&self, to: Peer, header: Header, payload: &[u8], room: &mut impl Room) {
+        let own = self.config.end();
+        let header = Header { credits: U16::new(self.config.credits), ..header };
         // A packet that finds no room is sent again after a time-out.
-        let _ = room.build(HEAD + payload.len(), |out| {
-            out[HEAD..].copy_from_slice(payload);
-            wire::seal(out, (to, mac), header, payload.len(), checksum)
+        let _ = room.build(own.head() + payload.len(), |out| {
+            out[own.head()..].copy_from_slice(payload);
+            wire::seal(out, to, own, header, payload.len())
         });
     }
 

@@ -7,14 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::RandomState;
 use std::num::NonZeroU16;
 
-use frame::Mac;
 use tcp::{Bytes, Nanos};
 use zerocopy::little_endian::U16;
 
 use super::Config;
 use super::budget::Budget;
+use super::carrier::{Bad, Peer};
 use super::slots::Slot;
-use super::wire::{self, Bad, HEAD, Header, Kind, Packet};
+use super::wire::{self, Header, Kind, Packet};
 use crate::nic::Room;
 
 /// The number of sessions that [`Server`] checks for idle ones when another is opened.
@@ -28,7 +28,7 @@ const SPARE: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The client's address.
-    pub peer: Mac,
+    pub peer: Peer,
     token: u64,
     session: u32,
     sequence: u32,
@@ -39,7 +39,7 @@ pub struct Call {
 impl Call {
     /// A request of no session.
     pub(in crate::rpc) fn of_test(sequence: u32) -> Self {
-        Self { peer: Mac::local(1), token: 1, session: 0, sequence, slot: 0 }
+        Self { peer: frame::Mac::local(1).into(), token: 1, session: 0, sequence, slot: 0 }
     }
 }
 
@@ -104,7 +104,7 @@ pub struct ServerCounters {
 struct Session {
     /// 0 if there is no session.
     token: u64,
-    peer: Mac,
+    peer: Peer,
     /// The client's number.
     remote: u32,
     fragment: NonZeroU16,
@@ -128,7 +128,7 @@ pub struct Server {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Which session a client's nonce has opened.
-    nonces: HashMap<(Mac, u64), u32>,
+    nonces: HashMap<(Peer, u64), u32>,
     budget: Budget,
     /// The next session that is looked at for being idle.
     hand: usize,
@@ -196,7 +196,7 @@ impl Server {
         handler: &mut impl Handler,
         room: &mut impl Room,
     ) {
-        let packet = match wire::parse(frame, self.config.mac, self.config.checksum) {
+        let packet = match wire::parse(frame, self.config.end()) {
             Ok(packet) => packet,
             Err(bad) => return self.bad(bad),
         };
@@ -247,12 +247,12 @@ impl Server {
     }
 
     /// Sends a packet without a message.
-    fn control(&mut self, to: Mac, header: Header, payload: &[u8], room: &mut impl Room) {
-        let Config { mac, checksum, .. } = self.config;
+    fn control(&mut self, to: Peer, header: Header, payload: &[u8], room: &mut impl Room) {
+        let own = self.config.end();
         let header = Header { credits: U16::new(self.granted), ..header };
-        let built = room.build(HEAD + payload.len(), |out| {
-            out[HEAD..].copy_from_slice(payload);
-            wire::seal(out, (to, mac), header, payload.len(), checksum)
+        let built = room.build(own.head() + payload.len(), |out| {
+            out[own.head()..].copy_from_slice(payload);
+            wire::seal(out, to, own, header, payload.len())
         });
         self.counters.full += u64::from(built.is_err());
     }

@@ -5,10 +5,10 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{Answer, At, Call, Handler, SPARE, Server, Session, TURN};
 use crate::nic::Room;
+use crate::rpc::MAX_MESSAGE;
 use crate::rpc::fragments::{Arrival, Assembly};
 use crate::rpc::slots::State;
-use crate::rpc::wire::{self, Flags, HEAD, Header, Kind, Packet};
-use crate::rpc::{Config, MAX_MESSAGE};
+use crate::rpc::wire::{self, Flags, Header, Kind, Packet};
 
 /// Requests and replies.
 impl Server {
@@ -131,19 +131,19 @@ impl Server {
         }
         let call = Call { peer, token, session: at.session as u32, sequence, slot: at.slot };
         let header = self.header(at, Kind::Reply, sequence);
-        let Config { mac, checksum, .. } = self.config;
+        let own = self.config.end();
         let slot = self.slot(at);
         let (was, before_sequence) = (slot.state, slot.sequence);
         let (mut whole, mut is_busy) = (None, false);
-        let built = room.build(HEAD + usize::from(fragment.get()), |out| {
+        let built = room.build(own.head() + usize::from(fragment.get()), |out| {
             slot.begin(sequence, State::Working);
-            let Some((_, reply)) = out.split_at_mut_checked(HEAD) else { return 0 };
+            let Some((_, reply)) = out.split_at_mut_checked(own.head()) else { return 0 };
             match handler.call(call, request, reply) {
                 Answer::Here(len) => {
                     let len = len.min(reply.len());
                     slot.keep(&reply[..len]);
                     let header = Header { len: U32::new(len as u32), ..header };
-                    return wire::seal(out, (peer, mac), header, len, checksum);
+                    return wire::seal(out, peer, own, header, len);
                 }
                 Answer::Whole(reply) => whole = Some(reply),
                 Answer::Later => {}
@@ -291,7 +291,7 @@ impl Server {
     fn push(&mut self, at: At, room: &mut impl Room) {
         let sequence = self.slot(at).sequence;
         let header = self.header(at, Kind::Reply, sequence);
-        let Config { mac, checksum, .. } = self.config;
+        let own = self.config.end();
         let Session { peer, fragment, .. } = self.sessions[at.session];
         let size = usize::from(fragment.get());
         let slot = self.slot(at);
@@ -308,9 +308,9 @@ impl Server {
             let asks = sending.as_ref().is_some_and(|sending| sending.asks(credits));
             let flags = if asks { Flags::ASKS } else { 0 };
             let header = Header { len, fragment, flags, ..header };
-            let built = room.build(HEAD + part.len(), |out| {
-                out[HEAD..].copy_from_slice(part);
-                wire::seal(out, (peer, mac), header, part.len(), checksum)
+            let built = room.build(own.head() + part.len(), |out| {
+                out[own.head()..].copy_from_slice(part);
+                wire::seal(out, peer, own, header, part.len())
             });
             is_full = built.is_err();
             match &mut sending {

@@ -7,9 +7,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{SWEEP, Server, Session};
 use crate::nic::Room;
-use crate::rpc::fragment_of;
+use crate::rpc::checked_fragment;
 use crate::rpc::slots::Slot;
-use crate::rpc::wire::{HEAD, Header, Kind, Packet};
+use crate::rpc::wire::{Header, Kind, Packet};
 
 /// Sessions.
 impl Server {
@@ -42,11 +42,10 @@ impl Server {
     /// Makes a session, if there is room for one.
     fn add(&mut self, packet: &Packet<'_>, now: Nanos, room: &impl Room) -> Option<u32> {
         self.sweep(now);
-        let fragment = self
-            .config
-            .fragment(room)?
-            .min(fragment_of(HEAD + usize::from(packet.header.fragment.get()))?);
-        let has_room = self.nonces.len() < self.config.max_sessions && !packet.from.is_group();
+        let fragment =
+            self.config.fragment(room)?.min(checked_fragment(packet.header.fragment.get().into())?);
+        let has_room =
+            self.nonces.len() < self.config.max_sessions && !packet.from.mac().is_group();
         if !has_room || !self.budget.open(packet.from) {
             return None;
         }
