@@ -22,6 +22,7 @@ macro_rules! with_kinds {
             set {
                 Tap "tap",
                 Interface "interface",
+                Host "host",
                 PcapRead "pcap_read",
                 PcapWrite "pcap_write",
                 VhostUser "vhost_user",

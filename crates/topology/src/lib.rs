@@ -22,6 +22,7 @@ mod spec;
 pub mod users;
 
 mod dgram;
+mod host;
 mod interface;
 mod pcap_read;
 mod pcap_write;
@@ -38,6 +39,7 @@ pub use self::check::{
 pub use self::dgram::Dgram;
 pub use self::evpn::{Evpn, EvpnBfd, EvpnNeighbor};
 pub use self::guest::{GuestSpec, MAX_GUESTS, MAX_THREADS, Restart};
+pub use self::host::Host;
 pub use self::interface::{Interface, InterfaceEngine};
 pub use self::kind::{Claim, Kind, PortKind};
 pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};

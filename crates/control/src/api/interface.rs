@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The network interface of a port, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceInfo {
-    /// How frames come and go: `packet` or `xdp`.
+    /// How frames come and go: `packet` or `xdp`; `host` for a port that is the host's end.
     pub engine: String,
     /// Why so.
     pub why: String,
@@ -19,6 +19,8 @@ pub struct InterfaceInfo {
     pub queues: u16,
     /// Frames that the kernel lost because the port did not take them in time.
     pub lost: u64,
+    /// What the host's network stack gets, in words.
+    pub host: String,
     /// The interface; `None` while it is gone.
     pub link: Option<LinkInfo>,
 }

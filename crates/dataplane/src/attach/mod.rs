@@ -21,6 +21,7 @@ pub use self::kind::{Kind, Place};
 /// [`topology::with_kinds`].
 pub mod kinds {
     pub use super::buffered::dgram::DgramConfig as Dgram;
+    pub use super::buffered::host::HostConfig as Host;
     pub use super::buffered::pcap::{PcapReadConfig as PcapRead, PcapWriteConfig as PcapWrite};
     pub use super::buffered::stream::StreamConfig as Stream;
     pub use super::buffered::tap::TapConfig as Tap;

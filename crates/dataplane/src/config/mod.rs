@@ -6,6 +6,7 @@ use jail::strangers::Descriptor;
 use serde::{Deserialize, Serialize};
 use turn::attach::{AttachError, Attached, null, ring};
 
+pub use crate::attach::buffered::host::HostConfig;
 pub use crate::attach::interface::{Engine, InterfaceConfig, PacketRings, Umem, XdpRing};
 use crate::attach::{Kind, Place, kinds};
 pub use topology::{

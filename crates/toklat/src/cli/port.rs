@@ -189,11 +189,12 @@ fn show(global: &Global, name: Option<&Name>) -> Result {
 
 /// The interface of a port: how frames come and go, its link, and its counters that are not zero.
 fn facts(interface: &InterfaceInfo) -> Table {
-    let InterfaceInfo { engine, why, queues, lost, link, .. } = interface;
+    let InterfaceInfo { engine, why, queues, lost, host, link, .. } = interface;
     let mut table = Table::new(&["interface", ""]);
     table.row(["engine".into(), format!("{engine}: {why}")]);
     table.row(["queues".into(), queues.to_string()]);
     table.row(["lost, because the port was late".into(), count(*lost)]);
+    table.row(["the host's stack".into(), host.clone()]);
     let Some(link) = link else { return table };
     let up = if link.up { "up" } else { "down" };
     let carrier = if link.carrier { "carrier" } else { "no carrier" };

@@ -8,6 +8,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 
 /// `NLM_F_REQUEST`.
 pub const REQUEST: u16 = 1;
+/// `NLM_F_ACK`.
+pub const ACKNOWLEDGE: u16 = 4;
 /// `NLM_F_DUMP`.
 pub const DUMP: u16 = 0x300;
 /// `NLMSG_ERROR`.

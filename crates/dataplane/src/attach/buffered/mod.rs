@@ -4,6 +4,7 @@
 //! owner to wake. The kinds of ports differ in their [`Reader`].
 
 pub mod dgram;
+pub mod host;
 pub mod pcap;
 pub mod stream;
 pub mod tap;

@@ -64,16 +64,30 @@ impl Kind for TapConfig {
 /// [`AttachError::Descriptors`] when one is not a character device, there are none or too many, or
 /// counters are missing.
 pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Attached, AttachError> {
+    attach_holding(queues, Vec::new(), uso, state)
+}
+
+/// Attaches a tap, and holds other descriptors until it is detached.
+///
+/// # Errors
+/// As [`attach`].
+pub(super) fn attach_holding(
+    queues: Vec<OwnedFd>,
+    held: Vec<OwnedFd>,
+    uso: bool,
+    state: &PortState,
+) -> Result<Attached, AttachError> {
     let expected = "1 to 8 queues of a tap interface";
     if queues.is_empty() || queues.len() > MAX_QUEUES {
         return Err(AttachError::Descriptors { expected });
     }
     let counters = state.ingress().ok_or(AttachError::Counters)?;
+    let held = Arc::new(held);
     let takes = OffloadSet { uso, ..OffloadSet::ALL };
     let (mut ingresses, mut egresses) = (Vec::new(), Vec::<Exit>::new());
     for (number, queue) in queues.into_iter().enumerate() {
         check(&queue).map_err(|_| AttachError::Descriptors { expected })?;
-        let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false) });
+        let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false), _held: Arc::clone(&held) });
         let bytes = vec![0; OFFLOAD_HEADER + MAX_FRAME].into();
         let writing =
             Writing { counters: state.egress(number).ok_or(AttachError::Counters)?, bytes };
@@ -109,6 +123,7 @@ struct Tap {
     /// - Without it: a call that fails, more
     /// - Shown by: tap tests
     gone: AtomicBool,
+    _held: Arc<Vec<OwnedFd>>,
 }
 
 impl Tap {

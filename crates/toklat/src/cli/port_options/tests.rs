@@ -6,7 +6,8 @@ use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use frame::{Encapsulation, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use topology::{
-    Dgram, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan,
+    Dgram, Host, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser,
+    Vxlan,
 };
 
 fn bucket(size: u64, refill_time: u64) -> TokenBucket {
@@ -200,7 +201,7 @@ fn options_become_the_kind() {
         let vlans = ["10=10010", "20=10020"].map(|text| text.parse().unwrap()).to_vec();
         PortKind::Vxlan(Vxlan { vni: None, vlans, ..plain })
     };
-    let table: [(&[&str], PortKind); 27] = [
+    let table: [(&[&str], PortKind); 28] = [
         (&["--vxlan=100", "--encapsulation=geneve", "--local=10.0.0.1", "--peer=10.0.0.2"], geneve),
         (
             &[
@@ -237,6 +238,7 @@ fn options_become_the_kind() {
         (&["--interface"], PortKind::Interface(Interface::called("p1"))),
         (&["--interface=eth0", "--netns=blue", "--queues=2"], interface),
         (&["--interface=eth0", "--engine=xdp"], xdp),
+        (&["--host=eth0"], PortKind::Host(Host::behind("eth0"))),
         (&["--pcap-read=/a.pcap"], read(false, 100)),
         (&["--pcap-read=/a.pcap", "--loop", "--speed=max"], read(true, 0)),
         (&["--pcap-read=/a.pcap", "--speed=0.5"], read(false, 50)),

@@ -1,5 +1,5 @@
-//! bpf(2), without a library: a map of AF_XDP sockets, the program that hands frames to them, and
-//! the link that attaches it (`linux/bpf.h`).
+//! bpf(2), without a library: a map of AF_XDP sockets, the program that hands frames to them, the
+//! programs between an interface and its host, and the links that attach them (`linux/bpf.h`).
 #![allow(unsafe_code, reason = "bpf(2) takes pointers")]
 
 use std::io;
@@ -12,8 +12,14 @@ const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 /// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
 const XSKMAP: u32 = 17;
-const PROGRAM: u32 = 6;
+const XDP_PROGRAM: u32 = 6;
 const ATTACHED: u32 = 37;
+/// `BPF_PROG_TYPE_SCHED_CLS`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+const TC_PROGRAM: u32 = 3;
+const INGRESS: u32 = 46;
+const EGRESS: u32 = 47;
+/// `BPF_F_BEFORE`: the program runs before all others at its place.
+const FIRST: u32 = 1 << 3;
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 pub(super) const GENERIC: u32 = 1 << 1;
 pub(super) const NATIVE: u32 = 1 << 2;
@@ -77,8 +83,86 @@ pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: &OwnedFd) -> i
     .map(drop)
 }
 
-/// Loads the program: `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_DROP)`.
+/// The mark of frames that a switch sends to the host. The mark leads them past the interface's
+/// port and is taken off before the host's stack gets them.
+pub(super) const FROM_SWITCH: i32 = 0x746b_6c74;
+/// `TCX_NEXT`, `TCX_DROP`.
+const NEXT: i32 = -1;
+const TC_DROP: i32 = 2;
+/// `PACKET_LOOPBACK`: what the host sends to itself and other listeners on the interface.
+const LOOPED: i32 = 5;
+/// `BPF_F_INGRESS`.
+const TO_INGRESS: i32 = 1;
+/// Where `struct __sk_buff` has the kind of packet and the mark.
+const PACKET_KIND: i16 = 4;
+const MARK: i16 = 8;
+
+/// Loads the program that hands frames to AF_XDP sockets:
+/// `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_DROP)`.
 pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
+    let program = [
+        // r2 = the queue's number
+        step(0x61, (2, 1), 16, 0),
+        // r1 = the map, in two steps
+        step(0x18, (1, 1), 0, map.as_raw_fd()),
+        step(0, (0, 0), 0, 0),
+        // r3 = the action if there is no socket
+        step(0xb7, (3, 0), 0, DROP),
+        // bpf_redirect_map
+        step(0x85, (0, 0), 0, 51),
+        step(0x95, (0, 0), 0, 0),
+    ];
+    load_program(XDP_PROGRAM, &program)
+}
+
+/// Attaches the programs of a host's end of an interface, both of this thread's namespace, until
+/// the links are closed by all that hold them:
+///
+/// - `tap`, ingress: `ctx->mark = FROM_SWITCH; return bpf_redirect(interface, BPF_F_INGRESS)`
+/// - `interface`, ingress: what has the mark goes on without it. What the host has sent to itself
+///   goes on. All else came from the wire and is dropped: it is the business of the wire's port.
+/// - `interface`, egress: `return bpf_redirect(tap, 0)`
+pub(super) fn link_host(interface: u32, tap: u32) -> io::Result<[OwnedFd; 3]> {
+    let redirect = |to: u32, flags: i32| {
+        [
+            step(0xb7, (1, 0), 0, to.cast_signed()),
+            step(0xb7, (2, 0), 0, flags),
+            // bpf_redirect
+            step(0x85, (0, 0), 0, 23),
+            step(0x95, (0, 0), 0, 0),
+        ]
+    };
+    let mark = [step(0xb7, (2, 0), 0, FROM_SWITCH), step(0x63, (1, 2), MARK, 0)];
+    let inject = [&mark[..], &redirect(interface, TO_INGRESS)].concat();
+    let gate = [
+        step(0x61, (2, 1), MARK, 0),
+        step(0x55, (2, 0), 4, FROM_SWITCH),
+        step(0xb7, (2, 0), 0, 0),
+        step(0x63, (1, 2), MARK, 0),
+        step(0xb7, (0, 0), 0, NEXT),
+        step(0x95, (0, 0), 0, 0),
+        step(0x61, (2, 1), PACKET_KIND, 0),
+        step(0xb7, (0, 0), 0, NEXT),
+        step(0x15, (2, 0), 1, LOOPED),
+        step(0xb7, (0, 0), 0, TC_DROP),
+        step(0x95, (0, 0), 0, 0),
+    ];
+    let attach = |steps: &[Step], at: u32, place: u32| {
+        let program = load_program(TC_PROGRAM, steps)?;
+        // The attributes are the program, the interface, the place, the order among programs,
+        // the program to be before (none), padding, and an expected revision (none).
+        let program = program.as_raw_fd().cast_unsigned();
+        bpf_fd(LINK_CREATE, &[program, at, place, FIRST, 0, 0, 0, 0])
+    };
+    // The host's end works before the host is moved to it.
+    Ok([
+        attach(&inject, tap, INGRESS)?,
+        attach(&gate, interface, INGRESS)?,
+        attach(&redirect(tap, 0), interface, EGRESS)?,
+    ])
+}
+
+fn load_program(kind: u32, program: &[Step]) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Load {
         kind: u32,
@@ -92,22 +176,10 @@ pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         flags: u32,
         name: [u8; 16],
     }
-    let program = [
-        // r2 = the queue's number
-        step(0x61, (2, 1), 16, 0),
-        // r1 = the map, in two steps
-        step(0x18, (1, 1), 0, map.as_raw_fd()),
-        step(0, (0, 0), 0, 0),
-        // r3 = the action if there is no socket
-        step(0xb7, (3, 0), 0, DROP),
-        // bpf_redirect_map
-        step(0x85, (0, 0), 0, 51),
-        step(0x95, (0, 0), 0, 0),
-    ];
     let mut name = [0; 16];
     name[..6].copy_from_slice(b"toklat");
     let load = Load {
-        kind: PROGRAM,
+        kind,
         steps: program.len() as u32,
         program: program.as_ptr(),
         license: c"Dual MIT/GPL".as_ptr().cast(),

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::RecvFlags;
 
-use super::super::netlink::{self, Message, Messages, REQUEST, half, word};
+use super::super::netlink::{self, ACKNOWLEDGE, Message, Messages, REQUEST, half, word};
 
 /// `RTM_NEWLINK`, `RTM_GETLINK`.
 const NEW_LINK: u16 = 16;
@@ -22,6 +22,10 @@ const MTU: u16 = 4;
 const LINK_INFO: u16 = 18;
 const STATISTICS: u16 = 23;
 const PROMISCUITY: u16 = 30;
+const XDP: u16 = 43;
+const XDP_ATTACHED: u16 = 2;
+/// `XDP_ATTACHED_SKB`.
+const GENERIC: u8 = 2;
 const INFO_KIND: u16 = 1;
 /// `IFF_UP`, `IFF_LOWER_UP`.
 const UP: u32 = 1;
@@ -44,6 +48,8 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The kind of a virtual interface, such as veth.
     pub kind: Option<String>,
+    /// A program is attached by generic XDP.
+    pub generic_xdp: bool,
     /// The interface's counters, in the order of `struct rtnl_link_stats64`.
     pub statistics: Vec<u64>,
 }
@@ -89,15 +95,42 @@ impl Asker {
     }
 }
 
+/// Has the kernel make no IPv6 addresses for an interface, for which it would send frames.
+///
+/// # Errors
+/// The kernel has no IPv6, or this process may not change interfaces.
+pub fn make_no_addresses(index: u32) -> io::Result<()> {
+    /// `IFLA_AF_SPEC`, `IFLA_INET6_ADDR_GEN_MODE`, `IN6_ADDR_GEN_MODE_NONE`.
+    const OF_FAMILIES: u16 = 26;
+    const GENERATION: u16 = 8;
+    const NONE: u8 = 1;
+    let socket = netlink::open(None, 0)?;
+    let inet6 = attribute(libc::AF_INET6 as u16, &attribute(GENERATION, &[NONE]));
+    let mut bytes = vec![0; INFO];
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes.extend(attribute(OF_FAMILIES, &inet6));
+    netlink::send(&socket, NEW_LINK, REQUEST | ACKNOWLEDGE, &bytes)?;
+    match Messages(&netlink::receive(&socket)?).next() {
+        Some(Message::Error(0)) => Ok(()),
+        Some(Message::Error(error)) => Err(io::Error::from_raw_os_error(error)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// An attribute with its padding.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let len = ATTRIBUTE + value.len();
+    let mut bytes = (len as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(len.next_multiple_of(4), 0);
+    bytes
+}
+
 /// The request for an interface by its name.
 fn question(ifname: &str) -> Vec<u8> {
-    let name_len = ATTRIBUTE + ifname.len() + 1;
-    let mut bytes = vec![0; INFO + name_len.next_multiple_of(4)];
-    let name = &mut bytes[INFO..];
-    name[..2].copy_from_slice(&(name_len as u16).to_ne_bytes());
-    name[2..4].copy_from_slice(&NAME.to_ne_bytes());
-    name[ATTRIBUTE..ATTRIBUTE + ifname.len()].copy_from_slice(ifname.as_bytes());
-    bytes
+    let name = [ifname.as_bytes(), &[0]].concat();
+    [vec![0; INFO], attribute(NAME, &name)].concat()
 }
 
 /// The interface in an answer.
@@ -119,6 +152,10 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Link>> {
             LINK_INFO => {
                 let named = Attributes(value).find(|(kind, _)| *kind == INFO_KIND);
                 link.kind = named.map(|(_, name)| text(name));
+            }
+            XDP => {
+                let attached = Attributes(value).find(|(kind, _)| *kind == XDP_ATTACHED);
+                link.generic_xdp = attached.is_some_and(|(_, how)| how == [GENERIC]);
             }
             STATISTICS => {
                 let words = value.chunks_exact(8);

@@ -3,6 +3,7 @@
 
 mod bpf;
 mod ethtool;
+pub mod host;
 mod link;
 mod packet;
 pub mod watch;
@@ -69,7 +70,12 @@ fn by_packets(settings: &Interface, link: &Link, why: String) -> Result<Chosen, 
 /// Opens all receive queues by AF_XDP, or returns the reason why it cannot.
 fn by_xdp(ifname: &str, link: &Link) -> Result<(Engine, Vec<OwnedFd>, u16), String> {
     let card = card(ifname, link)?;
-    let opened = xdp::open(card).map_err(|error| xdp::refusal(&error))?;
+    // Generic XDP would take what a switch sends to the host behind the interface.
+    let is_taken = Asker::open().is_ok_and(|asker| host::is_taken(&asker, ifname, link.index));
+    let opened = xdp::open(card, is_taken).map_err(|error| {
+        let why = xdp::refusal(&error);
+        if is_taken { format!("{why} (natively, because the host's end is a port)") } else { why }
+    })?;
     Ok((Engine::Xdp(Box::new(opened.umem)), opened.fds, card.queues))
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use dataplane::config::{Engine, PacketRings};
 
 use super::super::options::{get, get_words, set, set_bytes};
+use super::bpf::FROM_SWITCH;
 
 /// Bytes of frames that may wait in the kernel to be sent.
 const SEND_BUFFER: libc::c_int = 16 << 20;
@@ -100,11 +101,26 @@ fn socket(index: u32, rings: PacketRings) -> io::Result<OwnedFd> {
         features: 0,
     };
     set_bytes(&socket, level, PACKET_RX_RING, &request)?;
+    pass_by(&socket)?;
     bind(&socket, index)?;
     let ifindex = index.cast_signed();
     let membership = Membership { ifindex, kind: PACKET_MR_PROMISC, alen: 0, address: [0; 8] };
     set_bytes(&socket, level, PACKET_ADD_MEMBERSHIP, &membership)?;
     Ok(socket)
+}
+
+/// Has a socket receive nothing of what a switch sends to the host behind the interface.
+fn pass_by(socket: &OwnedFd) -> io::Result<()> {
+    const MARK: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_MARK).cast_unsigned();
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, MARK),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, FROM_SWITCH.cast_unsigned()),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set_bytes(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
 fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {

@@ -19,6 +19,16 @@ use super::watched::{Returned, Watched};
 const SETTLE: Duration = Duration::from_millis(20);
 /// The pause between attempts to open an interface again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a port has of an interface.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The interface's number.
+    pub index: u32,
+    /// The name and number of the tap by which the port is the host's end.
+    pub tap: Option<(String, u32)>,
+}
+
 /// Watches the interface of a port called `name`. `opened` is what the port has of it.
 ///
 /// # Errors
@@ -27,7 +37,7 @@ pub fn watch(
     name: (String, String),
     ifname: &str,
     netns: Option<&str>,
-    opened: Option<u32>,
+    opened: Option<Opened>,
     to: mpsc::Sender<Returned>,
 ) -> io::Result<Waiting> {
     let open = || -> io::Result<(OwnedFd, Asker)> {
@@ -48,7 +58,7 @@ pub fn watch(
         };
         tokio::spawn(async move {
             loop {
-                let is_back = look(&interface, opened, &name, &trouble);
+                let is_back = look(&interface, opened.as_ref(), &name, &trouble);
                 if is_back && to.send(back()).await.is_err() {
                     return;
                 }
@@ -73,7 +83,7 @@ pub fn watch(
 /// opened again, because the interface is not the one that it was opened for.
 fn look(
     interface: &Watched,
-    opened: Option<u32>,
+    opened: Option<&Opened>,
     name: &(String, String),
     trouble: &Trouble,
 ) -> bool {
@@ -81,14 +91,28 @@ fn look(
     match interface.asker.ask(ifname) {
         Err(error) => trouble.note(name, &format!("interface {ifname} cannot be seen: {error}")),
         Ok(None) => trouble.note(name, &format!("interface {ifname} is gone")),
-        Ok(Some(link)) if Some(link.index) != opened => return true,
-        Ok(Some(Link { up: false, .. })) => {
-            trouble.note(name, &format!("interface {ifname} is down (ip link set {ifname} up)"));
-        }
-        Ok(Some(Link { carrier: false, .. })) => {
-            trouble.note(name, &format!("interface {ifname} has no carrier"));
-        }
-        Ok(Some(_)) => trouble.end(),
+        Ok(Some(link)) if opened.is_none_or(|opened| opened.index != link.index) => return true,
+        Ok(Some(link)) => match (fault_of(ifname, &link), opened.and_then(|o| o.tap.as_ref())) {
+            (Some(fault), _) => trouble.note(name, &fault),
+            (None, None) => trouble.end(),
+            (None, Some((tap, index))) => match interface.asker.ask(tap) {
+                Ok(Some(link)) if link.index == *index => match fault_of(tap, &link) {
+                    Some(fault) => trouble.note(name, &fault),
+                    None => trouble.end(),
+                },
+                Ok(_) => return true,
+                Err(error) => trouble.note(name, &format!("tap {tap} cannot be seen: {error}")),
+            },
+        },
     }
     false
+}
+
+/// The reason why no frames pass an interface.
+fn fault_of(ifname: &str, link: &Link) -> Option<String> {
+    match (link.up, link.carrier) {
+        (false, _) => Some(format!("interface {ifname} is down (ip link set {ifname} up)")),
+        (true, false) => Some(format!("interface {ifname} has no carrier")),
+        (true, true) => None,
+    }
 }

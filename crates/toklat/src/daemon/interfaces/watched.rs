@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dataplane::config::{Engine, InterfaceConfig};
+use dataplane::config::{Engine, HostConfig, InterfaceConfig};
 use jail::strangers::Descriptor;
 
 use super::link::{Asker, Link};
-use super::{packet, xdp};
+use super::{host, packet, xdp};
 use crate::api::{InterfaceInfo, LinkInfo};
 
 /// Ports whose interfaces are back, and that were not opened again yet.
@@ -46,13 +46,38 @@ impl Watched {
         };
         let sockets = fds.get(..config.queues.into()).unwrap_or_default();
         let link = self.asker.ask(&self.ifname).ok().flatten();
+        let is_taken = host::is_taken(&self.asker, &self.ifname, config.index);
+        let host = match (is_taken, &config.engine) {
+            (true, _) => {
+                format!("a port, by tap {}", host::tap_of(&self.ifname, config.index))
+            }
+            (false, Engine::Packet(_)) => "gets a copy of what arrives".into(),
+            (false, Engine::Xdp(_)) => "gets nothing".into(),
+        };
         InterfaceInfo {
             engine: engine.into(),
             why: config.why.clone(),
             zero_copy,
             queues: config.queues,
             lost: self.lost(&config.engine, sockets),
+            host,
             link: link.map(describe),
+        }
+    }
+
+    /// Describes the interface of a port that is its host's end.
+    pub fn host_info(&self, config: &HostConfig) -> InterfaceInfo {
+        let ask = |ifname: &str| self.asker.ask(ifname).ok().flatten();
+        let tap = ask(&config.tap).map(describe);
+        let lost = tap.and_then(|tap| tap.statistics.get("tx_dropped").copied());
+        InterfaceInfo {
+            engine: "host".into(),
+            why: format!("what the host sends on {} comes by tap {}", self.ifname, config.tap),
+            zero_copy: false,
+            queues: 1,
+            lost: lost.unwrap_or(0),
+            host: "this port".into(),
+            link: ask(&self.ifname).map(describe),
         }
     }
 

@@ -87,11 +87,15 @@ pub(super) struct Card {
 }
 
 /// Opens an interface of this thread's namespace, with a map and a link of its own.
-pub(super) fn open(card: Card) -> io::Result<Opened> {
+/// `natively`: not by generic XDP.
+pub(super) fn open(card: Card, natively: bool) -> io::Result<Opened> {
     let map = bpf::socket_map(card.queues.into())?;
     let program = bpf::load(&map)?;
     let native = bpf::link(&program, card.index, bpf::NATIVE);
-    let link = native.or_else(|_| bpf::link(&program, card.index, bpf::GENERIC))?;
+    let link = match native {
+        Err(_) if !natively => bpf::link(&program, card.index, bpf::GENERIC),
+        native => native,
+    }?;
     open_again(card, map, link)
 }
 

@@ -71,7 +71,7 @@ impl Open for Interface {
         returned: &mpsc::Sender<Returned>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
-            Attachment::Interface(config) => Some(config.index),
+            Attachment::Interface(config) => Some(watch::Opened { index: config.index, tap: None }),
             _ => None,
         };
         let watching =

@@ -2,6 +2,7 @@
 //! processes may not open, and waits for peers.
 
 mod dgram;
+mod host;
 mod interface;
 mod null;
 mod pcap;
@@ -131,6 +132,12 @@ pub trait Open {
     ) -> Result<Option<Waiting>, ApiError> {
         let _ = (name, of, returned);
         Ok(None)
+    }
+
+    /// Returns true if the port takes a part of the host away from it. Such a port is closed before
+    /// it is opened again, and while its data process cannot be started.
+    fn takes_from_host(&self) -> bool {
+        false
     }
 
     /// Returns true if what was opened serves one data process only.

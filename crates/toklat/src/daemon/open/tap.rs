@@ -52,22 +52,35 @@ async fn open_tap(
     mtu: u16,
 ) -> Result<(bool, Vec<OwnedFd>), ApiError> {
     in_namespace(netns, move || {
-        let failed = |what: &str| {
-            let what = format!("Cannot {what} tap interface {ifname}");
-            move |e: io::Error| privileged(&what, e)
-        };
-        let queue = |_| open_queue(&ifname, queues > 1).map_err(failed("make"));
-        let fds = (0..queues).map(queue).collect::<Result<Vec<_>, _>>()?;
-        let uso = set_offloads(&fds).map_err(failed("set the offloads of"))?;
-        let socket = datagram_socket().map_err(failed("reach"))?;
-        let mtu = Field::Number(i32::from(mtu));
-        ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu)
-            .map_err(failed("set the MTU of"))?;
-        let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
-        ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, &ifname, up).map_err(failed("bring up"))?;
-        Ok((uso, fds))
+        let mut told = Ok(());
+        let made = make_tap(&ifname, queues, |ifname| told = set_link_mtu(ifname, mtu))?;
+        told.map(|()| made)
     })
     .await
+}
+
+/// Makes a tap in this thread's namespace, and brings it up after `prepare`. Returns whether it
+/// accepts UDP segmentation offload, and its queues.
+///
+/// # Errors
+/// The name is taken, or the daemon may not make a tap.
+pub(in crate::daemon) fn make_tap(
+    ifname: &str,
+    queues: u16,
+    prepare: impl FnOnce(&str),
+) -> Result<(bool, Vec<OwnedFd>), ApiError> {
+    let failed = |what: &str| {
+        let what = format!("Cannot {what} tap interface {ifname}");
+        move |e: io::Error| privileged(&what, e)
+    };
+    let queue = |_| open_queue(ifname, queues > 1).map_err(failed("make"));
+    let fds = (0..queues).map(queue).collect::<Result<Vec<_>, _>>()?;
+    let uso = set_offloads(&fds).map_err(failed("set the offloads of"))?;
+    prepare(ifname);
+    let socket = datagram_socket().map_err(failed("reach"))?;
+    let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
+    ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, ifname, up).map_err(failed("bring up"))?;
+    Ok((uso, fds))
 }
 
 /// Makes the kernel deliver packets that are still to be segmented. Returns true if that includes

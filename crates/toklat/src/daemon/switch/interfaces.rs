@@ -10,13 +10,18 @@ use crate::api::{ApiError, InterfaceInfo};
 impl Port {
     /// The interface that the port is attached to.
     pub(super) fn interface_info(&self) -> Option<InterfaceInfo> {
-        let Attachment::Interface(config) = &self.attachment else { return None };
-        Some(self.waiting.as_ref()?.interface()?.info(config, &self.fds))
+        let watched = || self.waiting.as_ref()?.interface();
+        match &self.attachment {
+            Attachment::Interface(config) => Some(watched()?.info(config, &self.fds)),
+            Attachment::Host(config) => Some(watched()?.host_info(config)),
+            _ => None,
+        }
     }
 
     /// True while the interface that the port is attached to is gone or down.
     pub(super) fn waits_for_interface(&self) -> bool {
-        matches!(self.attachment, Attachment::Interface(_)) && self.unconnected().is_some()
+        let has_one = matches!(self.attachment, Attachment::Interface(_) | Attachment::Host(_));
+        has_one && self.unconnected().is_some()
     }
 }
 
@@ -28,7 +33,9 @@ impl Switch {
         for id in ids {
             let Some(port) = self.ports.get_mut(&id) else { continue };
             let kind = port.spec.kind.clone();
-            if !open::of(&kind).serves_one_process(&port.attachment) {
+            let open = open::of(&kind);
+            let is_released = open.takes_from_host() && port.fds.is_empty() && !port.quarantined;
+            if !is_released && !open.serves_one_process(&port.attachment) {
                 continue;
             }
             let attachment = std::mem::replace(&mut port.attachment, Attachment::Vacant);
@@ -37,7 +44,10 @@ impl Switch {
             let Some(port) = self.ports.get_mut(&id) else { continue };
             match renewed {
                 Ok(Opened { attachment, fds, .. }) => {
-                    (port.attachment, port.fds) = (attachment, fds)
+                    (port.attachment, port.fds, port.failure) = (attachment, fds, None);
+                    if is_released {
+                        self.follow(id);
+                    }
                 }
                 Err(error) => {
                     tracing::error!(switch = self.name, port = port.name, %error, "interface was not opened again");
@@ -46,6 +56,13 @@ impl Switch {
                 }
             }
         }
+    }
+
+    /// Gives back what ports have taken from the host, because no data process may run for a while.
+    pub(super) fn release_host(&mut self) {
+        let takers =
+            self.ports.values_mut().filter(|port| open::of(&port.spec.kind).takes_from_host());
+        takers.for_each(|port| port.fds.clear());
     }
 
     /// Watches what a port without a socket waits for.
@@ -72,7 +89,8 @@ impl Switch {
         let port = self.port(&returned.port)?;
         let same =
             |waiting: &super::super::front_ends::Waiting| waiting.number() == returned.waiting;
-        if port.quarantined || !port.waiting.as_ref().is_some_and(same) {
+        let is_released = open::of(&port.spec.kind).takes_from_host() && !self.is_running();
+        if port.quarantined || is_released || !port.waiting.as_ref().is_some_and(same) {
             return Ok(());
         }
         let (id, spec) = (port.id, port.spec.clone());

@@ -370,6 +370,9 @@ impl Switch {
             self.deaths = 0;
         }
         self.deaths = self.deaths.saturating_add(1);
+        if self.deaths > 1 {
+            self.release_host();
+        }
         pause_after(self.deaths)
     }
 

@@ -409,8 +409,19 @@ impl Switch {
         written: Written,
     ) -> Result<(), ApiError> {
         let name = self.ports.get(&id).map(|port| port.name.clone()).unwrap_or_default();
-        let Opened { attachment, fds, tunnel } = self.open(&name, &spec, written).await?;
-        self.vacate(id).await?;
+        let takes_from_host = open::of(&spec.kind).takes_from_host();
+        if takes_from_host {
+            self.vacate(id).await?;
+        }
+        let opened = self.open(&name, &spec, written).await;
+        if let (true, Err(error), Some(port)) = (takes_from_host, &opened, self.ports.get_mut(&id))
+        {
+            port.failure = Some(error.to_string());
+        }
+        let Opened { attachment, fds, tunnel } = opened?;
+        if !takes_from_host {
+            self.vacate(id).await?;
+        }
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         // The old socket may have the path of the new one.
         port.waiting = None;

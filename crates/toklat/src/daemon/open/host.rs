@@ -1,0 +1,73 @@
+//! The host's network stack behind an interface.
+
+use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+use tokio::sync::mpsc;
+use topology::Host;
+
+use super::super::front_ends::Waiting;
+use super::super::interfaces::watched::Returned;
+use super::super::interfaces::{host, watch};
+use super::super::namespace::in_namespace;
+use super::super::system;
+use super::{Future, Open, Opened, Opening};
+use crate::api::ApiError;
+
+impl Open for Host {
+    fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
+        open(self.clone())
+    }
+
+    fn is(&self, attachment: &Attachment) -> bool {
+        let Attachment::Host(opened) = attachment else { return false };
+        (&self.ifname, &self.netns) == (&opened.ifname, &opened.netns)
+    }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        (attachment, _): (&Attachment, &[Descriptor]),
+        returned: &mpsc::Sender<Returned>,
+    ) -> Result<Option<Waiting>, ApiError> {
+        let opened = match attachment {
+            Attachment::Host(config) => Some(watch::Opened {
+                index: config.index,
+                tap: Some((config.tap.clone(), config.tap_index)),
+            }),
+            _ => None,
+        };
+        let watching =
+            watch::watch(name, &self.ifname, self.netns.as_deref(), opened, returned.clone());
+        let failed = |e| system(&format!("Cannot watch interface {}", self.ifname), e);
+        watching.map(Some).map_err(failed)
+    }
+
+    fn takes_from_host(&self) -> bool {
+        true
+    }
+
+    fn renew(&self, _: Attachment, _: Vec<Descriptor>) -> Future<'_, Opened> {
+        open(self.clone())
+    }
+}
+
+fn open(settings: Host) -> Future<'static, Opened> {
+    Box::pin(async move {
+        let netns = settings.netns.clone();
+        let (config, fds) = in_namespace(netns, move || host::open(&settings)).await?;
+        Ok(Opened::ours(Attachment::Host(config), fds))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ErrorCode;
+
+    #[tokio::test]
+    async fn an_interface_that_does_not_exist_is_named() {
+        let missing = open(Host::behind("none-of-ours")).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound, "{missing}");
+        assert!(missing.reason.contains("none-of-ours"), "{missing}");
+    }
+}
