@@ -12,7 +12,7 @@
 //!
 //! | port | wake-ups |
 //! |---|---|
-//! | [`port::SWITCHED`] | the token of the switch's port, in both directions; on a trusted switch, to the program only |
+//! | [`port::SWITCHED`] | the token of the switch's port, in both directions; on a trusted switch, to the program only; then that of the port of an interface's host rings, if it has any |
 //! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
 //! | [`port::SILENT`] | - |
 
@@ -153,6 +153,15 @@ pub struct Bound {
     pub twin_rx: RingSpec,
     /// For pipes: send rings of the other end, the twins of `rx`.
     pub twin_tx: RingSpec,
+    /// The host rings that the descriptor syncs: those that send.
+    pub host_tx: RingSpec,
+    /// The host rings that receive.
+    pub host_rx: RingSpec,
+    /// Where slots go that are forwarded from the interface to its host: one ring, or none.
+    pub up: RingSpec,
+    /// Where slots go that are forwarded from the host: one ring, or none unless all send rings of
+    /// the interface are the descriptor's.
+    pub down: RingSpec,
     /// On a trusted switch: the port's number, and one; else 0.
     pub trusted: u32,
     /// The bits of `nr_flags` that affect syncs.

@@ -45,6 +45,18 @@ pub(super) enum Kind {
 pub(super) struct Rings {
     pub(super) tx: RingSpec,
     pub(super) rx: RingSpec,
+    pub(super) host: Option<HostRings>,
+}
+
+/// The host rings of an interface, and the rings of transparent mode, which programs do not see.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostRings {
+    pub(super) tx: RingSpec,
+    pub(super) rx: RingSpec,
+    /// The ring after `tx`: what programs forward to the host.
+    pub(super) up: RingSpec,
+    /// The ring after the interface's send rings: what programs forward from the host.
+    pub(super) down: RingSpec,
 }
 
 /// The descriptors that use a ring.
@@ -70,7 +82,9 @@ pub(super) struct Adapter {
     pub(super) token: Option<OwnedFd>,
     /// The port's number, if its switch is trusted.
     pub(super) number_if_trusted: Option<u16>,
-    uses: [Vec<Use>; 2],
+    /// The token of the port that the host rings are, while there is one.
+    pub(super) host_token: Option<OwnedFd>,
+    uses: [Vec<Use>; 4],
 }
 
 /// The rings that a descriptor is bound to.
@@ -78,7 +92,20 @@ pub(super) struct Adapter {
 pub(super) struct Choice {
     pub(super) tx: Range<u32>,
     pub(super) rx: Range<u32>,
+    pub(super) host_tx: Range<u32>,
+    pub(super) host_rx: Range<u32>,
     pub(super) exclusive: bool,
+}
+
+impl Choice {
+    fn ranges(&self) -> [&Range<u32>; 4] {
+        [&self.tx, &self.rx, &self.host_tx, &self.host_rx]
+    }
+
+    /// Returns true if host rings are chosen.
+    pub(super) fn has_host(&self) -> bool {
+        !self.host_tx.is_empty() || !self.host_rx.is_empty()
+    }
 }
 
 impl Adapter {
@@ -88,7 +115,8 @@ impl Adapter {
         shape: Shape,
         place: Option<(String, String)>,
     ) -> Self {
-        let uses = [shape.tx_rings, shape.rx_rings].map(|n| vec![Use::default(); n as usize]);
+        let Shape { tx_rings, rx_rings, host: [host_tx, host_rx], .. } = shape;
+        let uses = [tx_rings, rx_rings, host_tx, host_rx].map(|n| vec![Use::default(); n as usize]);
         Self {
             kind,
             region,
@@ -98,34 +126,42 @@ impl Adapter {
             bindings: 0,
             token: None,
             number_if_trusted: None,
+            host_token: None,
             uses,
         }
     }
 
     /// Returns the rings that a request selects.
     pub(super) fn choose(&self, request: &Register) -> Result<Choice, Errno> {
-        let Shape { tx_rings, rx_rings, .. } = self.shape;
+        let Shape { tx_rings, rx_rings, host: [host_tx, host_rx], .. } = self.shape;
         let one = u32::from(request.ringid);
         let is_pipe = matches!(self.kind, Kind::Pipe { .. });
-        let (mut tx, mut rx) = match request.mode {
-            mode::ALL_NIC => (0..tx_rings, 0..rx_rings),
-            mode::NULL if matches!(self.kind, Kind::Null) => (0..tx_rings, 0..rx_rings),
-            mode::ONE_NIC if one >= tx_rings && one >= rx_rings => return Err(Errno::INVAL),
-            mode::ONE_NIC => {
-                // If a direction has no ring of this number, its first one is chosen.
-                let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
-                (pick(tx_rings), pick(rx_rings))
+        // If a direction has no ring of this number, its first one is chosen.
+        let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
+        let has_host = self.shape.host != [0; 2];
+        let none = || (0..0, 0..0);
+        let (nic, host) = match request.mode {
+            mode::ALL_NIC => ((0..tx_rings, 0..rx_rings), none()),
+            mode::NULL if matches!(self.kind, Kind::Null) => ((0..tx_rings, 0..rx_rings), none()),
+            mode::ONE_NIC if one < tx_rings || one < rx_rings => {
+                ((pick(tx_rings), pick(rx_rings)), none())
             }
             // Neither VALE ports nor pipes have host rings.
+            mode::SW if has_host => (none(), (0..host_tx, 0..host_rx)),
+            mode::NIC_SW if has_host => ((0..tx_rings, 0..rx_rings), (0..host_tx, 0..host_rx)),
+            mode::ONE_SW if has_host && (one < host_tx || one < host_rx) => {
+                (none(), (pick(host_tx), pick(host_rx)))
+            }
             _ => return Err(Errno::INVAL),
         };
+        let ((mut tx, mut rx), (mut host_tx, mut host_rx)) = (nic, host);
         if request.flags & flags::RX_RINGS_ONLY != 0 && !is_pipe {
-            tx = 0..0;
+            (tx, host_tx) = none();
         }
         if request.flags & flags::TX_RINGS_ONLY != 0 && !is_pipe {
-            rx = 0..0;
+            (rx, host_rx) = none();
         }
-        Ok(Choice { tx, rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })
+        Ok(Choice { tx, rx, host_tx, host_rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })
     }
 
     /// Takes the chosen rings.
@@ -136,7 +172,7 @@ impl Adapter {
         if busy {
             return Err(Errno::BUSY);
         }
-        for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
+        for (uses, range) in self.uses.iter_mut().zip(choice.ranges()) {
             for ring in &mut uses[range.start as usize..range.end as usize] {
                 ring.descriptors += 1;
                 ring.exclusive |= choice.exclusive;
@@ -147,7 +183,7 @@ impl Adapter {
 
     /// Releases the chosen rings.
     pub(super) fn give(&mut self, choice: &Choice) {
-        for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
+        for (uses, range) in self.uses.iter_mut().zip(choice.ranges()) {
             for ring in &mut uses[range.start as usize..range.end as usize] {
                 ring.descriptors = ring.descriptors.saturating_sub(1);
                 // An exclusive descriptor is the ring's only one, so the flag goes with it.
@@ -157,11 +193,10 @@ impl Adapter {
     }
 
     fn chosen(&self, choice: &Choice) -> impl Iterator<Item = Use> {
-        let [tx, rx] = &self.uses;
-        let part = |uses: &[Use], range: &Range<u32>| {
+        let part = |(uses, range): (&Vec<Use>, &Range<u32>)| {
             uses[range.start as usize..range.end as usize].to_vec()
         };
-        part(tx, &choice.tx).into_iter().chain(part(rx, &choice.rx))
+        self.uses.iter().zip(choice.ranges()).flat_map(part)
     }
 }
 
@@ -170,7 +205,7 @@ mod tests {
     use super::*;
 
     fn adapter() -> Adapter {
-        let shape = Shape { tx_rings: 2, rx_rings: 4, tx_slots: 64, rx_slots: 64 };
+        let shape = Shape { tx_rings: 2, rx_rings: 4, tx_slots: 64, rx_slots: 64, host: [0; 2] };
         Adapter::new(Kind::Ephemeral, 2, shape, None)
     }
 
@@ -182,7 +217,7 @@ mod tests {
     fn modes_choose_rings() {
         let adapter = adapter();
         let chosen = |mode, ring, flags| adapter.choose(&request(mode, ring, flags));
-        let some = |tx, rx| Ok(Choice { tx, rx, exclusive: false });
+        let some = |tx, rx| Ok(Choice { tx, rx, ..Choice::default() });
         assert_eq!(chosen(mode::ALL_NIC, 9, 0), some(0..2, 0..4));
         assert_eq!(chosen(mode::ONE_NIC, 1, 0), some(1..2, 1..2));
         assert_eq!(chosen(mode::ONE_NIC, 3, 0), some(0..1, 3..4));
@@ -192,6 +227,22 @@ mod tests {
         {
             assert_eq!(chosen(mode, ring, 0), Err(Errno::INVAL), "{mode} {ring}");
         }
+    }
+
+    #[test]
+    fn modes_choose_host_rings_of_interfaces() {
+        let shape = adapter().shape.with_host([2, 0]);
+        assert_eq!(shape.host, [2, 1]);
+        let adapter = Adapter::new(Kind::Ephemeral, 2, shape, None);
+        let chosen = |mode, ring, flags| adapter.choose(&request(mode, ring, flags));
+        let some =
+            |tx, rx, host_tx, host_rx| Ok(Choice { tx, rx, host_tx, host_rx, exclusive: false });
+        assert_eq!(chosen(mode::ALL_NIC, 0, 0), some(0..2, 0..4, 0..0, 0..0));
+        assert_eq!(chosen(mode::SW, 0, 0), some(0..0, 0..0, 0..2, 0..1));
+        assert_eq!(chosen(mode::NIC_SW, 0, 0), some(0..2, 0..4, 0..2, 0..1));
+        assert_eq!(chosen(mode::NIC_SW, 0, flags::RX_RINGS_ONLY), some(0..0, 0..4, 0..0, 0..1));
+        assert_eq!(chosen(mode::ONE_SW, 1, 0), some(0..0, 0..0, 1..2, 0..1));
+        assert_eq!(chosen(mode::ONE_SW, 2, 0), Err(Errno::INVAL));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-use self::adapter::{Adapter, Choice, Kind};
+use self::adapter::{Adapter, Choice, HostRings, Kind};
 use self::list::List;
 pub use self::region::File;
 use self::region::Region;
@@ -66,22 +66,47 @@ pub struct NewPort<'a> {
     pub rx: RingSpec,
 }
 
-/// The prefix of the name of a switch that joins an interface of the host, whose name follows, to
-/// the programs that open it.
-const CARD: &str = "nic-";
-/// The name of the programs' port in such a switch.
+/// The ends of an interface of the host that programs have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The card, or what else the interface is: its wire.
+    Card,
+    /// The host's network stack.
+    Host,
+}
+
+/// The name of the programs' port in the switch of an [`End`].
 pub const CARD_PORT: &str = "netmap";
 
-/// The name of the switch that joins an interface of the host to programs.
-#[must_use]
-pub fn card_switch(ifname: &str) -> String {
-    format!("{CARD}{ifname}")
+impl End {
+    /// The prefix of the name of the switch that joins this end to programs. The interface's name
+    /// follows.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Card => "nic-",
+            Self::Host => "os-",
+        }
+    }
+
+    /// The name of the switch that joins this end of an interface to programs.
+    #[must_use]
+    pub fn switch(self, ifname: &str) -> String {
+        format!("{}{ifname}", self.prefix())
+    }
+
+    /// The end of an interface that a switch of this name joins to programs, and the interface;
+    /// `None` for other switches.
+    #[must_use]
+    pub fn of(switch: &str) -> Option<(Self, &str)> {
+        let all = [Self::Card, Self::Host].into_iter();
+        all.filter_map(|end| Some((end, switch.strip_prefix(end.prefix())?))).next()
+    }
 }
 
 /// The interface that a switch of this name joins to programs; `None` for other switches.
 #[must_use]
 pub fn interface_of(switch: &str) -> Option<&str> {
-    switch.strip_prefix(CARD)
+    End::of(switch).map(|(_, ifname)| ifname)
 }
 
 /// A user's charge for a region. Dropping it ends the charge.
@@ -102,7 +127,7 @@ pub trait Switches: Send + Sync {
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
     ///
-    /// If the switch is [an interface's](interface_of), this also adds a port of the interface;
+    /// If the switch is [an interface's](End::of), this also adds a port of the interface's end;
     /// `detach` removes it.
     ///
     /// # Errors
@@ -120,6 +145,36 @@ pub trait Switches: Send + Sync {
     ) -> impl Future<Output = Option<u16>> + Send {
         let _ = (switch, port);
         std::future::ready(None)
+    }
+
+    /// Makes an interface of the host a port of a switch, which is made if there is none, and with
+    /// `host` also the host's network stack behind it.
+    ///
+    /// # Errors
+    /// The error number for the program.
+    fn plug(
+        &self,
+        who: Requester,
+        switch: &str,
+        ifname: &str,
+        host: bool,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        let _ = (who, switch, ifname, host);
+        std::future::ready(Err(Errno::INVAL))
+    }
+
+    /// Removes the ports that [`plug`](Self::plug) has made.
+    ///
+    /// # Errors
+    /// The error number for the program: `ENXIO` if there are none.
+    fn unplug(
+        &self,
+        who: Requester,
+        switch: &str,
+        ifname: &str,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        let _ = (who, switch, ifname);
+        std::future::ready(Err(Errno::NXIO))
     }
 
     /// Detaches a port from its switch. Afterwards the buffers of its rings are all in slots.
@@ -169,6 +224,10 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    const fn who(&self) -> Requester {
+        Requester { uid: self.uid, pid: self.pid }
+    }
+
     fn name(&self) -> Result<&str, Errno> {
         text(&self.name[..]).ok_or(Errno::INVAL)
     }
@@ -188,6 +247,12 @@ impl<S: Switches> Broker<S> {
         let list = List::default();
         let (opened, adapters, regions) = Default::default();
         Self { switches, opened, adapters, regions, list }
+    }
+
+    /// The switches.
+    #[cfg(test)]
+    pub(crate) fn into_switches(self) -> S {
+        self.switches
     }
 
     /// Registers a new descriptor of a program of this user.
@@ -291,6 +356,11 @@ impl<S: Switches> Broker<S> {
                 let name = name_of(&format!("{switch}:{port}"));
                 bound.name.as_flattened_mut().copy_from_slice(&name);
             }
+        }
+        if let (Some(token), Some(host)) = (&adapter.host_token, rings.host) {
+            fds.push(token.as_fd());
+            let all = binding.choice.tx.len() == rings.tx.rings as usize;
+            bind_host(&mut bound, &host, &binding.choice, all);
         }
         if let Kind::Pipe { twin, wake, .. } = &adapter.kind {
             let twin = self.adapters.get(twin)?;
@@ -408,8 +478,21 @@ impl<S: Switches> Broker<S> {
         if let (Some(rings), Some(region)) = (rings, region) {
             region.remove_rings(rings.tx, true);
             region.remove_rings(rings.rx, own);
+            if let Some(HostRings { tx, rx, up, down }) = rings.host {
+                for rings in [tx, rx, up, down] {
+                    region.remove_rings(rings, true);
+                }
+            }
         }
     }
+}
+
+/// Describes the host rings of a descriptor, which has `all` send rings of the interface or not.
+fn bind_host(bound: &mut Bound, host: &HostRings, choice: &Choice, all: bool) {
+    bound.host_tx = part(host.tx, &choice.host_tx);
+    bound.host_rx = part(host.rx, &choice.host_rx);
+    bound.up = host.up;
+    bound.down = if all { host.down } else { RingSpec { rings: 0, ..host.down } };
 }
 
 /// Returns the rings in `range`.

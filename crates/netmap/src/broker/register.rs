@@ -1,16 +1,17 @@
 //! Binds descriptors (`NETMAP_REQ_REGISTER`), and unbinds them.
 
+use std::os::fd::OwnedFd;
+
 use netring::Monitor;
+use netring::layout::RingSpec;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use shmem::Memfd;
 
-use super::adapter::{Adapter, Choice, Kind, Rings};
+use super::adapter::{Adapter, Choice, HostRings, Kind, Rings};
 use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
-use super::{
-    Binding, Broker, CARD_PORT, Call, NewPort, Requester, Switches, card_switch, interface_of,
-};
+use super::{Binding, Broker, CARD_PORT, Call, End, NewPort, Requester, Switches, part};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -168,7 +169,7 @@ impl<S: Switches> Broker<S> {
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return Err(Errno::INVAL);
         }
-        self.make_vale(call.uid, &card_switch(ifname), CARD_PORT, request)
+        self.make_vale(call.uid, &End::Card.switch(ifname), CARD_PORT, request)
     }
 
     /// Returns the adapter of this port of a switch.
@@ -193,14 +194,17 @@ impl<S: Switches> Broker<S> {
         port: &str,
         request: &Register,
     ) -> Result<String, Errno> {
+        let is_card = End::of(switch).is_some_and(|(end, _)| end == End::Card);
+        let host = [request.host_tx_rings, request.host_rx_rings];
         let shape = shape_of(request);
+        let shape = if is_card { shape.with_host(host) } else { shape };
         let extra = request.extra_bufs.min(MOST_EXTRA);
         let region = self.region_for(uid, request.mem_id, || shape.geometry(extra))?;
         let place = Some((switch.to_owned(), port.to_owned()));
         let name = format!("{switch}:{port}");
         self.adapters.insert(name.clone(), Adapter::new(Kind::Ephemeral, region, shape, place));
         // `VALE_LIST` does not show the switches of interfaces.
-        if interface_of(switch).is_none() {
+        if !is_card {
             self.list.add(switch, port);
         }
         Ok(name)
@@ -278,12 +282,13 @@ impl<S: Switches> Broker<S> {
             (request.tx_rings, slots(request.tx_slots, of.shape.tx_slots)),
             (request.rx_rings, slots(request.rx_slots, of.shape.rx_slots)),
         );
-        let Shape { tx_rings, rx_rings, tx_slots, rx_slots } = shape;
+        let Shape { tx_rings, rx_rings, tx_slots, rx_slots, host } = shape;
         let twin_shape = Shape {
             tx_rings: rx_rings,
             rx_rings: tx_rings,
             tx_slots: rx_slots,
             rx_slots: tx_slots,
+            host,
         };
         let (region, other) = (of.region, if brace == '{' { '}' } else { '{' });
         let ends = [(brace, other, shape), (other, brace, twin_shape)];
@@ -340,9 +345,7 @@ impl<S: Switches> Broker<S> {
             return Err(Errno::ACCESS);
         }
         let choice = match adapter.kind {
-            Kind::Monitor { .. } => {
-                Choice { tx: 0..0, rx: 0..adapter.shape.rx_rings, exclusive: false }
-            }
+            Kind::Monitor { .. } => Choice { rx: 0..adapter.shape.rx_rings, ..Choice::default() },
             _ => adapter.choose(request)?,
         };
         adapter.take(&choice)?;
@@ -352,9 +355,10 @@ impl<S: Switches> Broker<S> {
             Binding { adapter: key.into(), interface: u32::MAX, choice, flags: request.flags };
         let done = self.lay_out(&mut binding, name, request);
         let done = match done {
-            Ok(()) => self.enter_switch(Requester { uid: call.uid, pid: call.pid }, key).await,
+            Ok(()) => self.enter_switch(call.who(), key).await,
             error => error,
         };
+        let done = done.and_then(|()| self.count_host_rings(&binding, request));
         if done.is_err() {
             self.unbind(&binding).await;
             return done;
@@ -363,6 +367,16 @@ impl<S: Switches> Broker<S> {
             opened.binding = Some(binding);
         }
         Ok(())
+    }
+
+    /// Writes the number of host rings into a reply. Without a port they are as if there were none.
+    fn count_host_rings(&self, binding: &Binding, request: &mut Register) -> Result<(), Errno> {
+        let adapter = self.adapters.get(&binding.adapter);
+        let host = adapter.filter(|adapter| adapter.host_token.is_some());
+        let host = host.map_or([0; 2], |adapter| adapter.shape.host.map(|n| n as u16));
+        [request.host_tx_rings, request.host_rx_rings] = host;
+        let has_rings = !binding.choice.has_host() || host != [0; 2];
+        has_rings.then_some(()).ok_or(Errno::INVAL)
     }
 
     /// Writes the structures for a new binding into the region.
@@ -375,9 +389,11 @@ impl<S: Switches> Broker<S> {
         self.make_rings(&binding.adapter)?;
         let adapter = self.adapters.get(&binding.adapter).ok_or(Errno::NXIO)?;
         let region = self.regions.get_mut(&adapter.region).ok_or(Errno::INVAL)?;
-        let Rings { tx, rx } = adapter.rings.ok_or(Errno::NOMEM)?;
-        let bound = [binding.choice.tx.clone(), binding.choice.rx.clone()];
-        let interface = Interface { name, tx, rx, bound };
+        let Rings { tx, rx, host } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let Choice { tx: some_tx, rx: some_rx, host_tx, host_rx, .. } = binding.choice.clone();
+        let host = host.map_or_else(Default::default, |host| [host.tx, host.rx]);
+        let (bound, bound_host) = ([some_tx, some_rx], [host_tx, host_rx]);
+        let interface = Interface { name, tx, rx, host, bound, bound_host };
         let (number, extra) = region.add_interface(&interface, request.extra_bufs)?;
         binding.interface = number;
         *request = Register {
@@ -431,14 +447,21 @@ impl<S: Switches> Broker<S> {
         };
         // A monitor's send ring exists because programs expect one. Its frames go nowhere.
         tx.rings = if monitor.is_some() { 0 } else { tx.rings };
-        let memory = region.file();
-        let (geometry, rx) = (region.geometry, rings.rx);
+        tx = if rings.host.is_some() { with_next(tx) } else { tx };
+        let (memory, geometry, rx) = (region.file(), region.geometry, rings.rx);
         let new = NewPort { who, switch, port, monitor, memory, geometry, tx, rx };
+        // The card may be opened in a way that leaves the host its place.
+        let host_token = self.enter_host(new, rings.host).await;
         let switch = switch.clone();
-        let (token, name) = self.switches.attach(new).await?;
+        let attached = self.switches.attach(new).await;
+        if attached.is_err() {
+            self.leave_host(&switch, host_token.as_ref()).await;
+        }
+        let (token, name) = attached?;
         let number = self.switches.number_if_trusted(&switch, &name).await;
         if let Some(adapter) = self.adapters.get_mut(key) {
             (adapter.token, adapter.number_if_trusted) = (Some(token), number);
+            adapter.host_token = host_token;
             if let Some((_, port)) = &mut adapter.place {
                 *port = name;
             }
@@ -446,12 +469,30 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
+    /// Attaches the host rings of an interface to the host. `None` if there are none, or if the
+    /// host cannot have a port: the interface then has none either.
+    async fn enter_host(&self, card: NewPort<'_>, rings: Option<HostRings>) -> Option<OwnedFd> {
+        let (HostRings { tx, rx, .. }, (_, ifname)) = (rings?, End::of(card.switch)?);
+        let switch = &End::Host.switch(ifname);
+        let new = NewPort { switch, port: CARD_PORT, tx: with_next(tx), rx, ..card };
+        self.switches.attach(new).await.ok().map(|(token, _)| token)
+    }
+
+    /// Detaches the host rings of an interface whose port is in `switch`.
+    async fn leave_host(&self, switch: &str, token: Option<&OwnedFd>) {
+        if let (Some(_), Some((_, ifname))) = (token, End::of(switch)) {
+            self.switches.detach(&End::Host.switch(ifname), CARD_PORT).await;
+        }
+    }
+
     /// Detaches an adapter from its switch.
     pub(super) async fn leave_switch(&mut self, key: &str) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
-        if let (Some(token), Some((switch, port))) = (adapter.token.take(), &adapter.place) {
+        if let (Some(token), Some((switch, port))) = (adapter.token.take(), adapter.place.clone()) {
+            let host = adapter.host_token.take();
             drop(token);
-            self.switches.detach(switch, port).await;
+            self.switches.detach(&switch, &port).await;
+            self.leave_host(&switch, host.as_ref()).await;
         }
     }
 
@@ -479,7 +520,7 @@ impl<S: Switches> Broker<S> {
 
 /// The key of an interface's adapter.
 pub(super) fn card_key(ifname: &str) -> String {
-    format!("{}:{CARD_PORT}", card_switch(ifname))
+    format!("{}:{CARD_PORT}", End::Card.switch(ifname))
 }
 
 /// Checks `nr_mode`; [`Adapter::choose`] checks the rest.
@@ -490,16 +531,44 @@ fn check_mode(mode: u32) -> Result<(), Errno> {
     }
 }
 
+/// These rings and the one after them.
+fn with_next(spec: RingSpec) -> RingSpec {
+    RingSpec { rings: spec.rings + 1, ..spec }
+}
+
+/// Makes the rings of an adapter. Of what was made before a failure, nothing is left.
 fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
-    let tx = region.add_rings(Direction::Send, (shape.tx_rings, shape.tx_slots), Fill::Own)?;
-    let rx = region.add_rings(Direction::Receive, (shape.rx_rings, shape.rx_slots), Fill::Own);
-    match rx {
-        Ok(rx) => Ok(Rings { tx, rx }),
-        Err(error) => {
-            region.remove_rings(tx, true);
-            Err(error)
+    let Shape { tx_rings, rx_rings, tx_slots, rx_slots, host } = shape;
+    let mut made = Vec::new();
+    let mut add = |way, earlier, rings, slots| -> Result<RingSpec, Errno> {
+        let spec = region.add_rings_after(earlier, way, (rings, slots), Fill::Own)?;
+        made.push(spec);
+        Ok(spec)
+    };
+    let has_host = host != [0; 2];
+    let mut all = || {
+        let own = u32::from(has_host);
+        let tx = add(Direction::Send, 0, tx_rings + own, tx_slots)?;
+        let rx = add(Direction::Receive, 0, rx_rings, rx_slots)?;
+        if !has_host {
+            return Ok(Rings { tx, rx, host: None });
         }
+        let [host_tx, host_rx] = host;
+        let above_tx = add(Direction::Send, tx_rings, host_tx + own, tx_slots)?;
+        let above_rx = add(Direction::Receive, rx_rings, host_rx, rx_slots)?;
+        let host = HostRings {
+            tx: part(above_tx, &(0..host_tx)),
+            rx: above_rx,
+            up: part(above_tx, &(host_tx..host_tx + own)),
+            down: part(tx, &(tx_rings..tx_rings + own)),
+        };
+        Ok(Rings { tx: part(tx, &(0..tx_rings)), rx, host: Some(host) })
+    };
+    let rings = all();
+    if rings.is_err() {
+        made.into_iter().for_each(|spec| region.remove_rings(spec, true));
     }
+    rings
 }
 
 /// Makes the rings of both ends of a pipe. `shape` is that of the first end.
@@ -516,7 +585,8 @@ fn twin_rings(region: &mut Region, shape: Shape) -> Result<(Rings, Rings), Errno
         .and_then(|ours| Ok((ours, twins(shape.rx_rings, shape.rx_slots)?)));
     match both {
         Ok(((tx, twin_rx), (twin_tx, rx))) => {
-            Ok((Rings { tx, rx }, Rings { tx: twin_tx, rx: twin_rx }))
+            let rings = |tx, rx| Rings { tx, rx, host: None };
+            Ok((rings(tx, rx), rings(twin_tx, twin_rx)))
         }
         Err(error) => {
             made.into_iter().for_each(|(rings, own)| region.remove_rings(rings, own));

@@ -11,6 +11,8 @@ use crate::wire::kind;
 struct Noted {
     ports: Mutex<Vec<String>>,
     refuse: bool,
+    /// Refuse what is in switches of this name.
+    refused: Option<&'static str>,
 }
 
 impl Switches for Noted {
@@ -24,7 +26,7 @@ impl Switches for Noted {
     }
 
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        if self.refuse {
+        if self.refuse || self.refused == Some(port.switch) {
             return Err(Errno::NOMEM);
         }
         let name = match port.monitor {
@@ -210,18 +212,57 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     assert_eq!((info.tx_rings, info.tx_slots, broker.adapters.len()), (1, 1024, 0));
     let watch = Register { mode: mode::ALL_NIC, flags: flags::MONITOR_RX, ..Register::default() };
     assert_eq!(register_as(&mut broker, 1, "eth0", watch), Err(Errno::INVAL), "nothing is open");
-    let host = Register { mode: mode::NIC_SW, ..Register::default() };
-    assert_eq!(register_as(&mut broker, 1, "eth0", host), Err(Errno::INVAL), "no host rings");
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     register(&mut broker, 1, "eth0").unwrap();
     register(&mut broker, 2, "eth0").unwrap();
-    assert_eq!(ports(&broker), ["nic-eth0:netmap"]);
+    assert_eq!(ports(&broker), ["os-eth0:netmap", "nic-eth0:netmap"]);
     register_as(&mut broker, 3, "eth0", watch).unwrap();
     let first = ValeList { bridge: 0, pad: 0, port: 0 };
     assert!(control(&mut broker, 4, reqtype::VALE_LIST, "", &first).is_err(), "no switch");
     (1..4).for_each(|cookie| run(broker.close(cookie)));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     assert_eq!(register(&mut broker, 4, "eth1"), Err(Errno::NXIO));
+}
+
+#[test]
+fn an_interface_has_host_rings_if_its_host_can_have_a_port() {
+    let mut broker = broker();
+    let free = |broker: &Tested| broker.regions[&2].free_buffers();
+    let sw = Register { mode: mode::SW, ..Register::default() };
+    let host = register_as(&mut broker, 1, "eth0", sw).unwrap();
+    assert_eq!((host.host_tx_rings, host.host_rx_rings, host.tx_rings), (1, 1, 1));
+    let before = free(&broker);
+    let all = Register { mode: mode::NIC_SW, ..Register::default() };
+    let all = register_as(&mut broker, 2, "eth0", all).unwrap();
+    assert_eq!((all.mem_id, all.host_rx_rings), (host.mem_id, 1));
+    assert_eq!(free(&broker), before, "the same rings");
+    let ask = Ask::new(kind::IDENTIFY, 0);
+    let bound = |broker: &Tested, cookie| broker.identify(cookie, &ask).0.bound;
+    let (one, both) = (bound(&broker, 1), bound(&broker, 2));
+    assert_eq!((one.tx.rings, one.host_tx.rings, one.up.rings, one.down.rings), (0, 1, 1, 0));
+    assert_eq!((both.tx.rings, both.host_rx.rings, both.up.rings, both.down.rings), (1, 1, 1, 1));
+    assert_eq!(both.down.first, both.tx.first + 1, "the port of the card has it, too");
+    assert_eq!(both.up.first, both.host_tx.first + 1);
+    let fds = broker.identify(2, &ask).1;
+    assert_eq!(fds.len(), 3, "memory and two tokens");
+    (1..3).for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty() && ports(&broker).is_empty());
+    // Without a port, the host's rings are as if there were none.
+    broker.switches.refused = Some("os-eth0");
+    assert_eq!(register_as(&mut broker, 3, "eth0", sw), Err(Errno::INVAL));
+    assert!(ports(&broker).is_empty());
+    let card = register(&mut broker, 3, "eth0").unwrap();
+    assert_eq!((card.host_tx_rings, bound(&broker, 3).up.rings), (0, 0));
+    run(broker.close(3));
+    // Without the card, its host is left alone.
+    broker.switches.refused = Some("nic-eth0");
+    assert!(register(&mut broker, 4, "eth0").is_err());
+    assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
+    let wide =
+        Register { mode: mode::SW, host_tx_rings: 99, host_rx_rings: 3, ..Register::default() };
+    broker.switches.refused = None;
+    let wide = register_as(&mut broker, 4, "eth0", wide).unwrap();
+    assert_eq!((wide.host_tx_rings, wide.host_rx_rings), (15, 3));
 }
 
 #[test]
@@ -234,7 +275,7 @@ fn regression_a_user_cannot_take_an_interfaces_name_before_others() {
     register(&mut broker, 11, "eth0").unwrap();
     assert!(ports(&broker).is_empty(), "a port of the user's own");
     register(&mut broker, 1, "eth0").unwrap();
-    assert_eq!(ports(&broker), ["nic-eth0:netmap"]);
+    assert_eq!(ports(&broker), ["os-eth0:netmap", "nic-eth0:netmap"]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ impl<S: Switches> Broker<S> {
         if let Some(shape) = shape {
             (info.tx_rings, info.rx_rings) = (shape.tx_rings as u16, shape.rx_rings as u16);
             (info.tx_slots, info.rx_slots) = (shape.tx_slots, shape.rx_slots);
-            (info.host_tx_rings, info.host_rx_rings) = (0, 0);
+            [info.host_tx_rings, info.host_rx_rings] = shape.host.map(|rings| rings as u16);
         }
         call.answer(&info);
         Ok(())
@@ -121,7 +121,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_ATTACH`: attaches a persistent port to a switch.
+    /// `VALE_ATTACH`: attaches a persistent port, or an interface of the host, to a switch.
     pub(super) async fn vale_attach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut asked: ValeAttach = call.body()?;
         let mode = asked.register.mode;
@@ -133,6 +133,17 @@ impl<S: Switches> Broker<S> {
         };
         if self.adapters.contains_key(&format!("{switch}:{port}")) {
             return Err(Errno::BUSY);
+        }
+        // The interface is checked first, as in `REGISTER`.
+        if self.switches.has_interface(call.uid, &port) {
+            let (who, host) = (call.who(), mode == mode::NIC_SW);
+            self.switches.plug(who, &switch, &port, host).await?;
+            asked.port_index = self.list.add(&switch, &port);
+            if host {
+                self.list.add(&switch, &host_of(&port));
+            }
+            call.answer(&asked);
+            return Ok(());
         }
         let adapter = self.adapters.get(&port).ok_or(Errno::INVAL)?;
         if !matches!(adapter.kind, Kind::Persistent { .. }) || mode == mode::NIC_SW {
@@ -149,14 +160,20 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_DETACH`: detaches a persistent port from its switch.
+    /// `VALE_DETACH`: detaches a persistent port, or an interface of the host, from its switch.
     pub(super) async fn vale_detach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
             return Err(Errno::INVAL);
         };
         let Some(adapter) = self.adapters.get_mut(&port) else {
-            let ephemeral = self.adapters.contains_key(&format!("{switch}:{port}"));
-            return Err(if ephemeral { Errno::INVAL } else { Errno::NXIO });
+            if self.adapters.contains_key(&format!("{switch}:{port}")) {
+                return Err(Errno::INVAL);
+            }
+            self.switches.unplug(call.who(), &switch, &port).await?;
+            self.list.remove(&switch, &host_of(&port));
+            let port_index = self.list.remove(&switch, &port).unwrap_or(super::list::NO_PORT);
+            call.answer(&ValeDetach { port_index, pad: 0 });
+            return Ok(());
         };
         if adapter.place != Some((switch.clone(), port.clone())) {
             return Err(Errno::NXIO);
@@ -225,4 +242,9 @@ impl<S: Switches> Broker<S> {
         let may = call.uid == 0 || owner == Some(call.uid);
         may.then_some(()).ok_or(Errno::ACCESS)
     }
+}
+
+/// The name that lists show for the host behind an attached interface.
+fn host_of(ifname: &str) -> String {
+    format!("{ifname}^")
 }

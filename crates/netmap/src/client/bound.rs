@@ -9,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime};
 use netring::attach::runtime_directory;
 use netring::layout::{RingMemory, RingSpec};
 use netring::trusted::{self, Forward, Joining};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use shmem::{Mapping, Memfd};
 
 use super::UserMemory;
 use super::blocks::Blocks;
-use super::ring::{Buffers, Peer, Ring, Synced};
+use super::ring::{Buffers, End, Peer, Ring, Synced, Wake};
 use crate::abi::{flags, text};
 use crate::wire::{self, port};
 
@@ -23,6 +24,8 @@ use crate::wire::{self, port};
 const SPINS: u32 = 2_000;
 /// Maximum time that a sync of send rings waits for the switch.
 const SYNC_TIME: Duration = Duration::from_millis(20);
+/// `NR_FORWARD`, in a ring's flags.
+const NR_FORWARD: u32 = 4;
 /// The part of that time in which it does not sleep.
 const AWAKE: Duration = Duration::from_micros(100);
 /// The token is emptied after this many armings, as each may bring a byte.
@@ -51,6 +54,12 @@ impl Ready {
 #[derive(Debug)]
 enum Wakes {
     Token(OwnedFd),
+    /// The tokens of an interface's port and its host's, and an epoll set of both.
+    Both {
+        port: OwnedFd,
+        host: OwnedFd,
+        set: OwnedFd,
+    },
     /// The token wakes us. The peer is the calling thread.
     Trusted(OwnedFd, Arc<dyn Forward>),
     Pipe {
@@ -58,6 +67,30 @@ enum Wakes {
         peer: OwnedFd,
     },
     Nothing,
+}
+
+impl Wakes {
+    /// Makes them of the descriptors that came after the memory file.
+    fn new(
+        bound: &wire::Bound,
+        fds: (Option<OwnedFd>, Option<OwnedFd>),
+        (memory, mapping): (&Memfd, &Arc<Mapping>),
+        raise: impl Fn(OwnedFd) -> OwnedFd,
+    ) -> Result<Self, Errno> {
+        Ok(match (bound.port, fds.0, fds.1) {
+            (port::SWITCHED, Some(token), None) if bound.trusted != 0 => {
+                Self::Trusted(token, join(bound, memory, mapping)?)
+            }
+            (port::SWITCHED, Some(token), None) => Self::Token(token),
+            (port::SWITCHED, Some(port), Some(host)) => {
+                let set = raise(both(&port, &host)?);
+                Self::Both { port, host, set }
+            }
+            (port::PIPE, Some(own), Some(peer)) => Self::Pipe { own, peer },
+            (port::SILENT, None, None) => Self::Nothing,
+            _ => return Err(Errno::PROTO),
+        })
+    }
 }
 
 /// The mapped region and rings of a bound descriptor.
@@ -68,6 +101,9 @@ pub struct Bound {
     region_size: u64,
     pub(super) send: Vec<Ring>,
     pub(super) receive: Vec<Ring>,
+    /// Where slots of transparent mode go: to the host, and from it.
+    up: Option<Ring>,
+    down: Option<Ring>,
     wakes: Wakes,
     pub(super) flags: u64,
     pub(super) blocks: Blocks,
@@ -86,24 +122,24 @@ impl Bound {
         fds: Vec<OwnedFd>,
         raise: impl Fn(OwnedFd) -> OwnedFd,
     ) -> Result<Self, Errno> {
-        let mut fds = fds.into_iter().map(raise);
+        let mut fds = fds.into_iter().map(&raise);
         let memory = Memfd::adopt(fds.next().ok_or(Errno::PROTO)?).map_err(|_| Errno::PROTO)?;
         bound.geometry.check(memory.len()).map_err(|_| Errno::PROTO)?;
         let mapping = memory.map().map_err(|_| Errno::NOMEM)?;
-        let wakes = match (bound.port, fds.next(), fds.next()) {
-            (port::SWITCHED, Some(token), None) if bound.trusted != 0 => {
-                Wakes::Trusted(token, join(bound, &memory, &mapping)?)
-            }
-            (port::SWITCHED, Some(token), None) => Wakes::Token(token),
-            (port::PIPE, Some(own), Some(peer)) => Wakes::Pipe { own, peer },
-            (port::SILENT, None, None) => Wakes::Nothing,
-            _ => return Err(Errno::PROTO),
-        };
-        let make = |spec, twins| rings(&mapping, bound, spec, twins).ok_or(Errno::PROTO);
+        let wakes = Wakes::new(bound, (fds.next(), fds.next()), (&memory, &mapping), &raise)?;
+        let make = |spec, twins| rings(&mapping, bound, End::Port, spec, twins).ok_or(Errno::PROTO);
+        let make_host =
+            |spec| rings(&mapping, bound, End::Host, spec, RingSpec::default()).ok_or(Errno::PROTO);
+        let [mut send, mut receive] =
+            [make(bound.tx, bound.twin_rx)?, make(bound.rx, bound.twin_tx)?];
+        send.extend(make_host(bound.host_tx)?);
+        receive.extend(make_host(bound.host_rx)?);
         Ok(Self {
             region_size: bound.geometry.region_size(),
-            send: make(bound.tx, bound.twin_rx)?,
-            receive: make(bound.rx, bound.twin_tx)?,
+            up: make_host(bound.up)?.pop(),
+            down: make(bound.down, RingSpec::default())?.pop(),
+            send,
+            receive,
             memory,
             wakes,
             flags: bound.flags,
@@ -122,9 +158,10 @@ impl Bound {
     /// Returns the library's own descriptors, which the program must not close.
     pub fn internal_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wakes = match &self.wakes {
-            Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None],
-            Wakes::Pipe { own, peer } => [Some(own), Some(peer)],
-            Wakes::Nothing => [None, None],
+            Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None, None],
+            Wakes::Both { port, host, set } => [Some(port), Some(host), Some(set)],
+            Wakes::Pipe { own, peer } => [Some(own), Some(peer), None],
+            Wakes::Nothing => [None; 3],
         };
         let wakes = wakes.into_iter().flatten().map(AsFd::as_fd);
         [self.memory.as_fd()].into_iter().chain(wakes).chain(self.blocks.stop_fd())
@@ -134,9 +171,10 @@ impl Bound {
     #[must_use]
     pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.wakes {
-            Wakes::Token(token) | Wakes::Trusted(token, _) | Wakes::Pipe { own: token, .. } => {
-                Some(token.as_fd())
-            }
+            Wakes::Token(token)
+            | Wakes::Both { set: token, .. }
+            | Wakes::Trusted(token, _)
+            | Wakes::Pipe { own: token, .. } => Some(token.as_fd()),
             Wakes::Nothing => None,
         }
     }
@@ -157,26 +195,33 @@ impl Bound {
                 Ok((0, _)) | Err(Errno::CONNRESET)
             )
         };
-        let token = match &self.wakes {
-            Wakes::Token(token) | Wakes::Trusted(token, _) => ended(token.as_fd()),
-            _ => false,
-        };
+        let token = self.tokens().any(|token| ended(token.as_fd()));
         if (ended(fd) || token) && !self.gone.swap(true, Ordering::Relaxed) {
             // A switch that outlives its daemon keeps the port while any process holds the token.
-            if let Wakes::Token(token) | Wakes::Trusted(token, _) = &self.wakes {
+            for token in self.tokens() {
                 let _ = rustix::net::shutdown(token, Shutdown::Both);
             }
         }
         self.is_gone()
     }
 
+    /// The tokens of the switches' ports.
+    fn tokens(&self) -> impl Iterator<Item = &OwnedFd> {
+        let tokens = match &self.wakes {
+            Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None],
+            Wakes::Both { port, host, .. } => [Some(port), Some(host)],
+            Wakes::Pipe { .. } | Wakes::Nothing => [None, None],
+        };
+        tokens.into_iter().flatten()
+    }
+
     /// Carries out `NIOCTXSYNC`: on return, a switch has taken everything that was submitted.
     pub fn sync_send(&self, user: &dyn UserMemory) {
-        let mut wake = false;
+        let mut wake = Wake::default();
         for ring in &self.send {
-            wake |= ring.sync_send(user) == Synced::Wake;
+            wake.note(ring.end, ring.sync_send(user));
         }
-        self.wake_peer(wake);
+        self.wake_peers(wake);
         self.settle();
         // Only after the wait does the tail match the switch's position.
         for ring in &self.send {
@@ -186,7 +231,7 @@ impl Bound {
 
     /// Waits, for a bounded time, until the switch has taken what was submitted.
     fn settle(&self) {
-        if !matches!(self.wakes, Wakes::Token(_)) {
+        if !matches!(self.wakes, Wakes::Token(_) | Wakes::Both { .. }) {
             return;
         }
         let done = || self.send.iter().all(Ring::is_done);
@@ -208,12 +253,31 @@ impl Bound {
 
     /// Carries out `NIOCRXSYNC`.
     pub fn sync_receive(&self) {
-        let mut wake = false;
+        let mut wake = Wake::default();
         for ring in &self.receive {
-            wake |= ring.sync_receive() == Synced::Wake;
+            self.sync_one(ring, &mut wake);
         }
         self.stamp();
-        self.wake_peer(wake);
+        self.wake_peers(wake);
+    }
+
+    /// Syncs a receive ring. In transparent mode its released slots go on to the other end.
+    pub(super) fn sync_one(&self, ring: &Ring, wake: &mut Wake) -> Synced {
+        let onward = match ring.end {
+            End::Port => &self.up,
+            End::Host => &self.down,
+        };
+        let is_transparent = ring.memory.header.flags.load(Ordering::Relaxed) & NR_FORWARD != 0;
+        let synced = match onward {
+            Some(onward) if is_transparent => {
+                let (synced, moved) = ring.sync_and_forward(onward);
+                wake.note(onward.end, moved);
+                synced
+            }
+            _ => ring.sync_receive(),
+        };
+        wake.note(ring.end, synced);
+        synced
     }
 
     fn stamp(&self) {
@@ -228,24 +292,23 @@ impl Bound {
             return Ready { error: true, ..Ready::default() };
         }
         let mut ready = Ready { error: self.is_gone(), ..Ready::default() };
-        let mut wake = false;
+        let mut wake = Wake::default();
         if want_send || self.flags & flags::NO_TX_POLL == 0 {
             self.poll_send(want_send, user, &mut ready, &mut wake);
         }
         if want_receive && !self.receive.is_empty() {
             for ring in &self.receive {
-                let synced = ring.sync_receive();
+                let synced = self.sync_one(ring, &mut wake);
                 ready.error |= synced == Synced::Reset;
-                wake |= synced == Synced::Wake;
                 ready.readable |= ring.is_ready();
             }
             self.stamp();
         }
-        self.wake_peer(wake);
+        self.wake_peers(wake);
         ready
     }
 
-    fn poll_send(&self, want: bool, user: &dyn UserMemory, ready: &mut Ready, wake: &mut bool) {
+    fn poll_send(&self, want: bool, user: &dyn UserMemory, ready: &mut Ready, wake: &mut Wake) {
         for ring in &self.send {
             // Once one ring has room, the others are synced only to send what they hold.
             let wanted = want && !ready.writable;
@@ -254,7 +317,7 @@ impl Bound {
             }
             let synced = ring.sync_send(user);
             ready.error |= synced == Synced::Reset;
-            *wake |= synced == Synced::Wake;
+            wake.note(ring.end, synced);
             ready.writable |= want && ring.is_ready();
         }
     }
@@ -267,6 +330,10 @@ impl Bound {
         }
         if want_receive {
             self.receive.iter().for_each(Ring::arm);
+            // Slots that wait for room in the rings of transparent mode.
+            if self.receive.iter().any(Ring::has_unreleased) {
+                self.up.iter().chain(&self.down).for_each(Ring::arm);
+            }
         }
     }
 
@@ -276,39 +343,68 @@ impl Bound {
     }
 
     #[cfg(test)]
+    pub(super) fn up_ring(&self) -> &Ring {
+        self.up.as_ref().unwrap()
+    }
+
+    #[cfg(test)]
+    pub(super) fn down_ring(&self) -> &Ring {
+        self.down.as_ref().unwrap()
+    }
+
+    #[cfg(test)]
     pub(super) fn receive_ring(&self, at: usize) -> &Ring {
         &self.receive[at]
     }
 
-    pub(super) fn wake_peer(&self, must: bool) {
-        if !must {
+    pub(super) fn wake_peers(&self, must: Wake) {
+        if must == Wake::default() {
             return;
         }
+        let kick = |token: &OwnedFd| {
+            rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        };
         // A full socket or counter already holds a wake-up. A peer that is gone needs none.
         let _ = match &self.wakes {
             // A port that is gone is noticed by its token.
             Wakes::Trusted(_, turn) => turn.forward().map(|()| 0),
-            Wakes::Token(token) => {
-                rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            Wakes::Token(token) => kick(token),
+            Wakes::Both { port, host, .. } => {
+                // A full token of one end does not keep the other asleep.
+                let _ = if must.port { kick(port) } else { Ok(0) };
+                if must.host { kick(host) } else { Ok(0) }
             }
             Wakes::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
             Wakes::Nothing => Ok(0),
         };
     }
 
-    /// Empties the token now and then, but leaves one byte: several waiters may wait for the next
+    /// Empties the tokens now and then, but leaves one byte: several waiters may wait for the next
     /// byte. A full token would accept no new byte, so it would wake no one.
     fn empty_token(&self) {
-        let (Wakes::Token(token) | Wakes::Trusted(token, _)) = &self.wakes else { return };
         if !self.armings.fetch_add(1, Ordering::Relaxed).is_multiple_of(ARMINGS) {
             return;
         }
-        let waiting = rustix::io::ioctl_fionread(token).unwrap_or(0);
-        let mut bytes = [0; 1024];
-        let spare = usize::try_from(waiting.saturating_sub(1)).unwrap_or(0).min(bytes.len());
-        if spare > 0 {
-            let _ = rustix::net::recv(token, &mut bytes[..spare], RecvFlags::DONTWAIT);
-        }
+        self.tokens().for_each(empty);
+    }
+}
+
+/// An epoll set that is readable while either of these is.
+fn both(one: &OwnedFd, other: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in [one, other] {
+        epoll::add(&set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(set)
+}
+
+/// Empties a token but for one byte.
+fn empty(token: &OwnedFd) {
+    let waiting = rustix::io::ioctl_fionread(token).unwrap_or(0);
+    let mut bytes = [0; 1024];
+    let spare = usize::try_from(waiting.saturating_sub(1)).unwrap_or(0).min(bytes.len());
+    if spare > 0 {
+        let _ = rustix::net::recv(token, &mut bytes[..spare], RecvFlags::DONTWAIT);
     }
 }
 
@@ -333,6 +429,7 @@ fn join(
 fn rings(
     mapping: &Arc<Mapping>,
     bound: &wire::Bound,
+    end: End,
     spec: RingSpec,
     twins: RingSpec,
 ) -> Option<Vec<Ring>> {
@@ -350,8 +447,11 @@ fn rings(
             port::PIPE => Peer::Twin(Box::new(twin()?)),
             _ => Peer::Nobody,
         };
-        Some(Ring::new(memory, peer, spec.slots, pool))
+        Some(Ring::new(memory, (peer, end), spec.slots, pool))
     };
+    if spec.rings == 0 {
+        return Some(Vec::new());
+    }
     spec.check(geometry).ok()?;
     (0..spec.rings).map(ring).collect()
 }

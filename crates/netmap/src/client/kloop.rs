@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::bound::Bound;
-use super::ring::{Ring, Synced};
+use super::ring::{Ring, Wake};
 use super::{Local, Program, Waiter};
 use crate::abi::flags;
 
@@ -157,10 +157,9 @@ impl Bound {
 
     /// Syncs each ring once; returns true if something moved.
     fn turn(&self, start: &Start, user: &dyn Program) -> bool {
-        let (mut moved, mut wake) = (false, false);
+        let (mut moved, mut wake) = (false, Wake::default());
         for at in 0..self.send.len() + self.receive.len() {
-            let (synced, changed) = self.sync_by_blocks(at, user);
-            wake |= synced == Synced::Wake;
+            let changed = self.sync_by_blocks(at, user, &mut wake);
             moved |= changed;
             let irq = start.events.as_ref().and_then(|pairs| pairs.get(at)).map(|pair| pair.1);
             let block = self.blocks.program.load(Ordering::Relaxed) + BLOCK * at as u64;
@@ -170,26 +169,29 @@ impl Bound {
                 user.signal(irq);
             }
         }
-        self.wake_peer(wake);
+        self.wake_peers(wake);
         moved
     }
 
     /// Syncs a ring by its blocks; returns true if its tail moved.
-    fn sync_by_blocks(&self, at: usize, user: &dyn Program) -> (Synced, bool) {
+    fn sync_by_blocks(&self, at: usize, user: &dyn Program, wake: &mut Wake) -> bool {
         let (theirs, ours) = self.addresses(at);
-        let Some((ring, is_send)) = self.ring_number(at) else { return (Synced::Quiet, false) };
+        let Some((ring, is_send)) = self.ring_number(at) else { return false };
         // The program writes `cur` before `head`, so `head` is read first.
         let head = user.load(theirs + program::HEAD);
         let cur = user.load(theirs + program::CUR);
         let header = &ring.memory.header;
         header.head.store(head, Ordering::Relaxed);
         header.cur.store(cur, Ordering::Relaxed);
-        let synced = if is_send { ring.sync_send(user) } else { ring.sync_receive() };
+        match is_send {
+            true => wake.note(ring.end, ring.sync_send(user)),
+            false => _ = self.sync_one(ring, wake),
+        }
         let tail = header.tail.load(Ordering::Relaxed);
         let moved = user.load(ours + core::HWTAIL) != tail;
         user.store(ours + core::HWCUR, ring.memory.control.owner.0.own());
         user.store(ours + core::HWTAIL, tail);
-        (synced, moved)
+        moved
     }
 
     fn addresses(&self, at: usize) -> (u64, u64) {

@@ -17,11 +17,15 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::{UserMemory, process};
 
+/// Bytes of an Ethernet header. Shorter frames are not forwarded.
+const SHORTEST: usize = 14;
+
 /// A ring and its other side.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) memory: RingMemory,
     pub(super) peer: Peer,
+    pub(super) end: End,
     pub(super) slots: u32,
     pool: Buffers,
     /// The peer's latest wake-up request that was answered.
@@ -35,6 +39,33 @@ pub(super) struct Buffers {
     pub(super) at: usize,
     pub(super) count: u32,
     pub(super) bytes: u32,
+}
+
+/// The port that a ring belongs to. Only interfaces have a second one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The port that was opened.
+    Port,
+    /// The host behind it.
+    Host,
+}
+
+/// The ends whose peers sleep and must be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wake {
+    pub(super) port: bool,
+    pub(super) host: bool,
+}
+
+impl Wake {
+    /// Notes the result of a sync of a ring of this end.
+    pub(super) fn note(&mut self, end: End, synced: Synced) {
+        let wake = synced == Synced::Wake;
+        match end {
+            End::Port => self.port |= wake,
+            End::Host => self.host |= wake,
+        }
+    }
 }
 
 /// The other side of a ring.
@@ -69,8 +100,13 @@ impl Drop for Held<'_> {
 }
 
 impl Ring {
-    pub(super) fn new(memory: RingMemory, peer: Peer, slots: u32, pool: Buffers) -> Self {
-        Self { memory, peer, slots, pool, answered: AtomicU32::new(0) }
+    pub(super) fn new(
+        memory: RingMemory,
+        (peer, end): (Peer, End),
+        slots: u32,
+        pool: Buffers,
+    ) -> Self {
+        Self { memory, peer, end, slots, pool, answered: AtomicU32::new(0) }
     }
 
     /// Locks the ring for a sync; `None` if another process or thread syncs it.
@@ -301,6 +337,99 @@ impl Ring {
         let must_wake = head != from && self.release(from, head);
         self.show_tail(tail);
         if must_wake { Synced::Wake } else { Synced::Quiet }
+    }
+
+    /// Carries out `NIOCRXSYNC` in transparent mode (netmap(4), "NR_FORWARD"): frames in released
+    /// slots with `NS_FORWARD` go on to the other end by the ring `onward`. While that ring is
+    /// full, their slots stay unreleased. Returns the results of both rings.
+    pub(super) fn sync_and_forward(&self, onward: &Self) -> (Synced, Synced) {
+        let Some(_held) = self.hold() else { return (Synced::Quiet, Synced::Quiet) };
+        let control = &self.memory.control;
+        let (from, tail) = (control.owner.0.own(), control.core.0.observe());
+        let Some(head) = self.checked_head(from, tail) else {
+            return (self.reset(from, tail), Synced::Quiet);
+        };
+        let (end, onward) = self.forward(from, head, onward);
+        let must_wake = end != from && self.release(from, end);
+        self.show_tail(tail);
+        (if must_wake { Synced::Wake } else { Synced::Quiet }, onward)
+    }
+
+    /// Returns true if slots that the program has released wait to be forwarded.
+    pub(super) fn has_unreleased(&self) -> bool {
+        self.has_news()
+    }
+
+    /// Moves the flagged frames of the slots `from..head` to `onward`, buffers and all. Returns up
+    /// to where slots are done with, and whether the other end must be woken.
+    fn forward(&self, from: u32, head: u32, onward: &Self) -> (u32, Synced) {
+        // If another descriptor forwards, all slots wait for the next sync.
+        let Some(_held) = onward.hold() else { return (from, Synced::Quiet) };
+        let owner = &onward.memory.control.owner.0;
+        let (first, limit) = (owner.own(), previous(onward.send_core(), onward.slots));
+        let (mut at, mut put) = (from, first);
+        while at != head {
+            let end = self.end_of_frame(at, head);
+            let len = distance(at, end, self.slots);
+            if self.is_to_forward(at, end) && len < onward.slots {
+                if len > distance(put, limit, onward.slots) {
+                    break;
+                }
+                put = self.move_frame(at, end, onward, put);
+            }
+            at = end;
+        }
+        if put == first {
+            return (at, Synced::Quiet);
+        }
+        owner.publish(put);
+        let must_wake = onward.must_wake(&onward.memory.control.core_flags.0.wake);
+        (at, if must_wake { Synced::Wake } else { Synced::Quiet })
+    }
+
+    /// Returns the slot after the frame that begins at `at`.
+    fn end_of_frame(&self, at: u32, head: u32) -> u32 {
+        let mut end = at;
+        loop {
+            let more = self.memory.slots[end as usize].load().flags & slot_flags::MOREFRAG != 0;
+            end = next(end, self.slots);
+            if end == head || !more || distance(at, end, self.slots) as usize == MAX_FRAGS {
+                return end;
+            }
+        }
+    }
+
+    /// Returns true if the frame in `at..end` is flagged, and each of its slots is valid.
+    fn is_to_forward(&self, mut at: u32, end: u32) -> bool {
+        let is_flagged = self.memory.slots[at as usize].load().flags & slot_flags::FORWARD != 0;
+        let mut len = 0;
+        while is_flagged && at != end {
+            let word = self.memory.slots[at as usize].load();
+            if !self.has_buffer(word.buf) || u32::from(word.len) > self.pool.bytes {
+                return false;
+            }
+            len += usize::from(word.len);
+            at = next(at, self.slots);
+        }
+        is_flagged && len >= SHORTEST
+    }
+
+    /// Swaps the buffers of a frame with those of slots of `onward`. Returns the slot after them.
+    fn move_frame(&self, mut at: u32, end: u32, onward: &Self, mut put: u32) -> u32 {
+        while at != end {
+            let (from, to) = (&self.memory.slots[at as usize], &onward.memory.slots[put as usize]);
+            let (theirs, word) = (to.load(), from.load());
+            at = next(at, self.slots);
+            put = next(put, onward.slots);
+            let flags = if at == end { 0 } else { slot_flags::MOREFRAG };
+            // The program may have changed the word since it was checked.
+            let buf = if self.has_buffer(word.buf) { word.buf } else { RESERVED_BUFFERS };
+            let len = u32::from(word.len).min(self.pool.bytes) as u16;
+            to.store(SlotWord { buf, len, flags });
+            to.ptr.store(0, Relaxed);
+            from.store(SlotWord { buf: theirs.buf, len: word.len, flags: 0 });
+        }
+        put
     }
 
     /// Releases the slots `from..head`; returns true if the other side must be woken.

@@ -1,11 +1,13 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use netring::layout::{RingHeader, SlotWord, slot_flags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::ring::Ring;
 use super::*;
 use crate::abi::{Header, Legacy, OptionHeader, Register, flags, mode, name_of, option, reqtype};
 use crate::broker::{Broker, Charge, NewPort, Switches};
@@ -257,4 +259,130 @@ fn cursors_that_make_no_sense_are_put_right_and_told() {
     set_head(&r.header, 1);
     assert!(reader.poll(false, true, &user).error, "nothing was received");
     assert_eq!(cursors(&r.header), (0, 0));
+}
+
+/// Stands in for the switches of an interface and of its host.
+#[derive(Default)]
+struct Ends(Mutex<Vec<OwnedFd>>);
+
+impl Switches for Ends {
+    fn charge(&self, _: u32, _: BorrowedFd<'_>) -> Result<Charge, Errno> {
+        Ok(Box::new(()))
+    }
+
+    fn has_interface(&self, _: u32, ifname: &str) -> bool {
+        ifname == "eth0"
+    }
+
+    async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
+        let (ours, token) = std::os::unix::net::UnixStream::pair().unwrap();
+        self.0.lock().unwrap().push(ours.into());
+        Ok((token.into(), port.port.into()))
+    }
+
+    async fn detach(&self, _: &str, _: &str) {}
+}
+
+/// An interface with its host rings, of 8 slots each, and the switches' ends of its tokens: the
+/// host's, and the card's.
+fn interface() -> (Bound, Vec<OwnedFd>) {
+    let mut broker = Broker::new(Ends::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    broker.open(1, 0);
+    let request = Register { mode: mode::NIC_SW, tx_slots: 8, rx_slots: 8, ..Register::default() };
+    let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
+    ask.name = name_of("eth0");
+    ask.body[..56].copy_from_slice(request.as_bytes());
+    let (answer, fds) = runtime.block_on(broker.control(1, 1, &ask, Option::None));
+    assert_eq!(answer.status, 0);
+    let tokens = broker.into_switches().0.into_inner().unwrap();
+    (Bound::new(&answer.bound, fds, |fd| fd).unwrap(), tokens)
+}
+
+/// Puts frames into the next slots of a receive ring, as its switch would.
+fn receive(ring: &Ring, flags: &[u16]) {
+    let from = ring.memory.control.core.0.own();
+    let mut at = from;
+    for &flags in flags {
+        let word = ring.memory.slots[at as usize].load();
+        ring.memory.slots[at as usize].store(SlotWord { len: 60, flags, ..word });
+        at = (at + 1) % 8;
+    }
+    ring.memory.control.core.0.publish(at);
+}
+
+#[test]
+fn released_slots_that_are_flagged_go_on_to_the_other_end() {
+    const FORWARD: u16 = slot_flags::FORWARD;
+    const CHAIN: u16 = FORWARD | slot_flags::MOREFRAG;
+    let (bound, _tokens) = interface();
+    let user = Fake::new();
+    for (receiving, onward) in [(0, bound.up_ring()), (1, bound.down_ring())] {
+        let ring = bound.receive_ring(receiving);
+        let (rx, to) = (&ring.memory, &onward.memory);
+        let buffer = |slot: usize| rx.slots[slot].load().buf;
+        let moved = || to.control.owner.0.own();
+        let sync = |head| {
+            set_head(&rx.header, head);
+            assert!(!bound.poll(false, true, &user).error);
+        };
+        // Without NR_FORWARD the flag means nothing.
+        receive(ring, &[FORWARD]);
+        sync(1);
+        assert_eq!((moved(), rx.control.owner.0.own()), (0, 1));
+        rx.header.flags.store(4, Relaxed);
+        receive(ring, &[FORWARD, 0, CHAIN, 0]);
+        let (first, last) = (buffer(1), buffer(4));
+        sync(5);
+        assert_eq!((moved(), rx.control.owner.0.own()), (3, 5));
+        let sent = |slot: usize| to.slots[slot].load();
+        assert_eq!(sent(0), SlotWord { buf: first, len: 60, flags: 0 });
+        assert_eq!(sent(1).flags, slot_flags::MOREFRAG);
+        assert_eq!(sent(2), SlotWord { buf: last, len: 60, flags: 0 });
+        assert!(
+            buffer(1) != first && rx.slots[1].load().flags == 0,
+            "another buffer took its place"
+        );
+        // There is room for four more. The others wait, and so does what follows them.
+        receive(ring, &[FORWARD, FORWARD, FORWARD, FORWARD, FORWARD, 0, FORWARD]);
+        sync(4);
+        assert_eq!((moved(), rx.control.owner.0.own()), (7, 1));
+        assert!(ring.has_unreleased());
+        to.control.core.0.publish(7);
+        sync(4);
+        assert_eq!((moved(), rx.control.owner.0.own()), (1, 4));
+        // What is no frame goes nowhere.
+        to.control.core.0.publish(1);
+        receive(ring, &[FORWARD, FORWARD, CHAIN]);
+        rx.slots[4].store(SlotWord { buf: u32::MAX, len: 60, flags: FORWARD });
+        rx.slots[5].store(SlotWord { len: 13, ..rx.slots[5].load() });
+        rx.slots[6].store(SlotWord { len: u16::MAX, ..rx.slots[6].load() });
+        sync(7);
+        assert_eq!((moved(), rx.control.owner.0.own()), (1, 7));
+    }
+}
+
+#[test]
+fn each_end_of_an_interface_is_woken_by_its_own_token_and_either_wakes() {
+    let (bound, tokens) = interface();
+    let user = Fake::new();
+    let has_byte = |token: &OwnedFd| rustix::io::ioctl_fionread(token).unwrap() > 0;
+    let mut answers = [true, false].into_iter().cycle();
+    for sending in [1, 0] {
+        let ring = bound.send_ring(sending);
+        ring.memory.control.core_flags.0.wake.arm();
+        set_head(&ring.memory.header, 1);
+        bound.poll(true, false, &user);
+        let (host, card) = (has_byte(&tokens[0]), has_byte(&tokens[1]));
+        assert_eq!((host, card), (true, !answers.next().unwrap()));
+    }
+    for token in &tokens {
+        let mut waiter = Waiter::new(|fd| fd).unwrap();
+        waiter.watch(bound.wake_fd().unwrap(), 0).unwrap();
+        waiter.take();
+        assert!(!waiter.take());
+        assert_eq!(rustix::io::write(token, b"k").unwrap(), 1);
+        assert!(waiter.take(), "a byte that nobody reads is news once");
+        assert!(!waiter.take());
+    }
 }

@@ -22,7 +22,7 @@ pub(super) const SLOTS: u32 = 1024;
 pub(super) const MOST_SLOTS: u32 = 4096;
 /// Maximum number of rings of a port in each direction.
 pub(super) const MOST_RINGS: u32 = 16;
-/// Host rings for which each interface has entries, though VALE ports and pipes have no such rings.
+/// Host rings for which each interface has entries at least, though VALE ports and pipes have none.
 const FAKE_HOST_RINGS: u32 = 1;
 /// Number of pipes for which a port's region has room.
 const PIPES: u32 = 2;
@@ -40,6 +40,8 @@ pub(super) struct Shape {
     pub(super) rx_rings: u32,
     pub(super) tx_slots: u32,
     pub(super) rx_slots: u32,
+    /// Host rings that send and that receive, as many slots as the others; 0 of ports without.
+    pub(super) host: [u32; 2],
 }
 
 impl Shape {
@@ -49,13 +51,22 @@ impl Shape {
         let slots = |n: u32| if n == 0 { SLOTS } else { n.clamp(2, MOST_SLOTS) };
         let [(tx_rings, tx_slots), (rx_rings, rx_slots)] =
             [tx, rx].map(|(n, size)| (rings(n), slots(size)));
-        Self { tx_rings, rx_rings, tx_slots, rx_slots }
+        Self { tx_rings, rx_rings, tx_slots, rx_slots, host: [0; 2] }
+    }
+
+    /// The same with these host rings: 0 means 1. One send ring of each side is not the program's.
+    pub(super) fn with_host(self, host: [u16; 2]) -> Self {
+        let most = MOST_RINGS - 1;
+        let host = host.map(|n| u32::from(n.max(1)).min(most));
+        Self { host, tx_rings: self.tx_rings.min(most), ..self }
     }
 
     /// Returns the layout of a region for one port of this shape (`net/netmap.h`). Pages that
     /// are not written cost nothing, so there are more interfaces and rings than in netmap.
     pub(super) fn geometry(&self, extra: u32) -> Geometry {
-        let [tx, rx] = [self.tx_rings, self.rx_rings].map(|rings| rings + FAKE_HOST_RINGS);
+        let own = if self.host == [0; 2] { 0 } else { 2 };
+        let [host_tx, host_rx] = self.host.map(|rings| rings.max(FAKE_HOST_RINGS));
+        let (tx, rx) = (self.tx_rings + host_tx + own, self.rx_rings + host_rx);
         let slots = self.tx_slots.max(self.rx_slots);
         let buffers = (4 * PIPES + rx) * self.rx_slots + (4 * PIPES + tx) * self.tx_slots + 2;
         let ring_size = RING_HEADER as u32 + slots * size_of::<Slot>() as u32;
@@ -122,7 +133,12 @@ pub(super) struct Interface<'a> {
     pub(super) name: &'a str,
     pub(super) tx: RingSpec,
     pub(super) rx: RingSpec,
+    /// Host rings that send and that receive.
+    pub(super) host: [RingSpec; 2],
+    /// Of `tx` and `rx`.
     pub(super) bound: [Range<u32>; 2],
+    /// Of `host`.
+    pub(super) bound_host: [Range<u32>; 2],
 }
 
 /// A memory file, and the owner that closes it.
@@ -218,6 +234,17 @@ impl Region {
     pub(super) fn add_rings(
         &mut self,
         way: Direction,
+        shape: (u32, u32),
+        fill: Fill,
+    ) -> Result<RingSpec, Errno> {
+        self.add_rings_after(0, way, shape, fill)
+    }
+
+    /// Works as `add_rings`, for rings that follow `earlier` others in their interface.
+    pub(super) fn add_rings_after(
+        &mut self,
+        earlier: u32,
+        way: Direction,
         (rings, slots): (u32, u32),
         fill: Fill,
     ) -> Result<RingSpec, Errno> {
@@ -232,7 +259,7 @@ impl Region {
                     Fill::Own => self.books.take_buffers(slots).ok_or(Errno::NOMEM)?,
                     Fill::TwinOf(twins) => self.buffers_in(twins.first + ring, slots)?,
                 };
-                self.write_ring(first + ring, (ring, way), &buffers)
+                self.write_ring(first + ring, (earlier + ring, way), &buffers)
             })
         });
         if let Err(error) = written {
@@ -315,23 +342,27 @@ impl Region {
         number: u32,
         extra: u32,
     ) -> Result<Vec<u8>, Errno> {
-        let Interface { name, tx, rx, bound } = interface;
+        let Interface { name, tx, rx, host, bound, bound_host } = interface;
         let mut bytes = vec![0; IF_HEADER];
         let len = name.len().min(15);
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         let private = if self.id == GLOBAL { 0 } else { PRIVATE };
-        let (host, version) = (FAKE_HOST_RINGS, u32::from(API));
-        let words = [version, private, tx.rings, rx.rings, extra, host, host];
+        let version = u32::from(API);
+        let [host_tx, host_rx] = host.map(|spec| spec.rings.max(FAKE_HOST_RINGS));
+        let words = [version, private, tx.rings, rx.rings, extra, host_tx, host_rx];
         bytes[16..44].copy_from_slice(words.as_bytes());
         let base = self.interface_offset(number);
-        for (spec, bound) in [(tx, &bound[0]), (rx, &bound[1])] {
-            for ring in 0..spec.rings {
-                let at = self.geometry.ring_offset(spec.first + ring) - base;
-                let at = if bound.contains(&ring) { at } else { 0 };
-                bytes.extend_from_slice(&at.to_le_bytes());
-            }
-            bytes.resize(bytes.len() + 8 * FAKE_HOST_RINGS as usize, 0);
-        }
+        let rings = |spec: &RingSpec, bound: &Range<u32>, entries: u32| -> Vec<u8> {
+            let offset = |ring: u32| match bound.contains(&ring) {
+                true => self.geometry.ring_offset(spec.first + ring) - base,
+                false => 0,
+            };
+            (0..entries).flat_map(|ring| offset(ring).to_le_bytes()).collect()
+        };
+        bytes.extend(rings(tx, &bound[0], tx.rings));
+        bytes.extend(rings(&host[0], &bound_host[0], host_tx));
+        bytes.extend(rings(rx, &bound[1], rx.rings));
+        bytes.extend(rings(&host[1], &bound_host[1], host_rx));
         let fits = bytes.len() <= self.geometry.if_size as usize;
         fits.then_some(bytes).ok_or(Errno::NOMEM)
     }

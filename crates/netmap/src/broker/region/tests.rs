@@ -1,6 +1,6 @@
 use super::*;
 
-const SHAPE: Shape = Shape { tx_rings: 2, rx_rings: 1, tx_slots: 64, rx_slots: 128 };
+const SHAPE: Shape = Shape { tx_rings: 2, rx_rings: 1, tx_slots: 64, rx_slots: 128, host: [0; 2] };
 
 fn region() -> Region {
     Region::create(5, 0, SHAPE.geometry(0)).unwrap()
@@ -15,7 +15,7 @@ fn u64_at(region: &Region, at: u64) -> u64 {
 #[test]
 fn what_a_program_does_not_say_has_a_default_and_what_is_too_much_a_limit() {
     let shape = Shape::asked((0, 0), (99, 99_999));
-    let limits = Shape { tx_rings: 1, rx_rings: 16, tx_slots: 1024, rx_slots: 4096 };
+    let limits = Shape { tx_rings: 1, rx_rings: 16, tx_slots: 1024, rx_slots: 4096, host: [0; 2] };
     assert_eq!(shape, limits);
 }
 
@@ -34,7 +34,14 @@ fn an_interface_says_where_its_rings_are() {
     let mut region = region();
     let tx = region.add_rings(Direction::Send, (2, 64), Fill::Own).unwrap();
     let rx = region.add_rings(Direction::Receive, (1, 128), Fill::Own).unwrap();
-    let interface = Interface { name: "vale0:p", tx, rx, bound: [1..2, 0..1] };
+    let interface = Interface {
+        name: "vale0:p",
+        tx,
+        rx,
+        bound: [1..2, 0..1],
+        host: [RingSpec::default(); 2],
+        bound_host: [0..0, 0..0],
+    };
     let (number, extra) = region.add_interface(&interface, 3).unwrap();
     assert_eq!((number, extra), (0, 3));
     // Send rings, their host ring, receive rings, their host ring. Rings that are not bound have
@@ -73,7 +80,14 @@ fn extra_buffers_come_back_even_if_their_list_is_hostile() {
     let mut region = region();
     let free = region.free_buffers();
     let none = RingSpec::default();
-    let interface = Interface { name: "x", tx: none, rx: none, bound: [0..0, 0..0] };
+    let interface = Interface {
+        name: "x",
+        tx: none,
+        rx: none,
+        bound: [0..0, 0..0],
+        host: [RingSpec::default(); 2],
+        bound_host: [0..0, 0..0],
+    };
     let (number, _) = region.add_interface(&interface, 4).unwrap();
     // The second buffer of the list points to itself.
     let first = region.read_u32(BUFS_HEAD).unwrap();

@@ -1,19 +1,25 @@
-//! Interfaces of the host that programs open by netmap's interface, as `netmap:eth0`. Each has a
-//! switch of its own, with a port of the interface and one for programs; no address is learned
-//! there, so each port's frames go to the other.
+//! Interfaces of the host that programs open by netmap's interface, as `netmap:eth0`. Each of its
+//! ends, the card and the host's network stack, has a switch of its own, with a port of the end and
+//! one for programs; no address is learned there, so each port's frames go to the other.
 
 use dataplane::config::{Policy, SwitchConfig};
-use netmap::broker::{CARD_PORT, card_switch};
-use topology::{Interface, InterfaceEngine, PortKind};
+use netmap::broker::{CARD_PORT, End};
+use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
 
 use super::port_spec;
-use crate::api::{ApiError, Client, ErrorCode, PortSpec};
+use crate::api::{ApiError, Client, ErrorCode, NewPort, NewSwitch, PortSpec, SwitchSpec};
 use crate::daemon::interfaces;
+use crate::daemon::locked;
 use crate::daemon::supervisor::Supervisor;
 use crate::daemon::switch::{Access, Switch};
 
-/// The interface's port in its switch.
-const PORT: &str = "card";
+/// The name of an end's port in its switch.
+const fn port_of(end: End) -> &'static str {
+    match end {
+        End::Card => "card",
+        End::Host => "host",
+    }
+}
 
 /// The rules of both ports: what comes from one goes to the other.
 #[must_use]
@@ -23,40 +29,41 @@ pub fn wire_spec() -> PortSpec {
 }
 
 impl Supervisor {
-    /// Makes the switch of an interface, unless it is there.
+    /// Makes the switch of an end of an interface, unless it is there.
     ///
     /// # Errors
     /// The client may not take interfaces, another port has it, or it cannot be opened.
-    pub(in crate::daemon) async fn join_card(
+    pub(in crate::daemon) async fn join_end(
         &self,
         client: Client,
-        name: &str,
+        end: End,
         ifname: &str,
     ) -> Result<(), ApiError> {
-        if !self.is_trusted(client) {
-            let reason = format!("User {} may not take interface {ifname}", client.uid);
-            let remedy = "run the program as root, or as the daemon's user";
-            return Err(ApiError::new(ErrorCode::Forbidden, reason, remedy));
-        }
+        self.check_operator(client, ifname)?;
         // The interface and the name are this switch's before anything else can claim them.
         let topology = self.topology.lock().await;
+        let name = &end.switch(ifname);
         if let Some(handle) = self.handle(name) {
-            return is_card(&*handle.lock().await, ifname);
+            return is_end(&*handle.lock().await, end, ifname);
         }
-        let spec = card_spec(ifname, InterfaceEngine::Xdp)?;
-        let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
-        let mut all = topology.clone();
-        all.switch.entry(name.into()).or_default().port.insert(PORT.into(), spec.clone());
-        topology::check_claims(&all)
-            .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))?;
+        check_free(&topology, end, ifname)?;
         let access = Access { user: Some(client.uid), ..Access::default() };
         let handle = self.create(name, SwitchConfig::default(), access, true).await?;
         let mut switch = handle.lock().await;
-        if let Err(error) = switch.add_temporary_port(PORT, spec).await {
-            tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
-            switch.add_temporary_port(PORT, by_packets).await?;
+        let port = port_of(end);
+        let added = switch.add_temporary_port(port, end_spec(end, ifname)?).await;
+        match (end, added) {
+            (End::Card, Err(error)) => {
+                tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
+                let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
+                switch.add_temporary_port(port, by_packets).await
+            }
+            (End::Host, Err(error)) => {
+                tracing::warn!(ifname, %error, "interface has no host rings");
+                Err(error)
+            }
+            (_, Ok(())) => Ok(()),
         }
-        Ok(())
     }
 
     /// Removes the switch of an interface that no program has open. Monitors do not keep it.
@@ -68,17 +75,115 @@ impl Supervisor {
         }
     }
 
+    /// Makes an interface a port of a switch, as an operator would, and with `host` also the host
+    /// behind it. Both stay when the program ends.
+    ///
+    /// # Errors
+    /// The client may not, a port of this name exists, another port has the interface, or it cannot
+    /// be opened.
+    pub(in crate::daemon) async fn plug(
+        &self,
+        client: Client,
+        switch: &str,
+        ifname: &str,
+        host: bool,
+    ) -> Result<(), ApiError> {
+        self.check_operator(client, ifname)?;
+        let mtu = interface_mtu(ifname)?;
+        let is_new = !self.topology.lock().await.switch.contains_key(switch);
+        if is_new {
+            self.add_switch(NewSwitch { name: switch.into(), spec: SwitchSpec::default() }).await?;
+            locked(&self.netmap.made).insert(switch.into());
+        }
+        let port = |name: String, kind: PortKind| {
+            let policy = Policy { mtu, ..Policy::default() };
+            NewPort { name, spec: PortSpec { kind, policy, ..PortSpec::default() } }
+        };
+        let card = port(ifname.into(), Interface::called(ifname).into());
+        let mut added = self.add_port(switch, card).await.map(drop);
+        if added.is_ok() && host {
+            let host = port(host_port(ifname), Host::behind(ifname).into());
+            added = self.add_port(switch, host).await.map(drop);
+            if added.is_err() {
+                self.delete_port(switch, ifname).await?;
+            }
+        }
+        self.drop_if_made(switch).await;
+        added
+    }
+
+    /// Removes an interface and the host behind it from a switch.
+    ///
+    /// # Errors
+    /// The client may not, or the interface is no port there.
+    pub(in crate::daemon) async fn unplug(
+        &self,
+        client: Client,
+        switch: &str,
+        ifname: &str,
+    ) -> Result<(), ApiError> {
+        self.check_operator(client, ifname)?;
+        let has = |topology: &Topology, port: &str, kind: PortKind| {
+            let ports = topology.switch.get(switch).map(|switch| &switch.port);
+            let found = ports.and_then(|ports| ports.get(port));
+            found.is_some_and(|found| match (&found.kind, &kind) {
+                (PortKind::Interface(one), PortKind::Interface(other)) => {
+                    (&one.ifname, &one.netns) == (&other.ifname, &other.netns)
+                }
+                (one, other) => one == other,
+            })
+        };
+        let (host, is_card, is_host) = {
+            let (topology, host) = (self.topology.lock().await, host_port(ifname));
+            let is_card = has(&topology, ifname, Interface::called(ifname).into());
+            let is_host = has(&topology, &host, Host::behind(ifname).into());
+            (host, is_card, is_host)
+        };
+        if !is_card {
+            return Err(crate::daemon::switch::no_port(switch, ifname));
+        }
+        if is_host {
+            self.delete_port(switch, &host).await?;
+        }
+        self.delete_port(switch, ifname).await?;
+        self.drop_if_made(switch).await;
+        Ok(())
+    }
+
+    /// Removes a switch that [`plug`](Self::plug) has made, if it has no ports.
+    async fn drop_if_made(&self, name: &str) {
+        if !locked(&self.netmap.made).contains(name) {
+            return;
+        }
+        let Some(handle) = self.handle(name) else { return };
+        let is_empty = handle.lock().await.is_empty();
+        if is_empty && self.delete_switch(name).await.is_ok() {
+            locked(&self.netmap.made).remove(name);
+        }
+    }
+
+    fn check_operator(&self, client: Client, ifname: &str) -> Result<(), ApiError> {
+        if self.is_trusted(client) {
+            return Ok(());
+        }
+        let reason = format!("User {} may not take interface {ifname}", client.uid);
+        let remedy = "run the program as root, or as the daemon's user";
+        Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
+    }
+
     /// Checks that no program has the interface that a port is to be.
     ///
     /// # Errors
     /// One has it.
     pub(in crate::daemon) async fn check_interface(&self, kind: &PortKind) -> Result<(), ApiError> {
-        let PortKind::Interface(Interface { ifname, netns: None, .. }) = kind else {
-            return Ok(());
+        let (end, ifname) = match kind {
+            PortKind::Interface(Interface { ifname, netns: None, .. }) => (End::Card, ifname),
+            PortKind::Host(Host { ifname, netns: None }) => (End::Host, ifname),
+            _ => return Ok(()),
         };
-        let Some(handle) = self.handle(&card_switch(ifname)) else { return Ok(()) };
+        let Some(handle) = self.handle(&end.switch(ifname)) else { return Ok(()) };
         let switch = handle.lock().await;
-        if switch.removed || is_card(&switch, ifname).is_err() {
+        if switch.removed || is_end(&switch, end, ifname).is_err() {
             return Ok(());
         }
         let reason = format!("A netmap program has interface {ifname} open");
@@ -86,11 +191,13 @@ impl Supervisor {
     }
 }
 
-/// Checks that a switch is one that [`Supervisor::join_card`] has made.
-fn is_card(switch: &Switch, ifname: &str) -> Result<(), ApiError> {
-    let ours = switch.port(PORT).is_ok_and(
-        |port| matches!(&port.spec.kind, PortKind::Interface(of) if of.ifname == ifname),
-    );
+/// Checks that a switch is one that [`Supervisor::join_end`] has made.
+fn is_end(switch: &Switch, end: End, ifname: &str) -> Result<(), ApiError> {
+    let ours = switch.port(port_of(end)).is_ok_and(|port| match &port.spec.kind {
+        PortKind::Interface(of) => of.ifname == ifname,
+        PortKind::Host(of) => of.ifname == ifname,
+        _ => false,
+    });
     if switch.ephemeral && ours {
         return Ok(());
     }
@@ -99,9 +206,38 @@ fn is_card(switch: &Switch, ifname: &str) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::Busy, reason, remedy))
 }
 
+/// Checks that no port has an end of an interface. The host's end is taken with the card's only.
+fn check_free(topology: &Topology, end: End, ifname: &str) -> Result<(), ApiError> {
+    let mut all = topology.clone();
+    let ends = if end == End::Card { &[End::Card][..] } else { &[End::Card, End::Host] };
+    for end in ends {
+        let switch = all.switch.entry(end.switch(ifname)).or_default();
+        switch.port.insert(port_of(*end).into(), end_spec(*end, ifname)?);
+    }
+    topology::check_claims(&all)
+        .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))
+}
+
+fn end_spec(end: End, ifname: &str) -> Result<PortSpec, ApiError> {
+    let card = card_spec(ifname, InterfaceEngine::Xdp)?;
+    Ok(match end {
+        End::Card => card,
+        End::Host => PortSpec { kind: Host::behind(ifname).into(), ..card },
+    })
+}
+
 fn card_spec(ifname: &str, engine: InterfaceEngine) -> Result<PortSpec, ApiError> {
-    let spec = wire_spec();
-    let mtu = interfaces::mtu(ifname)?.clamp(68, Policy::MAX_MTU.into()) as u16;
+    let (spec, mtu) = (wire_spec(), interface_mtu(ifname)?);
     let kind = PortKind::Interface(Interface { engine, ..Interface::called(ifname) });
     Ok(PortSpec { kind, policy: Policy { mtu, ..spec.policy }, ..spec })
+}
+
+/// The MTU of the ports of an interface.
+fn interface_mtu(ifname: &str) -> Result<u16, ApiError> {
+    Ok(interfaces::mtu(ifname)?.clamp(68, Policy::MAX_MTU.into()) as u16)
+}
+
+/// The port of the host behind an attached interface.
+fn host_port(ifname: &str) -> String {
+    format!("{ifname}-host")
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dataplane::config::{Policy, RingAttach};
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netmap::broker::{self, Broker, Charge, NewPort, Reply, Requester, Switches};
+use netmap::broker::{self, Broker, Charge, End, NewPort, Reply, Requester, Switches};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ use super::quota::{File, Item};
 use super::seqpacket::Message;
 use super::supervisor::{Ports, Supervisor};
 use super::{locked, token_pair};
-use crate::api::{Client, PortSpec};
+use crate::api::{Client, ErrorCode, PortSpec};
 
 /// The maximum number of descriptors of one user's programs.
 const MOST_OPENED: usize = 4096;
@@ -219,8 +219,8 @@ impl Switches for Ports {
             offloads: OffloadSet::NONE,
         };
         let how = How { monitor, existing: false, netmap: true };
-        let joined = match (broker::interface_of(switch), monitor) {
-            (Some(ifname), None) => supervisor.join_card(client, switch, ifname).await,
+        let joined = match (End::of(switch), monitor) {
+            (Some((end, ifname)), None) => supervisor.join_end(client, end, ifname).await,
             _ => Ok(()),
         };
         let opened = match joined {
@@ -242,6 +242,36 @@ impl Switches for Ports {
 
     async fn number_if_trusted(&self, switch: &str, port: &str) -> Option<u16> {
         self.0.upgrade()?.number_if_trusted(switch, port).await
+    }
+
+    async fn plug(
+        &self,
+        who: Requester,
+        switch: &str,
+        ifname: &str,
+        host: bool,
+    ) -> Result<(), Errno> {
+        let Requester { uid, pid } = who;
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        supervisor.plug(Client { uid, pid }, switch, ifname, host).await.map_err(|error| {
+            tracing::info!(uid, switch, ifname, %error, "interface was not attached");
+            match error.code {
+                ErrorCode::Exists => Errno::BUSY,
+                code => Errno::from_raw_os_error(errno(code)),
+            }
+        })
+    }
+
+    async fn unplug(&self, who: Requester, switch: &str, ifname: &str) -> Result<(), Errno> {
+        let Requester { uid, pid } = who;
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        supervisor.unplug(Client { uid, pid }, switch, ifname).await.map_err(|error| {
+            tracing::info!(uid, switch, ifname, %error, "interface was not detached");
+            match error.code {
+                ErrorCode::NotFound => Errno::NXIO,
+                code => Errno::from_raw_os_error(errno(code)),
+            }
+        })
     }
 
     async fn detach(&self, switch: &str, port: &str) {

@@ -541,6 +541,12 @@ impl Switch {
         self.memory.as_fd().try_clone_to_owned().map(Descriptor::ours)
     }
 
+    /// Returns true if the switch has no ports.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
     /// Returns true while a data process runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
