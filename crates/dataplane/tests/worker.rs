@@ -156,8 +156,10 @@ fn offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take() {
     };
     let whole = ROUNDS * BATCH as usize;
     assert_eq!(goodput(1), (whole, 0), "offered what it takes, it gets that");
-    let behind = (SLOTS - 1 - BATCH) as usize;
-    assert_eq!(goodput(10), (whole, behind), "its ring was full all the time");
+    let (got, behind) = goodput(10);
+    assert_eq!(got, whole, "it gets that in a flood");
+    // The flooder has half of the ring; the rest is for senders that keep to their shares.
+    assert!(behind + BATCH as usize >= SLOTS as usize / 2, "{behind} are left in its ring");
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
     thread.join().unwrap();
 }

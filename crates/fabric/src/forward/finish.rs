@@ -185,6 +185,7 @@ impl Finisher {
     ) -> bool {
         let count = self.pieces.len();
         self.pieces.judge(delivery.map, &mut [(); PIECES], |_, _| ());
+        self.pieces.set_sender(delivery.batch.sender());
         let batch = self.pieces.batch(delivery.map);
         let done = delivery.to.deliver(&batch, &ALL[..count], delivery.limits).finished;
         let mut frames = 0;

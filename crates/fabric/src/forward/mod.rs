@@ -155,6 +155,7 @@ impl Forwarder {
     ) -> Turn {
         let Sending { memory, queue: from } = from;
         let frames = scratch.len();
+        scratch.set_sender(from.port);
         let Some(port) = ports.get(from.port) else {
             return Turn { completed: frames, deliveries: 0, detached: frames };
         };

@@ -17,6 +17,7 @@ pub struct Batch<'a> {
     pub(super) segs: &'a [Span],
     /// True if the batch's frames are, on average, longer than their heads.
     pub(super) long: bool,
+    pub(super) sender: u16,
     pub(super) map: &'a MapGuard<'a>,
 }
 
@@ -33,6 +34,13 @@ impl Batch<'_> {
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.map.now
+    }
+
+    /// The port whose owner has sent the frames; `u16::MAX` if they are several owners'.
+    #[inline]
+    #[must_use]
+    pub fn sender(&self) -> u16 {
+        self.sender
     }
 
     /// The frame at `i`, ready to be copied.

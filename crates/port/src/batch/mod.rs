@@ -167,6 +167,8 @@ pub struct Scratch {
     any_offload: bool,
     /// The host behind its port that each gathered frame came from; only tunnel ports set it.
     vias: Box<[u16]>,
+    /// The port whose owner has sent the frames.
+    sender: u16,
 }
 
 impl Scratch {
@@ -185,6 +187,7 @@ impl Scratch {
             bytes: 0,
             any_offload: false,
             vias: Box::default(),
+            sender: u16::MAX,
         }
     }
 
@@ -192,6 +195,12 @@ impl Scratch {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.lanes.len() / VARIANTS
+    }
+
+    /// Notes which port's owner has sent the frames, until another is noted.
+    #[inline]
+    pub fn set_sender(&mut self, port: u16) {
+        self.sender = port;
     }
 
     /// Forgets all frames.
@@ -482,6 +491,7 @@ impl Scratch {
             offloads: if self.any_offload { &self.offloads } else { &[] },
             segs: &self.segs[..self.used_segs],
             long: self.bytes > (HEAD * self.used_frames) as u64,
+            sender: self.sender,
             map,
         }
     }

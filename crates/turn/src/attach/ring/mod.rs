@@ -17,6 +17,7 @@
 mod description;
 mod receive;
 mod send;
+mod shares;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! A receive ring, where the switch hands out frames to the ring's owner.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
@@ -14,6 +15,7 @@ use port::{
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
 
+use super::shares::{Fill, Shares};
 use super::{Health, buffer, window};
 use crate::state::ReceiveState;
 
@@ -64,7 +66,21 @@ pub(in crate::attach) struct ReceiveQueue {
     /// The buffers that are not handed out, from index [`out`](Self::out) to the ring's size; the
     /// one that returned last comes first.
     spares: SharedSlice<AtomicU32>,
-    health: Arc<Health>,
+    health: Box<Own>,
+}
+
+/// What else a ring has, beside the health of its port.
+struct Own {
+    port: Arc<Health>,
+    shares: Shares,
+}
+
+impl Deref for Own {
+    type Target = Health;
+
+    fn deref(&self) -> &Health {
+        &self.port
+    }
 }
 
 const _: () = assert!(size_of::<ReceiveQueue>() == 128);
@@ -98,7 +114,7 @@ impl ReceiveQueue {
             pool,
             state,
             spares,
-            health,
+            health: Box::new(Own { port: health, shares: Shares::default() }),
         };
         if resume && queue.state.primed.load(Ordering::Relaxed) != 0 {
             for cursor in [&queue.state.published, &queue.state.released] {
@@ -183,7 +199,8 @@ impl ReceiveQueue {
         }
         let most = limits.max_frame.min(self.usable.into());
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
-        let mut left = list;
+        let all = list.len();
+        let mut left = self.admitted(batch, list, limits);
         while !left.is_empty() {
             let before = left.len();
             left = match batch.consecutive(left) {
@@ -202,10 +219,50 @@ impl ReceiveQueue {
         }
         self.publish(&filled);
         if !left.is_empty() && !limits.lossless {
-            self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
+            self.overflow(left.len());
             left = &[];
         }
-        list.len() - left.len()
+        all - left.len()
+    }
+
+    /// The frames of a list that are within their sender's share. Others are dropped.
+    #[inline(always)]
+    fn admitted<'l>(
+        &self,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        limits: Limits,
+    ) -> &'l [FrameIdx] {
+        match self.health.shares.flooded() && !limits.lossless {
+            false => list,
+            true => self.admit(batch, list),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn admit<'l>(&self, batch: &Batch<'_>, list: &'l [FrameIdx]) -> &'l [FrameIdx] {
+        let usable = u32::from(self.usable);
+        let slots = list.iter().map(|i| (batch.frame(*i).len() as u32).div_ceil(usable).max(1));
+        let admitted = self.health.shares.admit(batch.sender(), slots, self.fill());
+        let refused = (list.len() - admitted) as u64;
+        if refused > 0 {
+            self.state.counters.drop_frames(DropReason::Full, refused);
+        }
+        &list[..admitted]
+    }
+
+    fn fill(&self) -> Fill {
+        let released = self.state.released.own();
+        Fill { slots: self.slot_count(), out: self.out(), released }
+    }
+
+    /// Drops frames that found no room. From now on, senders have shares.
+    #[cold]
+    #[inline(never)]
+    fn overflow(&self, frames: usize) {
+        self.state.counters.drop_frames(DropReason::Full, frames as u64);
+        self.health.shares.overflowed(self.fill());
     }
 
     /// Like [`deliver_all`](Self::deliver_all), for a batch with offload requests and a client that
@@ -216,15 +273,15 @@ impl ReceiveQueue {
             return self.refuse(fault, list.len());
         }
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
+        let admitted = self.admitted(batch, list, limits);
         let fill = |i: &&FrameIdx| self.fill_special(&mut filled, batch, **i, limits.max_frame);
-        let done = list.iter().take_while(fill).count();
+        let done = admitted.iter().take_while(fill).count();
         self.publish(&filled);
         if limits.lossless {
             return done;
         }
-        let full = (list.len() - done) as u64;
-        if full > 0 {
-            self.state.counters.drop_frames(DropReason::Full, full);
+        if done < admitted.len() {
+            self.overflow(admitted.len() - done);
         }
         list.len()
     }
