@@ -119,6 +119,9 @@ impl Jail {
             1 => (),
             threads => return Err(JailError::Threads(threads)),
         }
+        // Kernels before 6.4 have the auxiliary vector in /proc only, which is about to be out of
+        // reach. rustix reads it once.
+        let _ = rustix::param::page_size();
         let mut walls = Walls::default();
         let (place, go) = namespaces::enter(self, &mut walls)?;
         let mut raise = |wall: Wall, how: &mut dyn FnMut() -> Result<(), String>| {
