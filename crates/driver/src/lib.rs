@@ -19,6 +19,7 @@ mod batched;
 pub mod csb;
 mod dma;
 pub mod e1000;
+mod lent;
 pub mod one_access;
 pub mod pcnet;
 mod trapping;
@@ -26,6 +27,7 @@ pub mod virtio;
 
 pub use batched::Batched;
 pub use dma::{Buffers, Chunk, Dma, Slots};
+pub use lent::Lent;
 pub use trapping::{Trapping, Traps};
 
 /// A device's registers, as its driver reaches them: by direct call, by vfio-user, by VFIO.

@@ -1,6 +1,7 @@
 //! A user-space driver of the PCnet family. It brings the chip up as Linux's pcnet32 does, with
 //! descriptors of software style 2, and counts its traps.
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use abi::csb::{Direction, NONE, PAGE, Version};
@@ -8,7 +9,7 @@ use frame::Mac;
 use shmem::{Bytes, SharedSlice};
 
 use crate::csb;
-use crate::{Buffers, Chunk, Dma, Regs};
+use crate::{Buffers, Chunk, Dma, Lent, Regs};
 
 /// Bytes of a buffer, as in pcnet32.
 pub const BUFFER: u32 = 1544;
@@ -32,6 +33,7 @@ const STOP: u16 = 4;
 const TDMD: u16 = 8;
 const IENA: u16 = 0x40;
 const IDON: u16 = 0x100;
+const MISS: u16 = 0x1000;
 /// The bits that make an interrupt worth handling: ERR, MISS to TINT, INTR.
 const WORTH_A_LOOK: u16 = 0x8f00;
 /// The lowest quarter of the status block's address.
@@ -109,20 +111,29 @@ struct Ring {
     /// The next descriptor to hand over, and the next one that comes back. Both counts run freely.
     ours: u32,
     back: u32,
+    /// The ring's own buffers; none if the caller lends them.
     buffers: Buffers,
+    /// The device's address of each descriptor's buffer.
+    at: Box<[u32]>,
     /// The device's address of the first descriptor.
     device: u32,
 }
 
 impl Ring {
-    fn new(dma: &mut Dma, log: u8) -> Option<Self> {
+    /// A ring with buffers of its own, or with those at the device's addresses `lent`: 0 where the
+    /// caller lends none yet.
+    fn new(dma: &mut Dma, log: u8, lent: Option<&[u64]>) -> Option<Self> {
         let len = 1 << log.min(9);
         let chunk = dma.take(DESCRIPTOR * len as usize, DESCRIPTOR)?;
         let words = chunk.words(4 * len as usize)?;
-        let buffers = Buffers::take(dma, len, BUFFER)?;
-        // The last buffer has the highest address, so it is the one to check.
-        u32::try_from(buffers.device(len - 1) + u64::from(BUFFER)).ok()?;
-        Some(Self { words, len, ours: 0, back: 0, buffers, device: chunk.device() as u32 })
+        let buffers = Buffers::take(dma, if lent.is_some() { 0 } else { len }, BUFFER)?;
+        let at = |i: u32| match lent {
+            Some(lent) => lent.get(i as usize).copied().unwrap_or(0),
+            None => buffers.device(i),
+        };
+        let at: Option<Box<[u32]>> = (0..len).map(|i| low(at(i))).collect();
+        let (at, device) = (at?, chunk.device() as u32);
+        Some(Self { words, len, ours: 0, back: 0, buffers, at, device })
     }
 
     fn word(&self, number: u32, word: u32) -> &AtomicU32 {
@@ -150,7 +161,7 @@ impl Ring {
 
     /// Hands a descriptor over.
     fn give(&self, number: u32, len: u32, flags: u32) {
-        let address = self.buffers.device(number & (self.len - 1)) as u32;
+        let address = self.at[(number & (self.len - 1)) as usize];
         self.word(number, 0).store(address.to_le(), Ordering::Relaxed);
         self.word(number, 2).store(0, Ordering::Relaxed);
         let count = ONES | len.wrapping_neg() & 0xfff;
@@ -164,6 +175,12 @@ impl Ring {
     fn room(&self) -> u32 {
         self.len - self.ours.wrapping_sub(self.back)
     }
+}
+
+/// The address of a buffer, if all of the buffer is below 4 GiB.
+fn low(at: u64) -> Option<u32> {
+    let end = at.checked_add(u64::from(BUFFER))?;
+    u32::try_from(end).ok().map(|end| end - BUFFER)
 }
 
 /// A shared status block, in a page of the driver's memory.
@@ -200,6 +217,10 @@ pub struct Driver<R> {
     chip: u32,
     counts: Counts,
     block: Option<Block>,
+    /// Frames of the caller's memory were queued since the last demand.
+    unsent: bool,
+    /// How often the chip said that it missed frames, since that was asked for.
+    missed: u64,
 }
 
 impl<R: Regs> Driver<R> {
@@ -208,16 +229,50 @@ impl<R: Regs> Driver<R> {
     /// # Errors
     /// [`DriverError`] when there is none, or no memory.
     pub fn new(regs: R, dma: &mut Dma, sizes: Sizes) -> Result<Self, DriverError> {
+        Self::build(regs, dma, sizes, None)
+    }
+
+    /// Works as [`new`](Self::new), with all frames in buffers of the caller's, which change hands
+    /// by [`Lent`]. The receive descriptors begin with those at the device's addresses `lent`, of
+    /// [`BUFFER`] bytes each.
+    ///
+    /// # Errors
+    /// [`DriverError`]; [`DriverError::Memory`] if there are fewer buffers than descriptors.
+    pub fn over(regs: R, dma: &mut Dma, sizes: Sizes, lent: &[u64]) -> Result<Self, DriverError> {
+        let enough = lent.len() >> sizes.receive.min(9) > 0;
+        if !enough {
+            return Err(DriverError::Memory);
+        }
+        Self::build(regs, dma, sizes, Some(lent))
+    }
+
+    fn build(
+        regs: R,
+        dma: &mut Dma,
+        sizes: Sizes,
+        lent: Option<&[u64]>,
+    ) -> Result<Self, DriverError> {
         let sizes = Sizes { transmit: sizes.transmit.min(9), receive: sizes.receive.min(9) };
         let mut parts = || {
             let init_block = dma.take(INIT_BLOCK, DESCRIPTOR)?;
-            let rings = (Ring::new(dma, sizes.transmit)?, Ring::new(dma, sizes.receive)?);
-            Some((init_block, rings))
+            let send = Ring::new(dma, sizes.transmit, lent.map(|_| &[][..]))?;
+            Some((init_block, (send, Ring::new(dma, sizes.receive, lent)?)))
         };
         let (init_block, (transmit, receive)) = parts().ok_or(DriverError::Memory)?;
         let (mac, counts) = (Mac::new([0; 6]), Counts::default());
-        let mut driver =
-            Self { regs, sizes, init_block, transmit, receive, mac, chip: 0, counts, block: None };
+        let mut driver = Self {
+            regs,
+            sizes,
+            init_block,
+            transmit,
+            receive,
+            mac,
+            chip: 0,
+            counts,
+            block: None,
+            unsent: false,
+            missed: 0,
+        };
         driver.probe()?;
         Ok(driver)
     }
@@ -499,6 +554,7 @@ impl<R: Regs> Driver<R> {
             return false;
         }
         self.counts.interrupts += 1;
+        self.missed += u64::from(status & MISS != 0);
         self.set_csr(0, status & !(INIT | STRT | STOP | TDMD | IENA));
         let masks = self.csr(3);
         self.set_csr(3, masks | MASKS);
@@ -515,5 +571,81 @@ impl<R: Regs> Driver<R> {
     /// Stops the chip.
     pub fn stop(&mut self) {
         self.set_csr(0, STOP);
+    }
+}
+
+/// Bit of BCR4: the link is up, as the LED of that name shows it.
+const LINK_LED: u16 = 0x8000;
+
+impl<R: Regs> Lent for Driver<R> {
+    fn room(&self) -> usize {
+        Self::room(self) as usize
+    }
+
+    fn send_lent(&mut self, at: u64, len: u32) -> bool {
+        let (Some(at), true) = (low(at), (1..=BUFFER).contains(&len)) else { return false };
+        if Self::room(self) == 0 {
+            return false;
+        }
+        let ring = &mut self.transmit;
+        ring.at[(ring.ours & (ring.len - 1)) as usize] = at;
+        ring.give(ring.ours, len, OWN | STP | ENP);
+        ring.ours = ring.ours.wrapping_add(1);
+        self.unsent = true;
+        true
+    }
+
+    fn take_back(&mut self) -> usize {
+        self.reap() as usize
+    }
+
+    fn trade(
+        &mut self,
+        budget: usize,
+        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+    ) -> usize {
+        let mut traded = 0;
+        while traded < budget {
+            let ring = &mut self.receive;
+            let number = ring.back;
+            let Some(status) = ring.received(number) else { break };
+            let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
+            let whole = status & (ERR | STP | ENP) == STP | ENP;
+            let good = whole && (CHECK + 1..=BUFFER).contains(&message);
+            let descriptor = number & (ring.len - 1);
+            let next = trade(descriptor, good.then(|| message - CHECK)).and_then(low);
+            let Some(next) = next else { break };
+            ring.at[descriptor as usize] = next;
+            ring.back = number.wrapping_add(1);
+            self.counts.errors += u64::from(!good);
+            traded += 1;
+        }
+        self.refill();
+        traded
+    }
+
+    fn publish(&mut self) {
+        if core::mem::take(&mut self.unsent) {
+            self.demand();
+        }
+    }
+
+    fn has_frames(&self) -> bool {
+        self.receive.received(self.receive.back).is_some()
+    }
+
+    fn carrier(&mut self) -> bool {
+        self.bcr(4) & LINK_LED != 0
+    }
+
+    fn missed(&mut self) -> u64 {
+        // The chip counts in CSR112, which is readable only while it is stopped. CSR0 says that
+        // there was one at least.
+        let status = self.csr(0);
+        if status & MISS != 0 {
+            self.set_csr(0, MISS | status & IENA);
+            self.missed += 1;
+        }
+        core::mem::take(&mut self.missed)
     }
 }

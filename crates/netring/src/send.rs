@@ -462,6 +462,24 @@ impl Lent for Received<'_> {
     }
 }
 
+impl Buffer {
+    /// Takes the buffer of `other`, and puts this one in its place; lengths stay.
+    ///
+    /// # Errors
+    /// [`OtherRegion`]: nothing has changed.
+    #[inline]
+    pub fn swap(&mut self, other: &mut impl Lent) -> Result<(), OtherRegion> {
+        if !Arc::ptr_eq(self.region.mapping(), other.mapping()) {
+            return Err(OtherRegion);
+        }
+        let (ours, theirs) = (self.number, other.number());
+        other.set_number(ours);
+        self.number = theirs;
+        self.region.exchanged(ours, theirs);
+        Ok(())
+    }
+}
+
 impl sealed::Sealed for Buffer {}
 
 impl Lent for Buffer {

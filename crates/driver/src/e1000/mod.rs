@@ -26,7 +26,7 @@ pub use self::setup::SetupError;
 pub use self::transmit::Request;
 use self::transmit::Transmit;
 use crate::csb;
-use crate::{Chunk, Regs};
+use crate::{Chunk, Lent, Regs};
 use abi::csb::{Direction, NONE, Version};
 pub use abi::e1000::Chip;
 
@@ -187,6 +187,8 @@ pub struct E1000Driver<R> {
     shared: Option<Shared>,
     combining: Combining,
     counts: Counts,
+    /// Completed frames whose buffers a caller has taken back ([`Lent`]).
+    returned: u64,
 }
 
 /// Register accesses, counted.
@@ -482,6 +484,61 @@ impl<R: Regs> E1000Driver<R> {
     /// True if the link is up.
     pub fn link(&mut self) -> bool {
         self.get(regs::STATUS) & regs::status::LU != 0
+    }
+}
+
+impl<R: Regs> Lent for E1000Driver<R> {
+    fn room(&self) -> usize {
+        self.transmit.room() as usize
+    }
+
+    #[inline]
+    fn send_lent(&mut self, at: u64, len: u32) -> bool {
+        self.send_pieces(&[(at, len)], &Request::default())
+    }
+
+    fn take_back(&mut self) -> usize {
+        // An interrupt reclaims, too.
+        self.reclaim();
+        let back = self.counts.done - self.returned;
+        self.returned = self.counts.done;
+        back as usize
+    }
+
+    #[inline]
+    fn trade(
+        &mut self,
+        budget: usize,
+        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+    ) -> usize {
+        let mut frames = 0;
+        let traded = self.receive.trade(budget, |descriptor, len| {
+            let next = trade(descriptor, len);
+            frames += u64::from(next.is_some() && len.is_some());
+            next
+        });
+        self.counts.received += frames;
+        if self.receive.unpublished() >= self.config.refill {
+            self.refill();
+        }
+        traded
+    }
+
+    fn publish(&mut self) {
+        self.flush();
+        self.refill();
+    }
+
+    fn has_frames(&self) -> bool {
+        self.receive.has_frames()
+    }
+
+    fn carrier(&mut self) -> bool {
+        self.link()
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.get(regs::MPC).into()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The receive ring: the driver hands in empty buffers and gets frames back.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -57,11 +58,22 @@ struct Done {
     vlan: u16,
 }
 
+/// Errors of a frame whose bytes are not those that were sent, as in legacy descriptors: CE, SE,
+/// SEQ, CXE, RXE. Wrong checksums (TCPE, IPE) are for the frame's receiver.
+const DAMAGED: u8 = 0x97;
+
 /// The receive ring, with a buffer for each descriptor.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub ring: Slots,
+    /// The ring's own buffers; none if the caller lends them.
     pub buffers: Buffers,
+    /// The device's address of each descriptor's buffer.
+    at: Box<[u64]>,
+    /// The bytes of each buffer.
+    each: usize,
+    /// The next descriptor continues a frame that is too long to be traded.
+    inside: bool,
     pub size: u32,
     /// The next descriptor that the device will write back.
     pub next: u32,
@@ -74,29 +86,48 @@ pub(super) struct Receive {
 }
 
 impl Receive {
+    /// A ring with buffers of its own, or with those at the device's addresses `lent`.
     pub fn new(
         dma: &mut Dma,
-        size: u32,
-        buffer: u32,
-        extended: bool,
-        with_fcs: bool,
+        (size, buffer): (u32, u32),
+        lent: Option<&[u64]>,
+        (extended, with_fcs): (bool, bool),
     ) -> Option<Self> {
-        let (ring, buffers) = (Slots::take(dma, size)?, Buffers::take(dma, size, buffer)?);
-        Some(Self { ring, buffers, size, next: 0, published: 0, extended, with_fcs })
+        let ring = Slots::take(dma, size)?;
+        let buffers = Buffers::take(dma, if lent.is_some() { 0 } else { size }, buffer)?;
+        let at: Box<[u64]> = match lent {
+            Some(lent) => lent.get(..size as usize)?.into(),
+            None => (0..size).map(|i| buffers.device(i)).collect(),
+        };
+        let (next, published, each) = (0, 0, buffer as usize);
+        Some(Self {
+            ring,
+            buffers,
+            at,
+            each,
+            inside: false,
+            size,
+            next,
+            published,
+            extended,
+            with_fcs,
+        })
     }
 
     /// Refills the ring after a reset of the device.
     pub fn restart(&mut self) {
-        (self.next, self.published) = (0, 0);
+        (self.next, self.published, self.inside) = (0, 0, false);
         (0..self.size).for_each(|i| self.give(i));
     }
 
     /// Writes descriptor `i`, with its buffer's address.
     #[inline]
     fn give(&self, i: u32) {
-        if let Some([first, second]) = self.ring.words.get(i as usize) {
+        if let (Some([first, second]), Some(at)) =
+            (self.ring.words.get(i as usize), self.at.get(i as usize))
+        {
             second.store(0, Ordering::Relaxed);
-            first.store(self.buffers.device(i).to_le(), Ordering::Relaxed);
+            first.store(at.to_le(), Ordering::Relaxed);
         }
     }
 
@@ -165,6 +196,31 @@ impl Receive {
             frames += 1;
         }
         frames
+    }
+
+    /// Trades up to `budget` buffers that came back; see [`Lent::trade`](crate::Lent::trade).
+    #[inline]
+    pub fn trade(
+        &mut self,
+        budget: usize,
+        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+    ) -> usize {
+        let mut traded = 0;
+        while traded < budget {
+            let Some(done) = self.done(self.next) else { break };
+            let ends = done.status & rx::EOP != 0;
+            let len = done.len.saturating_sub(if self.with_fcs { FCS } else { 0 });
+            let whole = ends && !self.inside && done.errors & DAMAGED == 0;
+            let good = whole && (1..=self.each).contains(&len);
+            let Some(next) = trade(self.next, good.then_some(len as u32)) else { break };
+            if let Some(at) = self.at.get_mut(self.next as usize) {
+                *at = next;
+            }
+            self.inside = !ends;
+            self.take(1);
+            traded += 1;
+        }
+        traded
     }
 
     fn received<'a>(pieces: &'a [Bytes<'a>], len: usize, done: Done) -> Received<'a> {

@@ -47,6 +47,8 @@ pub const TXDCTL: u64 = 0x3828;
 pub const TADV: u64 = 0x382c;
 pub const STATISTICS: u64 = 0x4000;
 pub const STATISTICS_END: u64 = 0x4100;
+/// Missed packets count: frames for which the NIC had no room. A read clears it.
+pub const MPC: u64 = 0x4010;
 pub const RXCSUM: u64 = 0x5000;
 pub const RFCTL: u64 = 0x5008;
 pub const MTA: u64 = 0x5200;

@@ -57,6 +57,25 @@ impl<R: Regs> E1000Driver<R> {
     /// # Errors
     /// [`SetupError`].
     pub fn new(regs: R, dma: &mut Dma, config: Config) -> Result<Self, SetupError> {
+        Self::build(regs, dma, config, None)
+    }
+
+    /// Works as [`new`](Self::new), with all frames in buffers of the caller's, which change hands
+    /// by [`Lent`](crate::Lent). The receive descriptors begin with those at the device's addresses
+    /// `lent`, of [`Config::buffer`] bytes each.
+    ///
+    /// # Errors
+    /// [`SetupError`]; [`SetupError::Memory`] if there are fewer buffers than descriptors.
+    pub fn over(regs: R, dma: &mut Dma, config: Config, lent: &[u64]) -> Result<Self, SetupError> {
+        Self::build(regs, dma, config, Some(lent))
+    }
+
+    fn build(
+        regs: R,
+        dma: &mut Dma,
+        config: Config,
+        lent: Option<&[u64]>,
+    ) -> Result<Self, SetupError> {
         let sizes = [config.transmit, config.receive];
         let rings = sizes.iter().all(|size| (8..=4096).contains(size) && size.is_multiple_of(8));
         if !rings || !(256..=16384).contains(&config.buffer) || !config.buffer.is_power_of_two() {
@@ -64,9 +83,10 @@ impl<R: Regs> E1000Driver<R> {
         }
         let is_540 = config.chip == Chip::Em82540;
         let delayed = config.moderation.transmit != 0;
-        let transmit = Transmit::new(dma, config.transmit, config.buffer, delayed);
-        let receive =
-            Receive::new(dma, config.receive, config.buffer, config.extended && !is_540, is_540);
+        let buffers = (if lent.is_some() { 0 } else { config.transmit }, config.buffer);
+        let transmit = Transmit::new(dma, config.transmit, buffers, delayed);
+        let forms = (config.extended && !is_540, is_540);
+        let receive = Receive::new(dma, (config.receive, config.buffer), lent, forms);
         let shared = match config.doorbells {
             Doorbells::Block(version) => {
                 let page = dma.take(PAGE as usize, PAGE as usize);
@@ -84,6 +104,7 @@ impl<R: Regs> E1000Driver<R> {
             shared,
             combining: Combining::Idle,
             counts: Counts::default(),
+            returned: 0,
         };
         driver.probe()?;
         driver.open()?;

@@ -100,10 +100,16 @@ pub(super) struct Transmit {
 }
 
 impl Transmit {
-    pub fn new(dma: &mut Dma, size: u32, buffer: u32, delayed: bool) -> Option<Self> {
+    /// A ring with this many buffers: `size`, or none if all frames are in the caller's memory.
+    pub fn new(
+        dma: &mut Dma,
+        size: u32,
+        (buffers, buffer): (u32, u32),
+        delayed: bool,
+    ) -> Option<Self> {
         Some(Self {
             ring: Slots::take(dma, size)?,
-            buffers: Buffers::take(dma, size, buffer)?,
+            buffers: Buffers::take(dma, buffers, buffer)?,
             size,
             next: 0,
             published: 0,

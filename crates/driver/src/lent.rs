@@ -1,0 +1,41 @@
+//! Drivers over buffers of their caller: frames are sent and received where they lie.
+
+/// A driver whose buffers change hands: to send, the caller lends a buffer and gets it back once
+/// the frame has left; to receive, it trades a filled buffer for an empty one. No byte is copied.
+///
+/// The caller keeps which buffer is with which descriptor. What the device reports is checked
+/// against private state, so a device that writes whatever it wants to the rings causes wrong
+/// frames, and nothing else.
+pub trait Lent {
+    /// How many frames can be queued.
+    fn room(&self) -> usize;
+
+    /// Queues the frame of `len` bytes at the device's address `at`. Returns false without room, or
+    /// for a frame that the device cannot send. The device learns of it at the next
+    /// [`publish`](Self::publish).
+    fn send_lent(&mut self, at: u64, len: u32) -> bool;
+
+    /// Returns how many frames have left since the last call, oldest first. Their buffers are the
+    /// caller's again.
+    fn take_back(&mut self) -> usize;
+
+    /// Trades up to `budget` buffers that came back. `trade` gets a descriptor's number and the
+    /// length of its frame, `None` for one that is damaged or too long. It returns the device's
+    /// address of the descriptor's next buffer, which may be the same one, or `None` to leave this
+    /// and all later frames. Returns how many buffers were traded.
+    fn trade(&mut self, budget: usize, trade: impl FnMut(u32, Option<u32>) -> Option<u64>)
+    -> usize;
+
+    /// Tells the device of queued frames and of traded buffers, by one doorbell each at most.
+    fn publish(&mut self);
+
+    /// True if a buffer came back that was not traded.
+    fn has_frames(&self) -> bool;
+
+    /// True while the link is up.
+    fn carrier(&mut self) -> bool;
+
+    /// Returns how many frames the device has dropped for want of buffers since the last call: at
+    /// least so many, if the device does not count them.
+    fn missed(&mut self) -> u64;
+}
