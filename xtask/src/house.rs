@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("abi", &["frame", "shmem"]),
     ("nic", &["abi", "frame", "port", "shmem"]),
     ("driver", &["abi", "frame", "shmem"]),
-    ("card", &["abi", "driver", "nic", "port", "shmem"]),
+    ("card", &["abi", "driver", "frame", "netring", "nic", "port", "shmem"]),
     ("topology", &["fabric", "frame", "link", "nic", "settings"]),
     ("netmap", &["netring", "shmem"]),
     ("pcap", &["netring", "shmem"]),

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use abi::vfio_user::irq;
@@ -20,6 +21,8 @@ const fn request(number: libc::Ioctl) -> libc::Ioctl {
 const SET_IOMMU: libc::Ioctl = request(2);
 const SET_CONTAINER: libc::Ioctl = request(4);
 const DEVICE_FD: libc::Ioctl = request(6);
+/// `VFIO_DEVICE_SET_IRQS`.
+pub const SET_IRQS: libc::Ioctl = request(10);
 const RESET: libc::Ioctl = request(11);
 
 /// A request's structure, which begins with its size.
@@ -193,7 +196,7 @@ pub struct SetIrqs {
 
 // SAFETY: `VFIO_DEVICE_SET_IRQS` takes this structure, and reads `argsz` bytes of it at most.
 unsafe impl Question for SetIrqs {
-    const REQUEST: libc::Ioctl = request(10);
+    const REQUEST: libc::Ioctl = SET_IRQS;
 }
 
 impl SetIrqs {
@@ -236,11 +239,13 @@ unsafe impl Question for MapMemory {
 }
 
 impl MapMemory {
-    /// Memory that a device may read and write, from its address `device` on.
-    pub fn new(memory: &Mapping, device: u64) -> Self {
-        let (vaddr, size) = (memory.address(), memory.len());
-        let argsz = size_of::<Self>() as u32;
-        Self { argsz, flags: 3, vaddr: vaddr as u64, iova: device, size: size as u64 }
+    /// The part of a mapping that a device may read and write, from its address `device` on. `None`
+    /// if it is not all mapped.
+    pub fn new(memory: &Mapping, part: Range<usize>, device: u64) -> Option<Self> {
+        let size = part.len();
+        memory.bytes(part.start, size)?;
+        let (vaddr, argsz) = (memory.address() + part.start, size_of::<Self>() as u32);
+        Some(Self { argsz, flags: 3, vaddr: vaddr as u64, iova: device, size: size as u64 })
     }
 }
 

@@ -16,6 +16,7 @@ mod place;
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,15 @@ const BUS_MASTER: u16 = 4;
 const FIRST_BAR: u64 = 0x10;
 /// Pauses of at least this length sleep instead of spinning.
 const SLEEP: Duration = Duration::from_micros(100);
+
+/// The system calls of a process that drives a [`Card`] which is open and has its memory: the
+/// number of each, and the place and value of an argument. Interrupts are set; registers that
+/// cannot be mapped, and configuration space, are read and written.
+pub const CALLS: [(i64, Option<(u8, u32)>); 3] = [
+    (libc::SYS_ioctl, Some((1, kernel::SET_IRQS as u32))),
+    (libc::SYS_pread64, None),
+    (libc::SYS_pwrite64, None),
+];
 
 /// The reason why a card cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +160,14 @@ pub struct Card {
     memory: Vec<Arc<Mapping>>,
 }
 
+/// Checks that user space may drive the card at a PCI address. Opens nothing.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn check(address: &str) -> Result<(), PlaceError> {
+    Place::find(Path::new("/"), address).map(drop)
+}
+
 impl Card {
     /// Opens the card at a PCI address such as `0000:03:00.0`, resets it if possible, and enables
     /// it.
@@ -248,9 +266,23 @@ impl Card {
     /// # Errors
     /// [`VfioError::Memory`].
     pub fn map(&mut self, memory: &Arc<Mapping>, address: u64) -> Result<(), VfioError> {
-        let size = memory.len();
-        let mut map = MapMemory::new(memory, address);
+        self.map_part(memory, 0..memory.len(), address)
+    }
+
+    /// Works as [`map`](Self::map), for a part of `memory` that begins and ends with a page.
+    ///
+    /// # Errors
+    /// [`VfioError::Memory`].
+    pub fn map_part(
+        &mut self,
+        memory: &Arc<Mapping>,
+        part: Range<usize>,
+        address: u64,
+    ) -> Result<(), VfioError> {
+        let size = part.len();
         let failed = |source| VfioError::Memory { address, size, source };
+        let map = MapMemory::new(memory, part, address);
+        let mut map = map.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
         kernel::ask(self.container.as_fd(), &mut map).map_err(failed)?;
         self.memory.push(Arc::clone(memory));
         Ok(())

@@ -41,6 +41,16 @@ pub enum PlaceError {
     },
 }
 
+impl PlaceError {
+    /// The error without its remedy, and the remedy.
+    #[must_use]
+    pub fn advice(&self) -> (String, String) {
+        let text = self.to_string();
+        let (reason, remedy) = text.split_once("; ").unwrap_or((&text, "name another card"));
+        (reason.to_owned(), remedy.to_owned())
+    }
+}
+
 /// A card that user space may use.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {

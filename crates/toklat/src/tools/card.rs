@@ -2,17 +2,16 @@
 //! with a peer that answers requests of [`super::roundtrip`].
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
-use card::vfio::{Card, Interrupt};
+use anyhow::{Context, ensure};
+use card::vfio::Card;
+use card::{Given, Model, Nic};
 use driver::Dma;
-use driver::e1000::{Config, E1000Driver, Interrupts, Request};
 use frame::{ETHERNET_HEADER, Mac};
-use nic::e1000::Chip;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::{Memfd, Pages};
 
 use super::ping::SERVER_MAC;
@@ -28,8 +27,6 @@ const MEMORY: usize = 4 << 20;
 const AT: u64 = 2 << 20;
 /// The most requests in flight at a time.
 const WINDOW: usize = 32;
-/// The number of a PCnet's descriptors, as powers of two.
-const SIZES: driver::pcnet::Sizes = driver::pcnet::Sizes { transmit: 6, receive: 7 };
 /// Time limits for the link and the peer to come up, the pause between attempts, and the time limit
 /// for replies. The peer may share its processors with other work.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -103,141 +100,21 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// A card with its driver.
-#[derive(Debug)]
-enum Driver {
-    E1000(Box<E1000Driver<Card>>),
-    Pcnet(Box<driver::pcnet::Driver<Card>>),
-}
-
-/// The numbers of interrupts, register reads and register writes.
-type Counts = [u64; 3];
-
-impl Driver {
-    /// Brings a card up. Returns it with its model's name and its interrupts, if they are wanted:
-    /// by its pin, or by one vector each for receive, transmit and the rest.
-    fn new(mut card: Card, interrupts: bool) -> anyhow::Result<(&'static str, Self, Vec<OwnedFd>)> {
-        let memory = Memfd::create("card", MEMORY, Pages::HugeIfFree)?.map()?;
-        card.map(&memory, AT)?;
-        let mut dma = Dma::new(memory, 0, MEMORY, AT).context("the memory is mapped")?;
-        let (name, chip, kind, vectors) = match card.identity()? {
-            (0x8086, 0x100e) => ("82540EM", Some(Chip::Em82540), Interrupt::Pin, 1),
-            (0x8086, 0x10d3) => ("82574L", Some(Chip::L82574), Interrupt::MsiX, 3),
-            (0x1022, 0x2000) => ("PCnet", None, Interrupt::Pin, 1),
-            (vendor, device) => bail!("No driver here is for a card {vendor:04x}:{device:04x}"),
-        };
-        let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let vectors = if interrupts { vectors } else { 0 };
-        let calls = (0..vectors).map(call).collect::<Result<Vec<_>, _>>()?;
-        if interrupts {
-            card.signal(kind, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
-        }
-        let Some(chip) = chip else {
-            let mut driver = driver::pcnet::Driver::new(card, &mut dma, SIZES)?;
-            driver.start(interrupts, false)?;
-            return Ok((name, Self::Pcnet(Box::new(driver)), calls));
-        };
-        let mut config = Config::stock(chip);
-        if !interrupts {
-            config.interrupts = Interrupts::None;
-        }
-        Ok((name, Self::E1000(Box::new(E1000Driver::new(card, &mut dma, config)?)), calls))
-    }
-
-    fn mac(&self) -> Mac {
-        match self {
-            Self::E1000(driver) => driver.mac(),
-            Self::Pcnet(driver) => driver.mac(),
-        }
-    }
-
-    fn counts(&self) -> Counts {
-        match self {
-            Self::E1000(driver) => {
-                let counts = driver.counts();
-                [counts.interrupts, counts.reads, counts.writes]
-            }
-            Self::Pcnet(driver) => {
-                let counts = driver.counts();
-                [counts.interrupts, counts.reads, counts.writes]
-            }
-        }
-    }
-
-    /// Queues a frame; returns false without room.
-    fn send(&mut self, frame: &[u8]) -> bool {
-        match self {
-            Self::E1000(driver) => {
-                driver.reclaim();
-                driver.send(frame, &Request::default())
-            }
-            Self::Pcnet(driver) => {
-                driver.reap();
-                driver.send(frame, frame.len())
-            }
-        }
-    }
-
-    /// Notifies the card of queued frames.
-    fn flush(&mut self) {
-        match self {
-            Self::E1000(driver) => driver.flush(),
-            Self::Pcnet(driver) => driver.demand(),
-        }
-    }
-
-    /// Shows each received frame to `visit`.
-    fn receive(&mut self, visit: &mut dyn FnMut(&[u8])) {
-        match self {
-            Self::E1000(driver) => {
-                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
-            }
-            Self::Pcnet(driver) => {
-                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
-            }
-        }
-    }
-
-    /// Handles interrupts of these `vectors`, a bit each; or of the pin, if the card uses it.
-    fn interrupt(
-        &mut self,
-        vectors: u32,
-        pin: bool,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> anyhow::Result<()> {
-        match self {
-            Self::E1000(driver) => _ = driver.interrupt(vectors),
-            Self::Pcnet(driver) => _ = driver.acknowledge(),
-        }
-        self.receive(visit);
-        let card = match self {
-            Self::E1000(driver) => {
-                driver.rearm();
-                driver.regs()
-            }
-            Self::Pcnet(driver) => {
-                driver.unmask();
-                driver.regs()
-            }
-        };
-        if pin {
-            card.unmask()?;
-        }
-        Ok(())
-    }
-
-    fn stop(&mut self) {
-        match self {
-            Self::E1000(driver) => driver.stop(),
-            Self::Pcnet(driver) => driver.stop(),
-        }
-    }
+/// Brings a card up. Returns its model's name, its driver, and its interrupts if they are wanted.
+fn bring_up(mut card: Card, interrupts: bool) -> anyhow::Result<(&'static str, Nic, Vec<OwnedFd>)> {
+    let memory = Memfd::create("card", MEMORY, Pages::HugeIfFree)?.map()?;
+    card.map(&memory, AT)?;
+    let mut dma = Dma::new(memory, 0, MEMORY, AT).context("the memory is mapped")?;
+    let model = Model::of(&card)?;
+    let given = Given { interrupts, ..Given::default() };
+    let (nic, calls) = Nic::bring_up(card, &mut dma, given)?;
+    Ok((model.name, nic, calls))
 }
 
 /// Requests through a card.
 struct Exchange<'a> {
     args: &'a CardArgs,
-    driver: Driver,
+    nic: Nic,
     /// The card's interrupts, if they are used.
     calls: Vec<OwnedFd>,
     mac: Mac,
@@ -265,11 +142,15 @@ impl Exchange<'_> {
         let mut frames = Vec::new();
         let mut visit = |frame: &[u8]| frames.push(frame.to_vec());
         if self.calls.is_empty() {
-            self.driver.receive(&mut visit);
+            self.nic.receive(&mut visit);
         } else {
             match raised(&self.calls, most)? {
                 0 => {}
-                vectors => self.driver.interrupt(vectors, self.calls.len() == 1, &mut visit)?,
+                vectors => {
+                    self.nic.interrupted(vectors);
+                    self.nic.receive(&mut visit);
+                    self.nic.listen(self.calls.len())?;
+                }
             }
         }
         for frame in frames {
@@ -298,8 +179,8 @@ impl Exchange<'_> {
             );
             if start.elapsed() >= next {
                 let (request, _) = self.frames(TRIED);
-                self.driver.send(&request);
-                self.driver.flush();
+                self.nic.send(&request);
+                self.nic.flush();
                 next = start.elapsed() + AGAIN;
             }
             self.look(AGAIN)?;
@@ -309,20 +190,20 @@ impl Exchange<'_> {
 
     /// Sends all requests, and waits for their replies.
     fn run(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
-        let (before, start) = (self.driver.counts(), Instant::now());
+        let (before, start) = (self.nic.counts(), Instant::now());
         let mut moved = start;
         while goes_on() && (self.report.sent < self.args.count || !self.waiting.is_empty()) {
             let first = self.report.sent;
             while self.report.sent < self.args.count && self.waiting.len() < WINDOW {
                 let number = self.report.sent;
-                if !self.driver.send(&self.frames(number).0) {
+                if !self.nic.send(&self.frames(number).0) {
                     break;
                 }
                 self.waiting.insert(number);
                 self.report.sent += 1;
             }
             if self.report.sent > first {
-                self.driver.flush();
+                self.nic.flush();
             }
             let before = self.report.received;
             self.look(AGAIN)?;
@@ -339,7 +220,7 @@ impl Exchange<'_> {
         report.lost = report.sent - report.received;
         report.pps =
             if report.seconds > 0.0 { report.received as f64 / report.seconds } else { 0.0 };
-        let after = self.driver.counts();
+        let after = self.nic.counts();
         let [interrupts, reads, writes] = [0, 1, 2].map(|i| after[i] - before[i]);
         (report.interrupts, report.reads, report.writes) = (interrupts, reads, writes);
         Ok(())
@@ -365,16 +246,16 @@ pub fn run(args: &CardArgs, global: &Global) -> anyhow::Result<()> {
     shmem::guard::install();
     let stop = session::stop_on_signals()?;
     let goes_on = || !stop.load(Ordering::Relaxed);
-    let (name, driver, calls) = Driver::new(Card::open(&args.address)?, args.interrupts)?;
-    let mac = driver.mac();
+    let (name, nic, calls) = bring_up(Card::open(&args.address)?, args.interrupts)?;
+    let mac = nic.mac();
     let report = Report {
         card: format!("{name} at {}", args.address),
         mac: mac.to_string(),
         ..Report::default()
     };
-    let mut exchange = Exchange { args, driver, calls, mac, waiting: BTreeSet::new(), report };
+    let mut exchange = Exchange { args, nic, calls, mac, waiting: BTreeSet::new(), report };
     let done = exchange.wait_for_peer(&goes_on).and_then(|()| exchange.run(&goes_on));
-    exchange.driver.stop();
+    exchange.nic.stop();
     done?;
     let report = exchange.report;
     global.print_done(&report, &report.to_string())?;

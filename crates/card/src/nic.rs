@@ -1,0 +1,316 @@
+//! The cards that there are drivers for, by their identity in configuration space.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use driver::e1000::{Chip, Config, E1000Driver, Interrupts, Request, SetupError};
+use driver::pcnet::{DriverError, Sizes};
+use driver::{Dma, Lent, Regs, pcnet};
+use frame::Mac;
+use rustix::event::EventfdFlags;
+
+use crate::vfio::{Card, Interrupt, VfioError};
+
+/// The sizes of a PCnet's rings, as powers of two.
+const SIZES: Sizes = Sizes { transmit: 6, receive: 7 };
+/// Descriptors of an e1000's rings, each.
+const DESCRIPTORS: u32 = 256;
+
+/// A model of card.
+#[derive(Debug)]
+pub struct Model {
+    /// Its name.
+    pub name: &'static str,
+    /// Vendor and device in configuration space.
+    identity: (u16, u16),
+    /// The chip, if it is of the e1000 family.
+    chip: Option<Chip>,
+    interrupt: Interrupt,
+    /// The interrupts that its driver uses.
+    vectors: usize,
+}
+
+const MODELS: [Model; 3] = [
+    Model {
+        name: "82540EM",
+        identity: (0x8086, 0x100e),
+        chip: Some(Chip::Em82540),
+        interrupt: Interrupt::Pin,
+        vectors: 1,
+    },
+    Model {
+        name: "82574L",
+        identity: (0x8086, 0x10d3),
+        chip: Some(Chip::L82574),
+        interrupt: Interrupt::MsiX,
+        vectors: 3,
+    },
+    Model {
+        name: "PCnet",
+        identity: (0x1022, 0x2000),
+        chip: None,
+        interrupt: Interrupt::Pin,
+        vectors: 1,
+    },
+];
+
+impl Model {
+    /// The model of a card.
+    ///
+    /// # Errors
+    /// [`NicError::Unknown`] if no driver is for it, [`NicError::Card`].
+    pub fn of(card: &Card) -> Result<&'static Self, NicError> {
+        let identity = card.identity()?;
+        let known = MODELS.iter().find(|model| model.identity == identity);
+        let (vendor, device) = identity;
+        known.ok_or(NicError::Unknown { vendor, device })
+    }
+
+    /// How many receive descriptors the card's driver has.
+    #[must_use]
+    pub fn receives(&self) -> u32 {
+        if self.chip.is_some() { DESCRIPTORS } else { 1 << SIZES.receive }
+    }
+
+    /// How many frames the card's driver sends at a time.
+    #[must_use]
+    pub fn sends(&self) -> u32 {
+        if self.chip.is_some() { DESCRIPTORS - 1 } else { 1 << SIZES.transmit }
+    }
+}
+
+fn names() -> String {
+    MODELS.each_ref().map(|model| model.name).join(", ")
+}
+
+/// The reason why a card cannot be driven.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// There is no driver for it.
+    #[error(
+        "No driver here is for a card {vendor:04x}:{device:04x}; there are drivers for {}",
+        names()
+    )]
+    Unknown {
+        /// The card's vendor.
+        vendor: u16,
+        /// The vendor's number for the device.
+        device: u16,
+    },
+    /// The card refuses.
+    #[error(transparent)]
+    Card(#[from] VfioError),
+    /// It is of the e1000 family, and does not come up.
+    #[error(transparent)]
+    E1000(#[from] SetupError),
+    /// It is a PCnet, and does not come up.
+    #[error(transparent)]
+    Pcnet(#[from] DriverError),
+    /// An event descriptor cannot be made.
+    #[error("Cannot make an event descriptor; check the limit of open files")]
+    Event(#[source] rustix::io::Errno),
+}
+
+/// What a driver is given to work with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// The card interrupts; otherwise it is polled.
+    pub interrupts: bool,
+    /// The card receives all frames, whatever their address.
+    pub promiscuous: bool,
+    /// The device's addresses of the caller's buffers, one for each receive descriptor; `None` for
+    /// buffers of the driver's own.
+    pub lent: Option<&'a [u64]>,
+}
+
+/// A card with its driver.
+#[derive(Debug)]
+pub enum Nic<R = Card> {
+    /// Of the e1000 family.
+    E1000(Box<E1000Driver<R>>),
+    /// A PCnet.
+    Pcnet(Box<pcnet::Driver<R>>),
+}
+
+impl Nic {
+    /// Brings a card up, with rings in `dma`. Returns its driver, and its interrupts if they are
+    /// wanted: by its pin, or by one vector each for receive, transmit and the rest.
+    ///
+    /// # Errors
+    /// [`NicError`].
+    pub fn bring_up(
+        mut card: Card,
+        dma: &mut Dma,
+        given: Given<'_>,
+    ) -> Result<(Self, Vec<OwnedFd>), NicError> {
+        let model = Model::of(&card)?;
+        let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let vectors = if given.interrupts { model.vectors } else { 0 };
+        let calls: Result<Vec<_>, _> = (0..vectors).map(call).collect();
+        let calls = calls.map_err(NicError::Event)?;
+        if given.interrupts {
+            card.signal(model.interrupt, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        }
+        let Some(chip) = model.chip else {
+            let mut driver = match given.lent {
+                Some(lent) => pcnet::Driver::over(card, dma, SIZES, lent)?,
+                None => pcnet::Driver::new(card, dma, SIZES)?,
+            };
+            driver.start(given.interrupts, given.promiscuous)?;
+            return Ok((Self::Pcnet(Box::new(driver)), calls));
+        };
+        let mut config = Config::stock(chip);
+        (config.transmit, config.receive) = (DESCRIPTORS, DESCRIPTORS);
+        config.promiscuous = given.promiscuous;
+        if !given.interrupts {
+            config.interrupts = Interrupts::None;
+        }
+        let driver = match given.lent {
+            Some(lent) => E1000Driver::over(card, dma, config, lent)?,
+            None => E1000Driver::new(card, dma, config)?,
+        };
+        Ok((Self::E1000(Box::new(driver)), calls))
+    }
+
+    /// Takes the causes of interrupts on these `vectors`, a bit each (bit 0 for the pin). The card
+    /// interrupts no more until [`listen`](Self::listen).
+    pub fn interrupted(&mut self, vectors: u32) {
+        match self {
+            Self::E1000(driver) => _ = driver.interrupt(vectors),
+            Self::Pcnet(driver) => _ = driver.acknowledge(),
+        }
+    }
+
+    /// Lets the card interrupt again, by its pin or, with several `vectors`, by messages.
+    ///
+    /// # Errors
+    /// [`VfioError::Refused`].
+    pub fn listen(&mut self, vectors: usize) -> Result<(), VfioError> {
+        let card = match self {
+            Self::E1000(driver) => {
+                driver.rearm();
+                driver.regs()
+            }
+            Self::Pcnet(driver) => {
+                driver.unmask();
+                driver.regs()
+            }
+        };
+        if vectors == 1 { card.unmask() } else { Ok(()) }
+    }
+}
+
+impl<R: Regs> Nic<R> {
+    /// The card's station address.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        match self {
+            Self::E1000(driver) => driver.mac(),
+            Self::Pcnet(driver) => driver.mac(),
+        }
+    }
+
+    /// Interrupts, register reads and register writes so far.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 3] {
+        match self {
+            Self::E1000(driver) => {
+                let counts = driver.counts();
+                [counts.interrupts, counts.reads, counts.writes]
+            }
+            Self::Pcnet(driver) => {
+                let counts = driver.counts();
+                [counts.interrupts, counts.reads, counts.writes]
+            }
+        }
+    }
+
+    /// Queues a copy of a frame; returns false without room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        match self {
+            Self::E1000(driver) => {
+                driver.reclaim();
+                driver.send(frame, &Request::default())
+            }
+            Self::Pcnet(driver) => {
+                driver.reap();
+                driver.send(frame, frame.len())
+            }
+        }
+    }
+
+    /// Notifies the card of frames that were [sent](Self::send).
+    pub fn flush(&mut self) {
+        match self {
+            Self::E1000(driver) => driver.flush(),
+            Self::Pcnet(driver) => driver.demand(),
+        }
+    }
+
+    /// Shows each received frame to `visit`.
+    pub fn receive(&mut self, visit: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::E1000(driver) => {
+                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
+            }
+            Self::Pcnet(driver) => {
+                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
+            }
+        }
+    }
+
+    /// Stops the card.
+    pub fn stop(&mut self) {
+        match self {
+            Self::E1000(driver) => driver.stop(),
+            Self::Pcnet(driver) => driver.stop(),
+        }
+    }
+}
+
+macro_rules! either {
+    ($nic:expr, $driver:ident => $what:expr) => {
+        match $nic {
+            Self::E1000($driver) => $what,
+            Self::Pcnet($driver) => $what,
+        }
+    };
+}
+
+impl<R: Regs> Lent for Nic<R> {
+    fn room(&self) -> usize {
+        either!(self, driver => Lent::room(&**driver))
+    }
+
+    fn send_lent(&mut self, at: u64, len: u32) -> bool {
+        either!(self, driver => driver.send_lent(at, len))
+    }
+
+    fn take_back(&mut self) -> usize {
+        either!(self, driver => driver.take_back())
+    }
+
+    fn trade(
+        &mut self,
+        budget: usize,
+        trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+    ) -> usize {
+        either!(self, driver => driver.trade(budget, trade))
+    }
+
+    fn publish(&mut self) {
+        either!(self, driver => driver.publish());
+    }
+
+    fn has_frames(&self) -> bool {
+        either!(self, driver => driver.has_frames())
+    }
+
+    fn carrier(&mut self) -> bool {
+        either!(self, driver => driver.carrier())
+    }
+
+    fn missed(&mut self) -> u64 {
+        either!(self, driver => driver.missed())
+    }
+}
