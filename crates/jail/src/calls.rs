@@ -71,13 +71,30 @@ pub fn forbid(control: BorrowedFd<'_>) -> io::Result<()> {
     seccompiler::apply_filter_all_threads(filter).map_err(io::Error::other)
 }
 
+/// A call that a process may make beside the list: its number, and an argument that it must have,
+/// by place and value (32 bits).
+pub type Beside = (i64, Option<(u8, u32)>);
+
+/// Makes the kernel kill this process at every call that is neither on the list nor in `beside`, in
+/// all threads, for good. For processes whose creator sees how they end.
+///
+/// # Errors
+/// The kernel has no filters of system calls, or a container forbids them.
+pub fn kill_others(beside: &[Beside]) -> io::Result<()> {
+    let filter = compile(beside, SeccompAction::KillProcess).map_err(io::Error::other)?;
+    seccompiler::apply_filter_all_threads(&filter).map_err(io::Error::other)
+}
+
 /// The filter. Copies of a process that has made it need not make it again.
 pub fn filter() -> &'static Result<BpfProgram, String> {
     static FILTER: OnceLock<Result<BpfProgram, String>> = OnceLock::new();
-    FILTER.get_or_init(|| compile().map_err(|error| error.to_string()))
+    FILTER.get_or_init(|| compile(&[], SeccompAction::Trap).map_err(|error| error.to_string()))
 }
 
-fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
+fn compile(
+    beside: &[Beside],
+    others: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
     let is = |argument, operator, value: u64| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
     };
@@ -97,8 +114,17 @@ fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
     for call in [libc::SYS_write, libc::SYS_writev] {
         rules.insert(call, vec![output(1)?, output(2)?]);
     }
+    for (call, argument) in beside {
+        let rule = match argument {
+            None => Vec::new(),
+            Some((at, value)) => {
+                vec![SeccompRule::new(vec![is(*at, SeccompCmpOp::Eq, u64::from(*value))?])?]
+            }
+        };
+        rules.insert(*call, rule);
+    }
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch)?.try_into()
+    SeccompFilter::new(rules, others, SeccompAction::Allow, arch)?.try_into()
 }
 
 /// The start of what the kernel passes to a handler of SIGSYS (`siginfo_t`, sigaction(2)).

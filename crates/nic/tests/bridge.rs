@@ -1,6 +1,6 @@
 //! A card joined to a ring port (`card::Bridge`), over the models: frames arrive as they were sent,
-//! buffers are never at two places, and a card that writes whatever it likes to its rings harms only
-//! its own frames.
+//! buffers are never at two places, and a card that writes whatever it likes to its rings harms
+//! only its own frames.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 use std::sync::Arc;

@@ -5,21 +5,18 @@
 //! it to a port of the test's, polling and with interrupts. The test compares requests and the
 //! guest compares replies, byte by byte.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use frame::Mac;
 use netring::Port;
 use serde_json::Value;
-use tempfile::TempDir;
-use vm::guest;
 
+use self::daemon::Daemon;
 use self::daemon::frames::send;
-use self::daemon::guests::{Guest, can_run};
-use self::daemon::{Daemon, skip};
+use self::daemon::guests::Guest;
+use self::daemon::inside::{PROGRAM, guest_with_program};
 
 mod daemon;
 
@@ -29,71 +26,6 @@ const PEER: Mac = Mac::local(2);
 /// Bytes of frames, and how many of each are sent.
 const SIZES: [u16; 3] = [60, 777, 1514];
 const FRAMES: u64 = 300;
-/// How to run the program from its folder in the guest, with the libraries there.
-const PROGRAM: &str = "/host/ld.so --library-path /host /host/toklat";
-
-/// Returns a directory with the test guest and, in it, the program; skips the test if they are
-/// missing.
-fn guest_with_program(test: &str) -> Option<TempDir> {
-    if !can_run(test) {
-        return None;
-    }
-    let from = guest::find().unwrap();
-    let here = tempfile::tempdir().unwrap();
-    let program = here.path().join("toklat");
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_toklat"));
-    if !strip.status().is_ok_and(|status| status.success()) {
-        skip(
-            test,
-            "strip (binutils) is missing: with what debuggers want, the program is too large for the guest",
-        );
-        return None;
-    }
-    std::os::unix::fs::symlink(from.join("kernel"), here.path().join("kernel")).unwrap();
-    std::fs::copy(from.join("initramfs"), here.path().join("initramfs")).unwrap();
-    // The kernel unpacks archives that follow each other.
-    let mut initramfs =
-        std::fs::OpenOptions::new().append(true).open(here.path().join("initramfs")).unwrap();
-    let mut archive = Vec::new();
-    entry(&mut archive, "host", 0o040_755, &[]);
-    for (name, path) in libraries(&program).into_iter().chain([("toklat".into(), program)]) {
-        let content = std::fs::read(path).unwrap();
-        entry(&mut archive, &format!("host/{name}"), 0o100_755, &content);
-    }
-    entry(&mut archive, "TRAILER!!!", 0, &[]);
-    initramfs.write_all(&archive).unwrap();
-    Some(here)
-}
-
-/// An entry of a "newc" archive (the kernel's buffer-format.rst).
-fn entry(archive: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) {
-    let (size, name_size) = (content.len(), name.len() + 1);
-    let fields = [0, mode as usize, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
-    let fields: String = fields.iter().map(|field| format!("{field:08x}")).collect();
-    for bytes in [format!("070701{fields}{name}\0").as_bytes(), content] {
-        archive.extend(bytes);
-        archive.resize(archive.len().next_multiple_of(4), 0);
-    }
-}
-
-/// The program's libraries on this machine, by the names that it asks for, and its loader as
-/// `ld.so`.
-fn libraries(program: &Path) -> Vec<(String, PathBuf)> {
-    let list = Command::new("ldd").arg(program).output().unwrap();
-    let list = String::from_utf8(list.stdout).unwrap();
-    let mut libraries = Vec::new();
-    for line in list.lines() {
-        let Some((name, _)) = line.trim().rsplit_once(" (0x") else { continue };
-        match name.split_once(" => ") {
-            Some((name, path)) => libraries.push((name.to_owned(), path.into())),
-            None if name.starts_with('/') => libraries.push(("ld.so".to_owned(), name.into())),
-            None => {}
-        }
-    }
-    libraries
-}
-
 /// Returns a request of the protocol of `toklat ping` as it has to be, with the filler bytes that
 /// the program uses.
 fn request(number: u64, size: usize) -> Vec<u8> {

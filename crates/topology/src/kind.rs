@@ -23,6 +23,7 @@ macro_rules! with_kinds {
                 Tap "tap",
                 Interface "interface",
                 Host "host",
+                Card "card",
                 PcapRead "pcap_read",
                 PcapWrite "pcap_write",
                 VhostUser "vhost_user",

@@ -6,6 +6,7 @@
 //! (features `clap` and `schemars`). [`Kind`] has the other properties of a kind.
 //! `docs/adding-a-port-kind.md` describes how to add a kind.
 
+mod card;
 mod check;
 mod evpn;
 #[cfg(feature = "clap")]
@@ -32,6 +33,7 @@ mod vfio_user;
 mod vhost_user;
 mod vxlan;
 
+pub use self::card::{Card, PCI_ADDRESS};
 pub use self::check::{
     MAX_WORKERS, PORT_NAME, PORT_PATTERN, SWITCH_NAME, SWITCH_PATTERN, check, check_claims,
     check_each, check_name, check_owner, check_port, check_switch,

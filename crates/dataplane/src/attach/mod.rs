@@ -19,6 +19,9 @@ pub use self::kind::{Kind, Place};
 
 /// The settings of each kind as the data process gets them, by the kind's name in
 /// [`topology::with_kinds`].
+///
+/// A card's driver is a client in a process of its own, so the data process gets rings, and no
+/// card.
 pub mod kinds {
     pub use super::buffered::dgram::DgramConfig as Dgram;
     pub use super::buffered::host::HostConfig as Host;
@@ -28,5 +31,12 @@ pub mod kinds {
     pub use super::interface::InterfaceConfig as Interface;
     pub use super::virtio::VhostUserConfig as VhostUser;
     pub use super::vxlan::VxlanConfig as Vxlan;
-    pub use topology::NicConfig as VfioUser;
+    pub use topology::{Card, NicConfig as VfioUser};
+}
+
+/// Never sent: see [`kinds`]. A port with these settings alone is vacant.
+impl Kind for topology::Card {
+    fn has_stranger(&self) -> bool {
+        false
+    }
 }

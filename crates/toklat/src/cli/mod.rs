@@ -67,6 +67,9 @@ enum Command {
     /// Run the data process of a switch; the daemon starts it
     #[command(hide = true)]
     DataProcess(daemon::DataProcessArgs),
+    /// Drive the card of a port; the daemon starts it
+    #[command(hide = true)]
+    CardProcess(crate::daemon::cards::process::CardProcessArgs),
     /// Print the version of the messages between daemon and data process; the daemon calls this
     #[command(hide = true)]
     ControlVersion,
@@ -168,6 +171,10 @@ impl Command {
         match self {
             Self::Daemon(args) => daemon::run(args, global),
             Self::DataProcess(args) => daemon::data_process(args),
+            Self::CardProcess(args) => {
+                crate::daemon::cards::process::run(&args, &global.dir());
+                Ok(())
+            }
             Self::ControlVersion => {
                 crate::daemon::print_control_version();
                 Ok(())

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use topology::Place;
 
 use super::bound::BoundFile;
+use super::cards::driven::Driven;
 use super::interfaces::watched::Watched;
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
@@ -78,6 +79,8 @@ pub struct Waiting {
     made: Option<(PathBuf, u64)>,
     /// The interface that the port waits for, if it does.
     interface: Option<Arc<Watched>>,
+    /// The process that drives the port's card, if it has one.
+    card: Option<Arc<Driven>>,
 }
 
 impl Drop for Waiting {
@@ -118,7 +121,7 @@ impl Trouble {
     pub(super) fn note(&self, (switch, port): &(String, String), reason: &str) {
         let mut known = locked(&self.0);
         if known.as_ref().is_none_or(|(known, _)| known != reason) {
-            tracing::warn!(switch, port, reason, "the port waits for its interface");
+            tracing::warn!(switch, port, reason, "the port waits");
             *known = Some((reason.into(), Instant::now()));
         }
     }
@@ -153,7 +156,7 @@ impl Waiting {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let (vacant, trouble) = (Arc::new(watch::Sender::new(true)), Trouble::default());
         let task = wait(number, Arc::clone(&vacant), trouble.clone());
-        Self { number, task, vacant, trouble, made, interface: None }
+        Self { number, task, vacant, trouble, made, interface: None, card: None }
     }
 
     /// Turns this into the record of a port that is attached to an interface.
@@ -162,6 +165,17 @@ impl Waiting {
         let mut this = self;
         this.interface = Some(interface);
         this
+    }
+
+    /// Turns this into the record of a port whose card a process drives.
+    pub(super) fn of_card(mut self, card: Arc<Driven>) -> Self {
+        self.card = Some(card);
+        self
+    }
+
+    /// The process that drives the port's card, if it has one.
+    pub(super) fn card(&self) -> Option<&Driven> {
+        self.card.as_deref()
     }
 
     /// The interface that the port waits for, if it does.

@@ -16,6 +16,7 @@ mod api_server;
 pub mod apply;
 pub mod attach;
 mod bound;
+pub mod cards;
 mod change;
 mod clients;
 mod configure;

@@ -20,6 +20,7 @@ pub mod cli;
 pub mod frames;
 pub mod front_end;
 pub mod guests;
+pub mod inside;
 pub mod namespace;
 pub mod passt;
 pub mod programs;

@@ -6,8 +6,8 @@ use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use frame::{Encapsulation, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use topology::{
-    Dgram, Host, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser,
-    Vxlan,
+    Card, Dgram, Host, Interface, InterfaceEngine, PcapRead, PcapWrite, Stream, Tap, VfioUser,
+    VhostUser, Vxlan,
 };
 
 fn bucket(size: u64, refill_time: u64) -> TokenBucket {
@@ -201,7 +201,9 @@ fn options_become_the_kind() {
         let vlans = ["10=10010", "20=10020"].map(|text| text.parse().unwrap()).to_vec();
         PortKind::Vxlan(Vxlan { vni: None, vlans, ..plain })
     };
-    let table: [(&[&str], PortKind); 28] = [
+    let card = PortKind::Card(Card { address: "0000:03:00.0".into() });
+    let table: [(&[&str], PortKind); 29] = [
+        (&["--card=0000:03:00.0"], card),
         (&["--vxlan=100", "--encapsulation=geneve", "--local=10.0.0.1", "--peer=10.0.0.2"], geneve),
         (
             &[

@@ -10,13 +10,11 @@ use dataplane::attach::buffered::dgram::DgramConfig;
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use rustix::net::SocketType;
-use tokio::sync::mpsc;
 use topology::{Dgram, Place};
 
 use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
-use super::super::interfaces::watched::Returned;
 use super::super::system;
-use super::{Future, Open, Opened, Opening, Users};
+use super::{Following, Future, Open, Opened, Opening, Users};
 use crate::api::ApiError;
 
 impl Open for Dgram {
@@ -36,8 +34,7 @@ impl Open for Dgram {
     fn follow(
         &self,
         name: (String, String),
-        (_, fds): (&Attachment, &[Descriptor]),
-        _: &mpsc::Sender<Returned>,
+        Following { fds, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         match (Place::of(&self.local), Place::of(&self.remote), fds.first()) {
             (Place::Path(local), Place::Path(remote), Some(socket)) => {

@@ -2,15 +2,13 @@
 
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
-use tokio::sync::mpsc;
 use topology::Host;
 
 use super::super::front_ends::Waiting;
-use super::super::interfaces::watched::Returned;
 use super::super::interfaces::{host, watch};
 use super::super::namespace::in_namespace;
 use super::super::system;
-use super::{Future, Open, Opened, Opening};
+use super::{Following, Future, Open, Opened, Opening};
 use crate::api::ApiError;
 
 impl Open for Host {
@@ -26,8 +24,7 @@ impl Open for Host {
     fn follow(
         &self,
         name: (String, String),
-        (attachment, _): (&Attachment, &[Descriptor]),
-        returned: &mpsc::Sender<Returned>,
+        Following { attachment, returned, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
             Attachment::Host(config) => Some(watch::Opened {

@@ -2,17 +2,15 @@
 
 use dataplane::config::{Attachment, Engine, Policy};
 use jail::strangers::Descriptor;
-use tokio::sync::mpsc;
 use topology::{Interface, InterfaceEngine};
 
 use super::super::front_ends::Waiting;
 use super::super::interfaces;
 use super::super::interfaces::watch;
-use super::super::interfaces::watched::Returned;
 use super::super::namespace::in_namespace;
 use super::super::system;
 use super::tap::set_link_mtu;
-use super::{Future, Open, Opened, Opening};
+use super::{Following, Future, Open, Opened, Opening};
 use crate::api::{ApiError, ErrorCode};
 
 const _: () = assert!(Interface::MAX_QUEUES as usize == dataplane::attach::interface::MAX_QUEUES);
@@ -67,8 +65,7 @@ impl Open for Interface {
     fn follow(
         &self,
         name: (String, String),
-        (attachment, _): (&Attachment, &[Descriptor]),
-        returned: &mpsc::Sender<Returned>,
+        Following { attachment, returned, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
             Attachment::Interface(config) => Some(watch::Opened { index: config.index, tap: None }),

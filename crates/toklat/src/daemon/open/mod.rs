@@ -1,6 +1,7 @@
 //! What the supervisor does for each kind of port, one file for a kind. It opens what data
 //! processes may not open, and waits for peers.
 
+mod card;
 mod dgram;
 mod host;
 mod interface;
@@ -23,6 +24,7 @@ use tokio::sync::mpsc;
 
 use self::null::Null;
 use self::ring::Ring;
+pub use super::cards::Start;
 pub use super::front_ends::Users;
 use super::front_ends::{Rights, Waiting};
 use super::interfaces::watched::Returned;
@@ -55,6 +57,19 @@ pub struct Opening<'a> {
     pub users: Users<'a>,
     /// The state that the host's tunnels share.
     pub tunnels: &'a Arc<Tunnels>,
+}
+
+/// A port that is followed: see [`Open::follow`].
+#[derive(Clone, Copy, Debug)]
+pub struct Following<'a> {
+    /// What the port is attached to.
+    pub attachment: &'a Attachment,
+    /// Its descriptors.
+    pub fds: &'a [Descriptor],
+    /// Where a missing interface that is back is announced.
+    pub returned: &'a mpsc::Sender<Returned>,
+    /// How a card's process is started.
+    pub start: Start<'a>,
 }
 
 /// The attachment of a port, and what is kept for it.
@@ -120,17 +135,16 @@ pub trait Open {
     }
 
     /// Keeps the descriptors of port `name` connected to its peer, or watches what the port is
-    /// attached to. Reports on `returned` when a missing interface is back.
+    /// attached to, or keeps a process running that is the port's client.
     ///
     /// # Errors
     /// The kernel's error.
     fn follow(
         &self,
         name: (String, String),
-        of: (&Attachment, &[Descriptor]),
-        returned: &mpsc::Sender<Returned>,
+        at: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
-        let _ = (name, of, returned);
+        let _ = (name, at);
         Ok(None)
     }
 

@@ -7,7 +7,7 @@ use super::super::hangups::{self, Gone, WatchId};
 use super::super::quota::Charge;
 use super::super::system;
 use super::{Port, Switch};
-use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
+use crate::api::{ApiError, Client, ErrorCode, PortSpec, SwitchState};
 
 /// A client's side of a port: its region, and the token that reports its hang-up.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Switch {
         self.check_quarantine(name, attach.client.uid)?;
         self.drop_hung_up(name).await?;
         let known = match self.port(name) {
-            Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
+            Ok(port) if port.is_open() || !port.may_be_opened_by(attach.client.pid) => {
                 let reason = format!("{}:{name} is in use", self.name);
                 return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
             }

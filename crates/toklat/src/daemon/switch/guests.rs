@@ -10,10 +10,10 @@ use topology::Place;
 
 use super::super::front_ends::{self, Arrival, Waiting};
 use super::super::hangups::Gone;
-use super::super::open::{self, Socket};
+use super::super::open::{self, Following, Socket, Start};
 use super::super::process::MAX_PENDING;
 use super::super::{locked, system};
-use super::{Port, Switch};
+use super::{Environment, Port, Switch};
 use crate::api::{ApiError, ErrorCode};
 
 impl Switch {
@@ -27,8 +27,10 @@ impl Switch {
         let name = (self.name.clone(), port.name.clone());
         let kind = open::of(&port.spec.kind);
         let Some(Socket { named, client, rights }) = kind.socket() else {
-            let of = (&port.attachment, &port.fds[..]);
-            return kind.follow(name, of, &self.environment.returned);
+            let Environment { returned, exe, dir, require_walls, .. } = &*self.environment;
+            let start = Start { exe, dir, require_walls: *require_walls };
+            let (attachment, fds) = (&port.attachment, &port.fds[..]);
+            return kind.follow(name, Following { attachment, fds, returned, start });
         };
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);

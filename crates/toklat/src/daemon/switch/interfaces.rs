@@ -1,15 +1,19 @@
-//! Ports that are attached to network interfaces, which come and go.
+//! Ports that are attached to network interfaces and cards, which come and go.
 
 use dataplane::config::Attachment;
 
+use super::super::front_ends::Waiting;
 use super::super::interfaces::watched::Returned;
 use super::super::open::{self, Opened, Written};
 use super::{Port, Switch};
-use crate::api::{ApiError, InterfaceInfo};
+use crate::api::{ApiError, InterfaceInfo, PortKind};
 
 impl Port {
-    /// The interface that the port is attached to.
+    /// The interface or card that the port is attached to.
     pub(super) fn interface_info(&self) -> Option<InterfaceInfo> {
+        if let Some(card) = self.waiting.as_ref().and_then(Waiting::card) {
+            return card.info();
+        }
         let watched = || self.waiting.as_ref()?.interface();
         match &self.attachment {
             Attachment::Interface(config) => Some(watched()?.info(config, &self.fds)),
@@ -18,10 +22,23 @@ impl Port {
         }
     }
 
-    /// True while the interface that the port is attached to is gone or down.
+    /// True while the interface or card that the port is attached to is gone or down.
     pub(super) fn waits_for_interface(&self) -> bool {
+        let is_card = matches!(self.spec.kind, PortKind::Card(_));
         let has_one = matches!(self.attachment, Attachment::Interface(_) | Attachment::Host(_));
-        has_one && self.unconnected().is_some()
+        (is_card || has_one) && self.unconnected().is_some()
+    }
+
+    /// True if a process may open the port as its client.
+    pub(super) fn may_be_opened_by(&self, pid: u32) -> bool {
+        match &self.spec.kind {
+            PortKind::Ring => true,
+            PortKind::Card(_) => {
+                let card = self.waiting.as_ref().and_then(Waiting::card);
+                card.is_some_and(|card| card.is(pid))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -87,8 +104,7 @@ impl Switch {
     /// It cannot be opened; the port stays as it is.
     pub async fn interface_returned(&mut self, returned: &Returned) -> Result<(), ApiError> {
         let port = self.port(&returned.port)?;
-        let same =
-            |waiting: &super::super::front_ends::Waiting| waiting.number() == returned.waiting;
+        let same = |waiting: &Waiting| waiting.number() == returned.waiting;
         let is_released = open::of(&port.spec.kind).takes_from_host() && !self.is_running();
         if port.quarantined || is_released || !port.waiting.as_ref().is_some_and(same) {
             return Ok(());

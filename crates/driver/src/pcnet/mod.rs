@@ -1,6 +1,8 @@
 //! A user-space driver of the PCnet family. It brings the chip up as Linux's pcnet32 does, with
 //! descriptors of software style 2, and counts its traps.
 
+mod lent;
+
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -9,7 +11,7 @@ use frame::Mac;
 use shmem::{Bytes, SharedSlice};
 
 use crate::csb;
-use crate::{Buffers, Chunk, Dma, Lent, Regs};
+use crate::{Buffers, Chunk, Dma, Regs};
 
 /// Bytes of a buffer, as in pcnet32.
 pub const BUFFER: u32 = 1544;
@@ -233,8 +235,8 @@ impl<R: Regs> Driver<R> {
     }
 
     /// Works as [`new`](Self::new), with all frames in buffers of the caller's, which change hands
-    /// by [`Lent`]. The receive descriptors begin with those at the device's addresses `lent`, of
-    /// [`BUFFER`] bytes each.
+    /// by [`Lent`](crate::Lent). The receive descriptors begin with those at the device's addresses
+    /// `lent`, of [`BUFFER`] bytes each.
     ///
     /// # Errors
     /// [`DriverError`]; [`DriverError::Memory`] if there are fewer buffers than descriptors.
@@ -571,81 +573,5 @@ impl<R: Regs> Driver<R> {
     /// Stops the chip.
     pub fn stop(&mut self) {
         self.set_csr(0, STOP);
-    }
-}
-
-/// Bit of BCR4: the link is up, as the LED of that name shows it.
-const LINK_LED: u16 = 0x8000;
-
-impl<R: Regs> Lent for Driver<R> {
-    fn room(&self) -> usize {
-        Self::room(self) as usize
-    }
-
-    fn send_lent(&mut self, at: u64, len: u32) -> bool {
-        let (Some(at), true) = (low(at), (1..=BUFFER).contains(&len)) else { return false };
-        if Self::room(self) == 0 {
-            return false;
-        }
-        let ring = &mut self.transmit;
-        ring.at[(ring.ours & (ring.len - 1)) as usize] = at;
-        ring.give(ring.ours, len, OWN | STP | ENP);
-        ring.ours = ring.ours.wrapping_add(1);
-        self.unsent = true;
-        true
-    }
-
-    fn take_back(&mut self) -> usize {
-        self.reap() as usize
-    }
-
-    fn trade(
-        &mut self,
-        budget: usize,
-        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
-    ) -> usize {
-        let mut traded = 0;
-        while traded < budget {
-            let ring = &mut self.receive;
-            let number = ring.back;
-            let Some(status) = ring.received(number) else { break };
-            let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
-            let whole = status & (ERR | STP | ENP) == STP | ENP;
-            let good = whole && (CHECK + 1..=BUFFER).contains(&message);
-            let descriptor = number & (ring.len - 1);
-            let next = trade(descriptor, good.then(|| message - CHECK)).and_then(low);
-            let Some(next) = next else { break };
-            ring.at[descriptor as usize] = next;
-            ring.back = number.wrapping_add(1);
-            self.counts.errors += u64::from(!good);
-            traded += 1;
-        }
-        self.refill();
-        traded
-    }
-
-    fn publish(&mut self) {
-        if core::mem::take(&mut self.unsent) {
-            self.demand();
-        }
-    }
-
-    fn has_frames(&self) -> bool {
-        self.receive.received(self.receive.back).is_some()
-    }
-
-    fn carrier(&mut self) -> bool {
-        self.bcr(4) & LINK_LED != 0
-    }
-
-    fn missed(&mut self) -> u64 {
-        // The chip counts in CSR112, which is readable only while it is stopped. CSR0 says that
-        // there was one at least.
-        let status = self.csr(0);
-        if status & MISS != 0 {
-            self.set_csr(0, MISS | status & IENA);
-            self.missed += 1;
-        }
-        core::mem::take(&mut self.missed)
     }
 }

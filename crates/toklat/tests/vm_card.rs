@@ -1,0 +1,244 @@
+//! A port whose card toklat's own driver drives (`port add --card`), in a virtual machine with an
+//! IOMMU: the cards are QEMU's own, which know nothing of our models; the kernel's IOMMU driver and
+//! VFIO are real.
+//!
+//! The daemon runs in the guest. The test sends requests to the card's cable, and a program at
+//! another port of the guest's switch answers them: through the card, the process that drives it,
+//! and the switch, and back. The test compares replies byte by byte.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use frame::Mac;
+use netring::{Interest, Port};
+
+use self::daemon::Daemon;
+use self::daemon::frames::send;
+use self::daemon::guests::{Guest, PATIENCE};
+use self::daemon::inside::{self, PROGRAM, guest_with_program};
+
+mod daemon;
+
+/// The card's own address, that of the program that answers, and the test's.
+const CARD: Mac = Mac::local(1);
+const ANSWERS: Mac = Mac::local(3);
+const ASKS: Mac = Mac::local(2);
+/// Bytes of frames, and how many of each are sent.
+const SIZES: [usize; 3] = [60, 777, 1514];
+const FRAMES: u64 = 50;
+
+/// What all guests run first: a daemon with a port for the card, when its driver in the kernel has
+/// it and when that has given it up.
+const BEGIN: &str = r#"#!/bin/sh
+t() { PROGRAM --dir /run/t "$@"; }
+until_() { n=0; until "$@"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "said: never: $*"; cat /tmp/log; exit 1; }; sleep 0.1; done; }
+begin() { PROGRAM --dir /run/t daemon >>/tmp/log 2>&1 & d=$!; until_ t status >/tmp/status 2>&1; }
+info() { t --json port show vale0:up | tr -d "\\n" | sed 's/": /":/g'; }
+is() { info | grep -q "\"state\":\"$1\""; }
+# The process of the port's card, and the command register of the card: bit 2 is bus master.
+driver() { ps | sed -n "s/^ *\([0-9]*\) .*[c]ard-process.*$card.*/\1/p" | grep .; }
+command() { dd if=$device/config bs=1 skip=4 count=1 2>/dev/null | od -An -tu1; }
+masters() { echo $(($(command) >> 2 & 1)); }
+dead() { grep -q "^State:.Z" /proc/$1/status; }
+card=$(basename $(readlink /sys/class/net/eth0/device))
+device=/sys/bus/pci/devices/$card
+mkdir -p /run/t
+begin
+until_ t switch add vale0
+until_ t port add vale0:b
+echo "said: $(t port add vale0:up --card $card 2>&1)"
+echo PAGES >/proc/sys/vm/nr_hugepages
+vfio eth0 >/tmp/vfio
+t port add vale0:up --card $card || exit 1
+t ping --server vale0:b >/tmp/ping 2>&1 &
+until_ t --json port show vale0:b >/tmp/b
+t cap --rx vale0:b >/tmp/cap 2>&1 &
+until_ is attached
+works() { info | grep -q "\"carrier\":true"; }
+until_ works
+echo "said: $(info)"
+# The test has its replies: it says so by a frame of this station.
+told() { until_ grep -q "02:00:00:00:01:0$1" /tmp/cap; }
+"#;
+
+/// Kills the process of the card while the daemon cannot see it; takes the card away before a new
+/// one can start, and gives it back.
+const KILL: &str = r#"
+told 1
+echo "said: $(t gen vale0:up -n 1 2>&1)"
+old=$(driver)
+before=$(masters)
+kill -STOP $d
+kill -9 $old
+until_ dead $old
+echo "said: masters $before and $(masters)"
+echo $card >/sys/bus/pci/drivers/vfio-pci/unbind
+kill -CONT $d
+until_ is waiting
+echo "said: $(info)"
+echo $card >/sys/bus/pci/drivers_probe
+until_ is attached
+[ "$(driver)" != $old ] || exit 1
+echo "said: again"
+"#;
+
+/// Kills the daemon, whose successor finds the port at work; and removes the port.
+const SUCCEED: &str = r#"
+told 2
+old=$(driver)
+kill -9 $d
+wait $d
+begin
+until_ is attached
+[ "$(driver)" = $old ] || { echo "said: another process"; exit 1; }
+echo "said: again"
+"#;
+
+const END: &str = r#"
+told 3
+t port rm vale0:up || exit 1
+gone() { ! driver >/dev/null; }
+until_ gone
+echo "said: masters $(masters)"
+echo "faults: $(dmesg | grep -cE 'DMAR:.*(DMA|INTR)[^.]*fault')"
+exit 0
+"#;
+
+struct Nic {
+    /// The name of the model for `vm run`.
+    model: &'static str,
+    /// The NIC's driver in the kernel.
+    driver: &'static str,
+    /// The NIC's kind, as the port says it.
+    kind: &'static str,
+    /// Pages of 2 MiB that the guest has: see `vm_vfio`.
+    huge_pages: u8,
+}
+
+const NICS: [Nic; 3] = [
+    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0 },
+    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 6 },
+    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0 },
+];
+
+/// A request of the protocol of `toklat ping`, and its reply.
+fn frames(number: u64, size: usize) -> (Vec<u8>, Vec<u8>) {
+    let frame = |to: Mac, from: Mac, kind: u8| {
+        let mut frame = [to.octets(), from.octets()].concat();
+        frame.extend([0x88, 0xb5, 0x70, kind]);
+        frame.extend(number.to_be_bytes());
+        let filling = (0..).map(|i| number.wrapping_add(i)).map(|n| (n ^ n >> 8) as u8);
+        frame.extend(filling.take(size - frame.len()));
+        frame
+    };
+    (frame(ANSWERS, ASKS, 0x71), frame(ASKS, ANSWERS, 0x72))
+}
+
+/// Asks until there is an answer, and then asks everything once, in small groups. All replies must
+/// be right.
+fn ask(port: &mut Port, first: u64) {
+    let started = Instant::now();
+    let (attempt, reply) = frames(u64::MAX, 61);
+    while !receive(port).contains(&reply) {
+        assert!(started.elapsed() < PATIENCE, "no request is answered");
+        send(port, &attempt);
+        port.wait(Interest::READ, Some(Duration::from_millis(200))).unwrap();
+    }
+    let mut number = first;
+    for size in SIZES {
+        for group in 0..FRAMES / 10 {
+            let started = Instant::now();
+            let numbers: Vec<u64> = (0..10).map(|i| number + 10 * group + i + 1).collect();
+            numbers.iter().for_each(|number| assert!(send(port, &frames(*number, size).0)));
+            let mut missing: Vec<_> = numbers.iter().map(|n| frames(*n, size).1).collect();
+            while !missing.is_empty() {
+                assert!(started.elapsed() < PATIENCE, "{} replies are missing", missing.len());
+                port.wait(Interest::READ, Some(Duration::from_millis(200))).unwrap();
+                // Replies to other attempts may be late.
+                for frame in receive(port).into_iter().filter(|frame| *frame != reply) {
+                    let at = missing.iter().position(|expected| *expected == frame);
+                    assert!(at.is_some(), "{} bytes, not a reply to these", frame.len());
+                    missing.remove(at.unwrap());
+                }
+            }
+        }
+        number += FRAMES;
+    }
+}
+
+/// Replies that are there now.
+fn receive(port: &mut Port) -> Vec<Vec<u8>> {
+    let reply =
+        |frame: &Vec<u8>| frame[..6] == ASKS.octets() && frame[12..16] == [0x88, 0xb5, 0x70, 0x72];
+    let frames = port.receive(64).map(|frame| frame.to_vec()).filter(reply).collect();
+    port.flush().unwrap();
+    frames
+}
+
+/// Tells the guest that all replies are here, by a frame of station `number`.
+fn tell(port: &mut Port, number: u8) {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&ANSWERS.octets());
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 1, number]);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    assert!(send(port, &frame));
+}
+
+fn script(parts: &[&str], nic: &Nic) -> String {
+    let script = parts.concat().replace("PROGRAM", PROGRAM);
+    script.replace("PAGES", &nic.huge_pages.to_string())
+}
+
+/// Boots a guest with a daemon of its own, which drives its card.
+fn boot(dir: &Path, daemon: &Daemon, nic: &Nic, parts: &[&str]) -> Guest {
+    let mac = CARD.to_string();
+    let options = ["--nic", nic.model, "--mac", &mac, "--append", "intel_iommu=on iommu=nopt"];
+    let qemu = ["--", "-machine", "kernel-irqchip=split", "-device", "intel-iommu,intremap=on"];
+    let options = [&options[..], &qemu].concat();
+    // A kernel's command line has no room for all this.
+    inside::put(dir, &[("host/script".to_owned(), script(parts, nic).into_bytes())]);
+    Guest::boot_from(Some(dir), daemon, "card", 1, &options, "/host/script")
+}
+
+/// Has a guest drive its card for a port; `parts` is what happens between exchanges of frames.
+fn drive(dir: &Path, nic: &Nic, kills: bool) {
+    let Nic { model, driver, kind, .. } = nic;
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.peer]");
+    let mut port = daemon.open("vale0:peer").unwrap();
+    let parts: &[&str] = if kills { &[BEGIN, KILL, SUCCEED, END] } else { &[BEGIN, END] };
+    let mut guest = boot(dir, &daemon, nic, parts);
+    let refused = guest.says("said: ");
+    assert!(refused.contains(&format!("The driver {driver} has 0000:")), "{refused}");
+    let info = guest.says("said: ");
+    println!("{info}");
+    assert!(info.contains(r#""engine":"vfio""#) && info.contains(kind), "{info}");
+    assert!(info.contains(r#""carrier":true"#) && info.contains(&CARD.to_string()), "{info}");
+    ask(&mut port, 0);
+    if kills {
+        tell(&mut port, 1);
+        // No other client gets the port.
+        let busy = guest.says("said: ");
+        assert!(busy.contains("in use"), "{model}: {busy}");
+        assert_eq!(guest.says("said: "), "said: masters 1 and 0", "{model}");
+        let waiting = guest.says("said: ");
+        assert!(waiting.contains("No driver has 0000:"), "{model}: {waiting}");
+        assert_eq!(guest.says("said: "), "said: again", "{model}");
+        ask(&mut port, 10_000);
+        tell(&mut port, 2);
+        assert_eq!(guest.says("said: "), "said: again", "{model}");
+        ask(&mut port, 20_000);
+    }
+    tell(&mut port, 3);
+    assert_eq!(guest.says("said: "), "said: masters 0", "{model}");
+    assert_eq!(guest.says("faults: "), "faults: 0", "{model}");
+    guest.succeeds();
+}
+
+#[test]
+fn a_port_s_card_is_driven_in_a_process_that_may_die() {
+    let Some(dir) = guest_with_program("a_port_s_card_is_driven_in_a_process_that_may_die") else {
+        return;
+    };
+    NICS.iter().for_each(|nic| drive(dir.path(), nic, nic.model == "e1000"));
+}
