@@ -9,6 +9,7 @@
 //! - [`csb`]: the shared status block, for any NIC with rings.
 //! - [`virtio`]: descriptors, positions and events of virtio's queues, and its features.
 //! - [`vfio_user`]: the messages of a bus between processes.
+//! - [`vhost_user`]: the numbers of the protocol by which a front end sets up virtio's queues.
 //! - [`e1000`]: the members of the family.
 //!
 //! `no_std`. This crate only describes the interface. Each side's behaviour is in its own crate.
@@ -22,5 +23,7 @@ pub mod csb;
 pub mod e1000;
 #[cfg(not(loom))]
 pub mod vfio_user;
+#[cfg(not(loom))]
+pub mod vhost_user;
 #[cfg(not(loom))]
 pub mod virtio;

@@ -6,6 +6,7 @@
 //!     ^                +--> Direct: a model in this process
 //!     |
 //!   Nic: the drivers by the card's identity        Bridge: a driver and a ring port trade buffers
+//!   virtio's queues ------> vhost_user::FrontEnd: a device of another process, by vhost-user
 //! ```
 //!
 //! None of it runs in the confined process: `dataplane` does not depend on it.
@@ -17,6 +18,7 @@ mod direct;
 mod nic;
 pub mod vfio;
 pub mod vfio_user;
+pub mod vhost_user;
 
 pub use self::bridge::{Bridge, Buffers, Counts};
 pub use self::direct::Direct;

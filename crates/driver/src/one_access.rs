@@ -1,5 +1,6 @@
 //! A driver of Denali's one-access NIC.
 
+use frame::Mac;
 use shmem::Bytes;
 
 use crate::{Batched, Chunk, Dma, Regs};
@@ -24,6 +25,8 @@ mod reg {
     pub const CONTROL: u64 = 0x08;
     pub const AREA_LOW: u64 = 0x0c;
     pub const AREA_HIGH: u64 = 0x10;
+    pub const MAC_LOW: u64 = 0x14;
+    pub const MAC_HIGH: u64 = 0x18;
     pub const SEND: u64 = 0x1c;
     pub const RECEIVE: u64 = 0x20;
     pub const SENT: u64 = 0x24;
@@ -87,23 +90,51 @@ impl<R: Regs> Driver<R> {
         self.area.bytes().get(at, len.min(BUFFER as usize)).unwrap_or(Bytes::empty())
     }
 
+    /// The station address.
+    pub fn mac(&mut self) -> Mac {
+        let [low, high] = [reg::MAC_LOW, reg::MAC_HIGH].map(|at| self.regs.read32(0, at));
+        let [a, b, c, d] = low.to_le_bytes();
+        let [e, f, ..] = high.to_le_bytes();
+        Mac::new([a, b, c, d, e, f])
+    }
+
     /// How many frames can be sent without asking the device.
     #[must_use]
     pub fn room(&self) -> u32 {
         FRAMES - self.sent.wrapping_sub(self.done)
     }
 
-    /// Sends a frame of 14 to 2,048 bytes; false if there is no room.
-    pub fn send(&mut self, frame: &[u8]) -> bool {
+    /// Returns true if there is room for a frame. Asks the device only if there was none before.
+    pub fn has_room(&mut self) -> bool {
         if self.room() == 0 {
             self.done = self.regs.read32(0, reg::SENT);
         }
-        if self.room() == 0 {
+        self.room() > 0
+    }
+
+    /// The buffer of the next frame to send.
+    #[must_use]
+    pub fn place(&self) -> Bytes<'_> {
+        self.buffer(self.sent % FRAMES, BUFFER as usize)
+    }
+
+    /// Sends a frame of 14 to 2,048 bytes; false if there is no room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        if !self.has_room() {
             return false;
         }
-        let place = self.sent % FRAMES;
-        let len = self.buffer(place, frame.len()).copy_in(frame) as u32;
-        self.regs.ring32(0, reg::SEND, len << 16 | place);
+        let len = self.place().copy_in(frame) as u32;
+        self.send_placed(len)
+    }
+
+    /// Like [`send`](Self::send), for a frame of `len` bytes that was written to
+    /// [`place`](Self::place).
+    pub fn send_placed(&mut self, len: u32) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let word = len.min(BUFFER) << 16 | (self.sent % FRAMES);
+        self.regs.ring32(0, reg::SEND, word);
         self.sent = self.sent.wrapping_add(1);
         true
     }

@@ -1,5 +1,4 @@
-//! The driver's side of a queue, for tests, benchmarks and fuzzing. It uses the same memory as the
-//! device.
+//! The driver's side of a queue. It uses the same memory as the device.
 //!
 //! ```text
 //!   add, add, publish --> the device --> used, used
@@ -25,6 +24,11 @@ pub struct Buffer {
     /// True if the device writes the buffer.
     pub writable: bool,
 }
+
+/// The device returned a chain that it was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device returned chain {0}, which it was not given")]
+pub struct NotGiven(pub u16);
 
 /// A queue as its driver sees it.
 #[derive(Debug)]
@@ -240,9 +244,33 @@ impl Driver {
     /// The next chain that the device has used: its number and the bytes written.
     ///
     /// # Panics
-    /// When the device returns what it was not given.
+    /// When the device returns what it was not given. [`take_used`](Self::take_used) does not.
     pub fn used(&mut self) -> Option<(u16, u32)> {
-        let (id, len) = match &self.ring {
+        match self.take_used() {
+            Ok(used) => used,
+            Err(NotGiven(id)) => panic!("chain {id} is not the device's"),
+        }
+    }
+
+    /// Like [`used`](Self::used), for devices that are not trusted. The number of bytes may be
+    /// anything.
+    ///
+    /// # Errors
+    /// [`NotGiven`]. The queue cannot be used any more.
+    pub fn take_used(&mut self) -> Result<Option<(u16, u32)>, NotGiven> {
+        let Some((id, len)) = self.next_used() else { return Ok(None) };
+        self.free_chain(id)?;
+        Ok(Some((id, len)))
+    }
+
+    /// True if the device has used a chain that was not taken back yet.
+    #[must_use]
+    pub fn has_used(&self) -> bool {
+        self.next_used().is_some()
+    }
+
+    fn next_used(&self) -> Option<(u16, u32)> {
+        Some(match &self.ring {
             Kind::Split { device, used, .. } => {
                 if u16::from_le(device[1].load(Ordering::Acquire)) == self.used {
                     return None;
@@ -260,14 +288,12 @@ impl Driver {
                 }
                 (word.third(), word.len())
             }
-        };
-        self.free_chain(id);
-        Some((id, len))
+        })
     }
 
-    fn free_chain(&mut self, id: u16) {
-        let chain = &mut self.chains[usize::from(id)];
-        assert!(!chain.is_empty(), "chain {id} is not the device's");
+    fn free_chain(&mut self, id: u16) -> Result<(), NotGiven> {
+        let chain = self.chains.get_mut(usize::from(id)).filter(|chain| !chain.is_empty());
+        let chain = chain.ok_or(NotGiven(id))?;
         match self.ring {
             Kind::Split { .. } => {
                 self.used = self.used.wrapping_add(1);
@@ -282,6 +308,7 @@ impl Driver {
                 chain.clear();
             }
         }
+        Ok(())
     }
 
     /// Asks for an interrupt at the next used chain, or for none.

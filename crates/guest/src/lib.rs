@@ -34,6 +34,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
+//! | `device` | NICs that the guest drives: [`CardNic`] (e1000, PCnet, one-access), [`VhostNic`] (virtio) |
 //! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
 //! | `dhcp` | the DHCP client, without I/O |
 //! | `v6` | the same for IPv6: neighbour discovery, addresses, routers, ICMPv6 |
@@ -57,7 +58,6 @@
 //! ## Not here yet
 //!
 //! - Multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
-//! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
 //!   finds it dead.
@@ -92,6 +92,7 @@ pub use app::{App, Io};
 pub use clock::now;
 pub use config::{Config, Ipv6Config};
 pub use counters::{Counters, Drop};
+pub use device::{Bus, CardError, CardNic, Documents, Drive, VhostError, VhostNic};
 pub use guest::Guest;
 pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
 pub use lookup::{Lookup, LookupError, Step};

@@ -22,7 +22,6 @@ impl<R: Regs> Lent for Driver<R> {
         ring.at[(ring.ours & (ring.len - 1)) as usize] = at;
         ring.give(ring.ours, len, OWN | STP | ENP);
         ring.ours = ring.ours.wrapping_add(1);
-        self.unsent = true;
         true
     }
 
@@ -56,7 +55,7 @@ impl<R: Regs> Lent for Driver<R> {
     }
 
     fn publish(&mut self) {
-        if core::mem::take(&mut self.unsent) {
+        if self.has_unsent() {
             self.demand();
         }
     }

@@ -2,6 +2,7 @@
 //! descriptors of software style 2, and counts its traps.
 
 mod lent;
+mod placed;
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -219,10 +220,10 @@ pub struct Driver<R> {
     chip: u32,
     counts: Counts,
     block: Option<Block>,
-    /// Frames of the caller's memory were queued since the last demand.
-    unsent: bool,
     /// How often the chip said that it missed frames, since that was asked for.
     missed: u64,
+    /// The position up to which the chip was told of frames.
+    demanded: u32,
 }
 
 impl<R: Regs> Driver<R> {
@@ -272,8 +273,8 @@ impl<R: Regs> Driver<R> {
             chip: 0,
             counts,
             block: None,
-            unsent: false,
             missed: 0,
+            demanded: 0,
         };
         driver.probe()?;
         Ok(driver)
@@ -428,6 +429,7 @@ impl<R: Regs> Driver<R> {
             (ring.ours, ring.back) = (0, 0);
             ring.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
+        self.demanded = 0;
         self.announce()?;
         self.refill();
         self.write_init_block(promiscuous);
@@ -494,6 +496,7 @@ impl<R: Regs> Driver<R> {
     /// Makes the chip look at the transmit ring: two traps, unless the status block says that it
     /// polls.
     pub fn demand(&mut self) {
+        self.demanded = self.transmit.ours;
         let tail = self.transmit.ours & (self.transmit.len - 1);
         if let Some(block) = &mut self.block {
             if !block.send.publish(tail) {

@@ -14,6 +14,8 @@ mod receive;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
+pub use abi::vhost_user::{HEADER, code};
+use abi::vhost_user::{NEED_REPLY, REPLY, VERSION, VERSION_MASK};
 use frame::Mac;
 use jail::strangers::{Descriptor, TooMany};
 use rustix::io::Errno;
@@ -23,8 +25,6 @@ use serde::{Deserialize, Serialize};
 pub use self::receive::Receiver;
 use crate::attach::guest::memory::Region;
 
-/// Bytes of a header.
-pub const HEADER: usize = 12;
 /// The size in bytes of the longest payload of any known request.
 pub const MAX_PAYLOAD: usize = 12 + CONFIG_SPACE;
 /// The size in bytes of the configuration space (`VHOST_USER_MAX_CONFIG_SIZE`).
@@ -33,50 +33,8 @@ pub const CONFIG_SPACE: usize = 256;
 /// descriptors with a message.
 pub const MAX_REGIONS: usize = 8;
 
-const VERSION: u32 = 1;
-const VERSION_MASK: u32 = 3;
-const REPLY: u32 = 1 << 2;
-const NEED_REPLY: u32 = 1 << 3;
 /// In the payload of messages that carry a ring's eventfd: no descriptor comes with it.
 const NO_DESCRIPTOR: u64 = 1 << 8;
-
-/// The requests of a front end, by their numbers in the specification.
-pub mod code {
-    #![allow(missing_docs, reason = "names of the specification")]
-    pub const GET_FEATURES: u32 = 1;
-    pub const SET_FEATURES: u32 = 2;
-    pub const SET_OWNER: u32 = 3;
-    pub const RESET_OWNER: u32 = 4;
-    pub const SET_MEM_TABLE: u32 = 5;
-    pub const SET_LOG_BASE: u32 = 6;
-    pub const SET_LOG_FD: u32 = 7;
-    pub const SET_VRING_NUM: u32 = 8;
-    pub const SET_VRING_ADDR: u32 = 9;
-    pub const SET_VRING_BASE: u32 = 10;
-    pub const GET_VRING_BASE: u32 = 11;
-    pub const SET_VRING_KICK: u32 = 12;
-    pub const SET_VRING_CALL: u32 = 13;
-    pub const SET_VRING_ERR: u32 = 14;
-    pub const GET_PROTOCOL_FEATURES: u32 = 15;
-    pub const SET_PROTOCOL_FEATURES: u32 = 16;
-    pub const GET_QUEUE_NUM: u32 = 17;
-    pub const SET_VRING_ENABLE: u32 = 18;
-    pub const SEND_RARP: u32 = 19;
-    pub const NET_SET_MTU: u32 = 20;
-    pub const SET_BACKEND_REQ_FD: u32 = 21;
-    pub const GET_CONFIG: u32 = 24;
-    pub const SET_CONFIG: u32 = 25;
-    pub const GET_INFLIGHT_FD: u32 = 31;
-    pub const SET_INFLIGHT_FD: u32 = 32;
-    pub const RESET_DEVICE: u32 = 34;
-    pub const GET_MAX_MEM_SLOTS: u32 = 36;
-    pub const ADD_MEM_REG: u32 = 37;
-    pub const REM_MEM_REG: u32 = 38;
-    pub const SET_STATUS: u32 = 39;
-    pub const GET_STATUS: u32 = 40;
-    /// Our only request, sent on the back end's channel: the configuration space has changed.
-    pub const BACKEND_CONFIG_CHANGE: u32 = 2;
-}
 
 /// The reason why a session cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -25,36 +25,22 @@ use self::kept::Counted;
 pub use self::offer::Offer;
 use super::message::{ProtocolError, Request, RingAddress};
 use crate::attach::guest::memory::{self, MemoryError, Region, Slot};
+use abi::vhost_user::{PROTOCOL_FEATURES, protocol};
 
-/// vhost's own feature bits: log written pages; negotiate protocol features.
+/// vhost's own feature bit: log written pages.
 const LOG_ALL: u64 = 1 << 26;
-const PROTOCOL_FEATURES: u64 = 1 << 30;
-
-/// Protocol features (`VHOST_USER_PROTOCOL_F_*`).
-mod protocol {
-    pub const MQ: u64 = 1 << 0;
-    pub const LOG_SHMFD: u64 = 1 << 1;
-    pub const RARP: u64 = 1 << 2;
-    pub const REPLY_ACK: u64 = 1 << 3;
-    pub const MTU: u64 = 1 << 4;
-    pub const BACKEND_REQ: u64 = 1 << 5;
-    pub const CONFIG: u64 = 1 << 9;
-    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    pub const RESET_DEVICE: u64 = 1 << 13;
-    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    pub const STATUS: u64 = 1 << 16;
-    pub const OFFERED: u64 = MQ
-        | LOG_SHMFD
-        | RARP
-        | REPLY_ACK
-        | MTU
-        | BACKEND_REQ
-        | CONFIG
-        | INFLIGHT_SHMFD
-        | RESET_DEVICE
-        | CONFIGURE_MEM_SLOTS
-        | STATUS;
-}
+/// The protocol features that are offered.
+const OFFERED: u64 = protocol::MQ
+    | protocol::LOG_SHMFD
+    | protocol::RARP
+    | protocol::REPLY_ACK
+    | protocol::MTU
+    | protocol::BACKEND_REQ
+    | protocol::CONFIG
+    | protocol::INFLIGHT_SHMFD
+    | protocol::RESET_DEVICE
+    | protocol::CONFIGURE_MEM_SLOTS
+    | protocol::STATUS;
 
 /// The reason why a request was refused. The session can go on.
 #[derive(Debug, thiserror::Error)]
@@ -327,7 +313,7 @@ impl Session {
         }
         let done = match request {
             R::GetFeatures => number(self.offered()),
-            R::GetProtocolFeatures => number(protocol::OFFERED),
+            R::GetProtocolFeatures => number(OFFERED),
             R::GetQueueNumber => number(self.offer.queue_pairs.into()),
             R::GetMaxMemorySlots => number(memory::MAX_SLOTS as u64),
             R::GetStatus => number(self.status.into()),
@@ -463,8 +449,8 @@ impl Session {
     }
 
     fn set_protocol(&mut self, wanted: u64) -> Result<Answer, Refused> {
-        if wanted & !protocol::OFFERED != 0 {
-            return Err(Refused::Features(wanted & !protocol::OFFERED));
+        if wanted & !OFFERED != 0 {
+            return Err(Refused::Features(wanted & !OFFERED));
         }
         self.protocol = wanted;
         Ok(Answer::Done)

@@ -62,7 +62,7 @@ fn qemu() -> Session {
         [
             Request::GetFeatures,
             Request::GetProtocolFeatures,
-            Request::SetProtocolFeatures(protocol::OFFERED),
+            Request::SetProtocolFeatures(OFFERED),
             Request::GetQueueNumber,
             Request::SetOwner,
             Request::SetRingEnable { queue: 0, on: true },
