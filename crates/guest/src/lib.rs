@@ -73,6 +73,7 @@ pub mod apps;
 mod clock;
 mod config;
 mod counters;
+mod device;
 mod dhcp;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

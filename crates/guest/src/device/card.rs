@@ -63,8 +63,8 @@ pub enum CardError {
 }
 
 /// A NIC that is driven by its registers.
-pub struct CardNic {
-    driver: Box<dyn Drive + Send>,
+pub struct CardNic<D = Box<dyn Drive + Send>> {
+    driver: D,
     mac: Mac,
     arena: Arena,
     /// Private memory for frames that are built.
@@ -80,7 +80,7 @@ struct Wakes {
     socket: UnixStream,
 }
 
-impl fmt::Debug for CardNic {
+impl<D> fmt::Debug for CardNic<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CardNic").field("mac", &self.mac).finish_non_exhaustive()
     }
@@ -116,17 +116,25 @@ impl CardNic {
         Ok(Self { wakes: Some(Wakes { call, socket }), ..Self::over(driver) })
     }
 
-    /// A NIC over a driver whose device never interrupts: [`Nic::wait`] returns at once.
-    pub fn over(mut driver: impl Drive + Send + 'static) -> Self {
+}
+
+impl<D: Drive> CardNic<D> {
+    /// A NIC over a driver whose interrupts the caller attends to: [`Nic::wait`] returns at once.
+    pub fn over(mut driver: D) -> Self {
         let mac = driver.mac();
         let arena = Arena::new(BATCH * driver.max_frame());
-        Self { mac, arena, scratch: Vec::new(), wakes: None, driver: Box::new(driver) }
+        Self { mac, arena, scratch: Vec::new(), wakes: None, driver }
     }
 
     /// The card's station address. The stack's is to be the same.
     #[must_use]
     pub fn mac(&self) -> Mac {
         self.mac
+    }
+
+    /// The driver.
+    pub fn driver(&mut self) -> &mut D {
+        &mut self.driver
     }
 }
 
@@ -227,7 +235,7 @@ fn pcnet(mut registers: Registers, dma: &mut Dma) -> Result<Box<dyn Drive + Send
     Ok(Box::new(driver))
 }
 
-impl Nic for CardNic {
+impl<D: Drive> Nic for CardNic<D> {
     type Error = CardError;
 
     fn max_frame(&self) -> usize {

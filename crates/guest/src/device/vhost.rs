@@ -214,7 +214,7 @@ impl VhostNic {
                 Ok(None) => return,
                 Ok(Some((number, _))) => free.push(held[usize::from(number)]),
                 Err(error) => {
-                    self.broken.get_or_insert(error.into());
+                    self.broken.get_or_insert_with(|| error.into());
                     return;
                 }
             }
@@ -250,10 +250,9 @@ impl VhostNic {
         let mut offload = [0; OFFLOAD_HEADER];
         offload.copy_from_slice(&header[..OFFLOAD_HEADER]);
         let allowed = self.session.features().guest_offloads();
-        match Offload::from_header(&offload).from_sender(&allowed) {
-            Some(offload) => self.arena.keep(copied, offload),
-            // A request that was not negotiated: the frame is worth nothing.
-            None => {}
+        // With a request that was not negotiated, the frame is worth nothing.
+        if let Some(offload) = Offload::from_header(&offload).from_sender(&allowed) {
+            self.arena.keep(copied, offload);
         }
         Ok(true)
     }

@@ -1,19 +1,18 @@
 //! The guests' NICs, and how they are plugged into the switch.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use card::Direct;
-use driver::e1000::{Config, Doorbells, E1000Driver, Interrupts, Request};
+use driver::e1000::{Config, Doorbells, E1000Driver, Interrupts};
 use driver::pcnet::Sizes;
 use driver::{Dma, Regs, one_access, pcnet};
 use frame::{Mac, Offload};
 use guest::tcp::Full;
-use guest::{BATCH, Frame, Nic, Pieces, RingNic};
+use guest::{Bus, CardError, CardNic, Drive, Frame, Nic, Pieces, RingNic};
 use inline::{Attached, Bells, Inline, Policy, Source};
 use netring::{Open, Region, RegionConfig};
 use nic::csb::Version;
@@ -21,15 +20,13 @@ use nic::device::{Device, DeviceConfig, InterruptMode, Model, Transmit};
 use nic::e1000::Chip;
 use port::stamp::{self, Stage, scope};
 use port::{Ingress, Nanos};
-use shmem::{Bytes, GuestMemory, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 
 /// Bytes of a guest's memory, and where its card has it.
 const MEMORY: usize = 8 << 20;
 const AT: u64 = 0x10_0000;
 /// Slots of a ring.
 const SLOTS: u32 = 256;
-/// Bytes of the longest frame.
-const MAX_FRAME: usize = 1514;
 
 /// A guest's NIC, and a count of its register accesses.
 pub struct Station<N> {
@@ -101,155 +98,29 @@ impl Regs for Accesses {
     }
 }
 
-/// A guest's driver, as its stack uses it.
-pub trait Driver {
-    /// Hands in a frame; false without room.
-    fn send<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool;
-    /// Tells the card of the frames that were handed in.
-    fn flush(&mut self);
-    /// The card has interrupted.
-    fn interrupt(&mut self);
-    /// Shows received frames to `visit`, and gives their buffers back.
-    fn receive(&mut self, most: usize, visit: impl FnMut(&[Bytes<'_>])) -> usize;
-    /// Has the card interrupt for what comes.
-    fn sleep(&mut self, interrupted: bool);
-}
+impl Bus for Accesses {}
 
-impl Driver for E1000Driver<Accesses> {
-    fn send<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
-        self.reclaim();
-        let (place, mut at) = (self.place(0), 0);
-        for piece in pieces {
-            at += place.suffix(at).copy_in(piece);
-        }
-        self.send_placed(len as u32, &Request::default())
-    }
-
-    fn flush(&mut self) {
-        self.flush();
-    }
-
-    fn interrupt(&mut self) {
-        E1000Driver::interrupt(self, 1);
-    }
-
-    fn receive(&mut self, most: usize, mut visit: impl FnMut(&[Bytes<'_>])) -> usize {
-        let frames = self.receive(most, |received| visit(received.pieces));
-        self.reclaim();
-        frames
-    }
-
-    fn sleep(&mut self, interrupted: bool) {
-        if interrupted {
-            self.rearm();
-        }
-        self.wait_for_frames();
-    }
-}
-
-impl Driver for pcnet::Driver<Accesses> {
-    fn send<'p>(&mut self, _len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
-        self.reap();
-        let (mut frame, mut len) = ([0; MAX_FRAME], 0);
-        for piece in pieces {
-            frame[len..len + piece.len()].copy_from_slice(piece);
-            len += piece.len();
-        }
-        pcnet::Driver::send(self, &frame[..len], len)
-    }
-
-    fn flush(&mut self) {
-        self.demand();
-    }
-
-    fn interrupt(&mut self) {
-        self.acknowledge();
-    }
-
-    fn receive(&mut self, most: usize, mut visit: impl FnMut(&[Bytes<'_>])) -> usize {
-        let frames = pcnet::Driver::receive(self, most, |bytes| visit(&[bytes]));
-        self.reap();
-        frames
-    }
-
-    fn sleep(&mut self, interrupted: bool) {
-        if interrupted {
-            self.unmask();
-        }
-    }
-}
-
-impl Driver for one_access::Driver<Accesses> {
-    fn send<'p>(&mut self, _len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
-        let (mut frame, mut len) = ([0; MAX_FRAME], 0);
-        for piece in pieces {
-            frame[len..len + piece.len()].copy_from_slice(piece);
-            len += piece.len();
-        }
-        one_access::Driver::send(self, &frame[..len])
-    }
-
-    /// Each frame was an access of its own.
-    fn flush(&mut self) {}
-
-    fn interrupt(&mut self) {}
-
-    fn receive(&mut self, most: usize, mut visit: impl FnMut(&[Bytes<'_>])) -> usize {
-        one_access::Driver::receive(self, most, |bytes| visit(&[bytes]))
-    }
-
-    fn sleep(&mut self, _interrupted: bool) {}
-}
-
-/// A card with its driver. Received frames are copied to private memory, as from rings.
-pub struct CardNic<D> {
+/// A card whose interrupts are looked for before frames are.
+pub struct Attended<D> {
     device: Arc<dyn Device>,
-    driver: D,
-    arena: Vec<u8>,
-    /// Something was handed in since the last flush.
-    unflushed: bool,
+    card: CardNic<D>,
 }
 
-impl<D: Driver> CardNic<D> {
-    /// Handles the card's interrupt, if there is one.
-    fn attend(&mut self) -> bool {
-        let _scope = scope(Stage::WakeUp);
-        let raised = self.device.interrupt(no_time()).vectors != 0;
-        if raised {
-            self.driver.interrupt();
-        }
-        raised
-    }
-}
-
-impl<D: Driver> Nic for CardNic<D> {
-    type Error = Infallible;
+impl<D: Drive> Nic for Attended<D> {
+    type Error = CardError;
 
     fn max_frame(&self) -> usize {
-        MAX_FRAME
+        self.card.max_frame()
     }
 
-    fn receive(&mut self, mut take: impl FnMut(&[Frame<'_>])) -> usize {
-        let interrupted = self.attend();
-        let (mut lens, mut frames) = ([0; BATCH], 0);
-        let mut rest = &mut self.arena[..];
-        let received = self.driver.receive(BATCH, |pieces| {
-            let mut len = 0;
-            for piece in pieces {
-                len += piece.copy_out(&mut rest[len..]);
-            }
-            rest = &mut std::mem::take(&mut rest)[len..];
-            (lens[frames], frames) = (len, frames + 1);
-        });
-        if frames > 0 {
-            let (mut list, mut rest) = ([Frame::new(&[]); BATCH], &self.arena[..]);
-            for (frame, len) in list.iter_mut().zip(&lens[..frames]) {
-                (*frame, rest) = (Frame::new(&rest[..*len]), &rest[*len..]);
-            }
-            take(&list[..frames]);
+    fn receive(&mut self, take: impl FnMut(&[Frame<'_>])) -> usize {
+        if self.device.interrupt(no_time()).vectors != 0 {
+            let _scope = scope(Stage::WakeUp);
+            self.card.driver().interrupted();
         }
+        let received = self.card.receive(take);
         let _scope = scope(Stage::WakeUp);
-        self.driver.sleep(interrupted);
+        self.card.driver().sleep(false);
         received
     }
 
@@ -257,29 +128,21 @@ impl<D: Driver> Nic for CardNic<D> {
         &mut self,
         head: &[u8],
         payload: Pieces<impl Iterator<Item = &'p [u8]>>,
-        _offload: Offload,
+        offload: Offload,
     ) -> Result<(), Full> {
-        const PADDING: [u8; frame::MIN_FRAME] = [0; frame::MIN_FRAME];
-        let len = head.len() + payload.len;
-        let padding = &PADDING[..frame::MIN_FRAME.saturating_sub(len)];
-        // The pieces live as long as both `head` and the payload.
-        let shorter = |piece: &'p [u8]| -> &[u8] { piece };
-        let pieces = std::iter::once(head).chain(payload.pieces.map(shorter));
-        let pieces = pieces.chain(std::iter::once(padding));
-        self.unflushed = true;
-        let sent = self.driver.send(len + padding.len(), pieces);
-        if sent { Ok(()) } else { Err(Full) }
+        self.card.send(head, payload, offload)
     }
 
-    fn flush(&mut self) -> Result<(), Infallible> {
-        if std::mem::take(&mut self.unflushed) {
-            self.driver.flush();
-        }
-        Ok(())
+    fn build(&mut self, max: usize, build: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Full> {
+        self.card.build(max, build)
     }
 
-    fn wait(&mut self, _room: bool, _timeout: Option<Duration>) -> Result<(), Infallible> {
-        Ok(())
+    fn flush(&mut self) -> Result<(), CardError> {
+        self.card.flush()
+    }
+
+    fn wait(&mut self, room: bool, timeout: Option<Duration>) -> Result<(), CardError> {
+        self.card.wait(room, timeout)
     }
 }
 
@@ -304,12 +167,12 @@ struct Slot {
 }
 
 /// Plugs a model into the switch.
-fn insert<D: Driver>(
+fn insert<D: Drive>(
     switch: &mut Inline,
     mac: Mac,
     model: impl FnOnce(DeviceConfig) -> Result<Model>,
     drive: impl FnOnce(Slot) -> Result<D>,
-) -> Result<Station<CardNic<D>>> {
+) -> Result<Station<Attended<D>>> {
     let mapping = Mapping::private(MEMORY)?;
     let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), AT)?);
     let config = DeviceConfig { csb: true, ..DeviceConfig::alone(memory, mac, 1)? };
@@ -326,7 +189,7 @@ fn insert<D: Driver>(
         let egresses = receive.into_iter().map(Into::into).collect();
         Ok(Attached { source, egresses, bells: Bells::None })
     })?;
-    let nic = CardNic { device, driver, arena: vec![0; BATCH * 2048], unflushed: false };
+    let nic = Attended { device, card: CardNic::over(driver) };
     Ok(Station { nic, accesses: count })
 }
 
@@ -336,7 +199,7 @@ pub struct E1000 {
 }
 
 impl Plug for E1000 {
-    type Nic = CardNic<E1000Driver<Accesses>>;
+    type Nic = Attended<E1000Driver<Accesses>>;
 
     fn plug(&self, switch: &mut Inline, mac: Mac) -> Result<Station<Self::Nic>> {
         let doorbells = if self.block { Doorbells::Block(Version::Two) } else { Doorbells::Each };
@@ -353,7 +216,7 @@ impl Plug for E1000 {
 pub struct Pcnet;
 
 impl Plug for Pcnet {
-    type Nic = CardNic<pcnet::Driver<Accesses>>;
+    type Nic = Attended<pcnet::Driver<Accesses>>;
 
     fn plug(&self, switch: &mut Inline, mac: Mac) -> Result<Station<Self::Nic>> {
         let chip = nic::pcnet::Chip::Am79C970A;
@@ -371,7 +234,7 @@ impl Plug for Pcnet {
 pub struct OneAccess;
 
 impl Plug for OneAccess {
-    type Nic = CardNic<one_access::Driver<Accesses>>;
+    type Nic = Attended<one_access::Driver<Accesses>>;
 
     fn plug(&self, switch: &mut Inline, mac: Mac) -> Result<Station<Self::Nic>> {
         let model = |device| Ok(nic::template::model(Shared::private()?, device));
