@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("settings", &["fabric", "frame", "link"]),
     ("turn", &["fabric", "frame", "jail", "link", "netring", "port", "settings", "shmem"]),
     ("inline", &["fabric", "netring", "port", "settings", "shmem", "turn"]),
-    ("guest", &["frame", "jail", "port", "netring", "shmem", "tcp"]),
+    ("guest", &["abi", "card", "driver", "frame", "jail", "netring", "port", "shmem", "tcp"]),
     ("abi", &["frame", "shmem"]),
     ("nic", &["abi", "frame", "port", "shmem"]),
     ("driver", &["abi", "frame", "shmem"]),

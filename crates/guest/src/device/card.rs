@@ -115,7 +115,6 @@ impl CardNic {
         let driver = bring_up(registers, &memory, identity)?;
         Ok(Self { wakes: Some(Wakes { call, socket }), ..Self::over(driver) })
     }
-
 }
 
 impl<D: Drive> CardNic<D> {
