@@ -42,6 +42,7 @@
 //! | [`rpc`] | remote procedure calls on raw Ethernet or UDP, at most once, in microseconds |
 //! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
+//! | [`sockets`] | async sockets and tasks, with the traits of `futures-io` and `hyper::rt` |
 //! | `host` | [`Host`]: a program as a guest, confined if a manager starts it |
 //!
 //! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop
@@ -58,7 +59,7 @@
 //! ## Not here yet
 //!
 //! - Multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
-//! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
+//! - Sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
 //!   finds it dead.
 //! - ICMP errors that this host sends (port unreachable), and address conflict detection (RFC
@@ -85,6 +86,7 @@ mod lookup;
 mod neighbours;
 mod nic;
 pub mod rpc;
+pub mod sockets;
 mod stack;
 mod udp;
 mod v6;

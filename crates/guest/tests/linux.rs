@@ -125,6 +125,29 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     assert!(out.contains("3 received"), "{out}");
 }
 
+/// hyper, unchanged: keep-alive, a body back, what is not there, ten clients at once.
+#[test]
+fn curl_fetches_pages_from_hyper_on_a_guest() {
+    let test = "curl_fetches_pages_from_hyper_on_a_guest";
+    let Some(house) = House::new(test, "hyper-httpd") else { return };
+    let url = "http://10.9.0.2";
+    assert_eq!(house.curl(&[url]), b"<h1>hyper, on a guest</h1>\n");
+    let hello = format!("{url}/hello/light");
+    let twice = house.curl(&["--write-out", "%{num_connects}", &hello, &hello]);
+    assert_eq!(twice, b"Hello, light!\n1Hello, light!\n0", "one connection");
+    let file = house.daemon.dir().join("body");
+    let body: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    std::fs::write(&file, &body).unwrap();
+    let data = format!("@{}", file.display());
+    let echo = format!("{url}/echo");
+    assert!(house.curl(&["--data-binary", &data, "--header", "Expect:", &echo]) == body);
+    let missing = house.namespace.run(&["curl", "--silent", "--head", &format!("{url}/no")]);
+    assert!(missing.stdout.starts_with(b"HTTP/1.1 404"), "{missing:?}");
+    let many = "http://[fd09::2]/hello/[1-50]";
+    let pages = house.curl(&["--parallel", "--parallel-max", "10", many]);
+    assert_eq!(pages.split(|byte| *byte == b'\n').count(), 51);
+}
+
 /// The address that a guest makes itself, in this network.
 fn own_address(network: u16, port: &str) -> Ipv6Addr {
     let [a, b, c, d, e, f] = Mac::of_name(port).octets();
