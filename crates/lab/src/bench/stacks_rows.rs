@@ -119,6 +119,15 @@ pub const ROWS: &[Row] = &[
         calls::round_trip_daemon,
         Peer::Toklat("bare frames", isolated::round_trip),
     ),
+    less(
+        "guest.rpc.rtt.csb",
+        "us",
+        "<= 1.7",
+        "core 0: client, switch and server in one thread, guests on 82540EMs with status blocks; 10 bytes. Peer: \
+         ring ports",
+        calls::round_trip_cards,
+        Peer::Toklat("ring ports", |lab| calls::burst(lab, 1, 10)),
+    ),
     Row {
         id: "guest.rpc.rate",
         unit: "M/s",

@@ -10,7 +10,7 @@
 //! the stages, in programs that are built with the feature `stamps`. Others measure the sum.
 
 mod chart;
-mod nics;
+pub(super) mod nics;
 mod report;
 mod wake;
 mod world;
