@@ -22,7 +22,7 @@ pub enum Bad {
 /// What packets travel in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
-    /// Ethernet frames of the type [`ETHERTYPE`](super::ETHERTYPE), within a link.
+    /// Ethernet frames of the type [`ETHERTYPE`], within a link.
     #[default]
     Ethernet,
     /// UDP datagrams over IPv4, from and to this address. They have no UDP checksum (RFC 768 allows

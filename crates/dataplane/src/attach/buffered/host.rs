@@ -1,4 +1,4 @@
-//! The host's network stack behind one of its interfaces: a [tap](super::tap), to which programs in
+//! The host's network stack behind one of its interfaces: a [`tap`], to which programs in
 //! the kernel redirect what the host sends on the interface, and from which they hand frames to the
 //! interface's ingress.
 //!
