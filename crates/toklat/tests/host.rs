@@ -208,10 +208,12 @@ fn the_host_is_never_cut_off_by_a_death() {
         } else {
             daemon::kill_process(data_process);
             daemon.kill();
-            // It may have started another one by then.
-            for pid in daemon::processes_with("TOKLAT_DIR", daemon.dir()) {
-                daemon::kill_process(pid.as_raw_nonzero().get());
-            }
+            // It may have started another one by then, which forks as it starts.
+            daemon::wait_until("the end of all processes", || {
+                let left = daemon::processes_with("TOKLAT_DIR", daemon.dir());
+                left.iter().for_each(|pid| daemon::kill_process(pid.as_raw_nonzero().get()));
+                left.is_empty()
+            });
         }
         daemon::wait_until("the interface to be free", || pair.is_free());
         daemon.start_again();
@@ -285,4 +287,16 @@ fn what_cannot_be_the_host_s_end_is_said_so() {
     let (code, _, error) = daemon.run(&by_xdp);
     assert!(code == Some(1) && error.contains("the host's end is a port"), "{error}");
     daemon.done(&wire);
+}
+
+#[test]
+fn regression_a_port_that_cannot_become_the_hosts_stays_what_it_is() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]\n");
+    let kind = serde_json::json!({ "kind": { "host": { "ifname": "no-such-if" } } });
+    for _ in 0..3 {
+        let (status, answer) = daemon.ask("PATCH", "/v1/switches/vale0/ports/a", &kind);
+        assert!((400..500).contains(&status), "{status}: {answer}");
+        daemon.open("vale0:a").unwrap();
+    }
 }

@@ -25,7 +25,8 @@ fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {
     let mut number = 0;
     until_frames_flow(&mut a, &mut b, &mut number);
     let second = UnixStream::connect(socket(&daemon, "a")).unwrap();
-    assert!(say(&second, code::GET_FEATURES, &[], &[]));
+    // It may have been hung up on already.
+    let _ = say(&second, code::GET_FEATURES, &[], &[]);
     assert_eq!(reply(&second), None, "a second front end was not hung up on");
     until_frames_flow(&mut a, &mut b, &mut number);
     for _ in 0..3 {

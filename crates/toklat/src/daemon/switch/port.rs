@@ -409,17 +409,18 @@ impl Switch {
         written: Written,
     ) -> Result<(), ApiError> {
         let name = self.ports.get(&id).map(|port| port.name.clone()).unwrap_or_default();
-        let takes_from_host = open::of(&spec.kind).takes_from_host();
-        if takes_from_host {
+        // A part of the host is given back before it is taken again.
+        let old = self.ports.get(&id).map(|port| open::of(&port.spec.kind).takes_from_host());
+        let again = old == Some(true) && open::of(&spec.kind).takes_from_host();
+        if again {
             self.vacate(id).await?;
         }
         let opened = self.open(&name, &spec, written).await;
-        if let (true, Err(error), Some(port)) = (takes_from_host, &opened, self.ports.get_mut(&id))
-        {
+        if let (true, Err(error), Some(port)) = (again, &opened, self.ports.get_mut(&id)) {
             port.failure = Some(error.to_string());
         }
         let Opened { attachment, fds, tunnel } = opened?;
-        if !takes_from_host {
+        if !again {
             self.vacate(id).await?;
         }
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
@@ -436,10 +437,14 @@ impl Switch {
         self.restore_port(id).await
     }
 
-    /// Removes a port from the data process, and closes what was kept for it. Its number stays
-    /// taken.
+    /// Removes a port from the data process, if that has it, and closes what was kept for it. Its
+    /// number stays taken.
     pub(super) async fn vacate(&mut self, id: PortId) -> Result<(), ApiError> {
-        self.vacate_all(&[id]).await
+        if self.ports.get(&id).is_some_and(|port| port.known) {
+            return self.vacate_all(&[id]).await;
+        }
+        self.detach(id);
+        Ok(())
     }
 
     /// Works as `vacate`, for many ports. Many commands are in flight at a time, so the data
