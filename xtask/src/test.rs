@@ -12,7 +12,7 @@ use crate::fuzz::{self, Seeds};
 use crate::tool::{self, cargo, command};
 
 /// The maximum number of seconds for all tests, and for one test program.
-const LIMIT: &str = "1500";
+const LIMIT: &str = "1800";
 const PROGRAM_LIMIT: &str = "300";
 
 /// Runs an ordinary user's test program. Those with taps and network namespaces get the
