@@ -322,8 +322,8 @@ fn floods_of_neighbours_and_routers_take_bounded_memory() {
         let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, i);
         pair.send(&discovery(from, all, &router.concat()));
         // And echoes from hosts that are not there.
-        let nobody = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 2, i);
-        pair.send(&icmp(nobody, own(), &echo(&[0; 900])));
+        let stranger = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 2, i);
+        pair.send(&icmp(stranger, own(), &echo(&[0; 900])));
     }
     let usage = pair.host.usage();
     assert!(usage.neighbours <= 1024 && usage.outbox <= 256, "{usage:?}");

@@ -17,7 +17,7 @@ use shmem::{Mapping, Memfd, Pages};
 use tcp::Full;
 
 use super::drive::{BLOCK, Drive};
-use super::{Arena, bell, sleep};
+use super::{Arena, bell, send_built, sleep};
 use crate::nic::{BATCH, Frame, Nic, Pieces};
 
 /// Bytes of a driver's memory, and its address for the device: low enough for a PCnet.
@@ -281,13 +281,7 @@ impl<D: Drive> Nic for CardNic<D> {
             return Err(Full);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(scratch.len().max(max), 0);
-        let len = build(&mut scratch[..max]).min(max);
-        let sent = if len == 0 {
-            Ok(())
-        } else {
-            self.send(&scratch[..len], Pieces::none(), Offload::NONE)
-        };
+        let sent = send_built(self, &mut scratch, max, build);
         self.scratch = scratch;
         sent
     }

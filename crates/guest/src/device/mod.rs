@@ -20,7 +20,7 @@ use rustix::io::Errno;
 pub use self::card::{CardError, CardNic};
 pub use self::drive::{Bus, Drive};
 pub use self::vhost::{Documents, VhostError, VhostNic};
-use crate::nic::{BATCH, Frame};
+use crate::nic::{BATCH, Frame, Nic, Pieces};
 
 /// An eventfd.
 fn bell() -> Result<OwnedFd, Errno> {
@@ -48,6 +48,20 @@ fn sleep(bells: &[&OwnedFd], socket: impl AsFd, timeout: Option<Duration>) -> Re
     // Each bell is silenced, even if an earlier one was rung.
     let rung = bells.iter().filter(|bell| rustix::io::read(bell, &mut [0; 8]).is_ok());
     Ok(rung.count() > 0)
+}
+
+/// Lets `build` write a frame of at most `max` bytes into private memory, and sends it.
+fn send_built<N: Nic>(
+    nic: &mut N,
+    scratch: &mut Vec<u8>,
+    max: usize,
+    build: impl FnOnce(&mut [u8]) -> usize,
+) -> Result<(), tcp::Full> {
+    scratch.resize(scratch.len().max(max), 0);
+    match build(&mut scratch[..max]).min(max) {
+        0 => Ok(()),
+        len => nic.send(&scratch[..len], Pieces::none(), frame::Offload::NONE),
+    }
 }
 
 /// Copies of received frames, in private memory, one after the other.

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use shmem::{GuestMemory, GuestRange, Memfd, Pages};
 use tcp::{Bytes, Full};
 
-use super::{Arena, bell, sleep};
+use super::{Arena, bell, send_built, sleep};
 use crate::nic::{Frame, Nic, Pieces};
 
 /// Entries of a queue, and bytes of a receive buffer.
@@ -367,13 +367,7 @@ impl Nic for VhostNic {
             return Err(Full);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(scratch.len().max(max), 0);
-        let len = build(&mut scratch[..max]).min(max);
-        let sent = if len == 0 {
-            Ok(())
-        } else {
-            self.send(&scratch[..len], Pieces::none(), Offload::NONE)
-        };
+        let sent = send_built(self, &mut scratch, max, build);
         self.scratch = scratch;
         sent
     }

@@ -382,7 +382,7 @@ fn each_end_of_an_interface_is_woken_by_its_own_token_and_either_wakes() {
         waiter.take();
         assert!(!waiter.take());
         assert_eq!(rustix::io::write(token, b"k").unwrap(), 1);
-        assert!(waiter.take(), "a byte that nobody reads is news once");
+        assert!(waiter.take(), "an unread byte wakes the waiter once");
         assert!(!waiter.take());
     }
 }

@@ -1,7 +1,7 @@
 //! Fair shares of a receive ring that its senders flood.
 //!
 //! ```text
-//!   | half of the slots: for whoever comes first | a quarter: in shares | a quarter: for newcomers |
+//!   | half of the slots: first come, first served | a quarter: in shares | a quarter: for new senders |
 //! ```
 //!
 //! A ring that has overflowed is *flooded* until its senders keep to their shares again. While more
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_stays_below_its_share_loses_nothing_to_a_flood() {
+    fn a_sender_below_its_share_loses_nothing_to_a_flood() {
         for flooders in [1u16, 2, 7] {
             for taken in [1, 3, 16, 63] {
                 let mut ring = Ring::new();
