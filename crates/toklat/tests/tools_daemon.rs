@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use daemon::{Daemon, wait_until};
 use frame::Layers;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use toklat::tools::pcap;
 
@@ -42,8 +43,11 @@ fn result_of(output: &Output, args: &[&str]) -> Value {
 }
 
 fn interrupt(child: &Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    signal(child, Signal::INT);
+}
+
+fn signal(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// Checks that what is sent through a lossless port arrives whole and in order, and that a sink
@@ -69,6 +73,24 @@ fn everything_sent_to_a_lossless_port_arrives() {
     let sink = start_announced(&daemon, "b", &args);
     interrupt(&sink);
     assert_eq!(result_of(&sink.wait_with_output().unwrap(), &args)["frames"], 0);
+}
+
+/// Objective: frames that a sink had in its ring when it was told to end are in its result.
+///
+/// Steps: a sink is stopped; frames are delivered to it; it is told to end, then may run.
+#[test]
+fn regression_a_sink_counts_what_had_arrived_before_its_end() {
+    let daemon = patient_daemon();
+    let args = ["sink", "vale0:b", "--check", "--json", "--quiet", "--sleep"];
+    let sink = start_announced(&daemon, "b", &args);
+    signal(&sink, Signal::STOP);
+    let before = counters(&daemon, "b").unwrap().1;
+    daemon.json(&["gen", "vale0:a", "--count", "500", "--quiet", "--sleep"]);
+    wait_until("the frames are delivered", || counters(&daemon, "b").unwrap().1 == before + 500);
+    interrupt(&sink);
+    signal(&sink, Signal::CONT);
+    let got = result_of(&sink.wait_with_output().unwrap(), &args);
+    assert_eq!((&got["frames"], &got["findings"]["lost"]), (&500.into(), &0.into()), "{got}");
 }
 
 /// A process that only spins; it ends with the test.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use dataplane::config::{Idle, Policy, SwitchConfig, WorkerConfig};
+use dataplane::state::PortStats;
 use hyper::Method;
 
 use self::processes::Process;
@@ -310,18 +311,35 @@ impl Demo {
         })?;
         ensure!(status.success(), "The generator failed ({status})");
         let sent: Totals = generator.finish()?;
-        // The switch has delivered all frames at once, but the sink needs a moment to read them.
-        std::thread::sleep(Duration::from_millis(200));
-        let after = self.stats()?;
+        let after = self.delivered(&before, sent.frames)?;
+        // It reads what is in its ring before it ends.
         let got: sink::Report = sink.finish()?;
         Ok(throughput_outcomes(what, &sent, &got, ns_per_frame(&before, &after)))
     }
 
+    /// Waits until all frames that were sent since `before` are in the sink's ring, or until none
+    /// has come for a second; returns the counters.
+    fn delivered(&mut self, before: &Stats, sent: u64) -> anyhow::Result<Stats> {
+        let first = sink_port(before).map_or(0, |counters| counters.out_frames);
+        let (mut most, mut since) = (0, Instant::now());
+        loop {
+            let stats = self.stats()?;
+            let delivered =
+                sink_port(&stats).map_or(0, |counters| counters.out_frames).saturating_sub(first);
+            if delivered > most {
+                (most, since) = (delivered, Instant::now());
+            }
+            if delivered >= sent || since.elapsed() > Duration::from_secs(1) {
+                return Ok(stats);
+            }
+            ensure!(!self.stop.load(Ordering::Relaxed), "Interrupted");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Frames that sinks have sent: their announcements.
     fn announced(&mut self) -> anyhow::Result<u64> {
-        let stats = self.stats()?;
-        let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
-        Ok(ports.find(|port| port.name == "sink").map_or(0, |port| port.counters.in_frames))
+        Ok(sink_port(&self.stats()?).map_or(0, |counters| counters.in_frames))
     }
 
     /// Waits until a sink has announced itself again.
@@ -411,6 +429,12 @@ fn topology(cpus: Cpus) -> Topology {
         ..SwitchSpec::default()
     };
     Topology { switch: [("demo".to_owned(), switch)].into(), ..Topology::default() }
+}
+
+/// The counters of the sink's port.
+fn sink_port(stats: &Stats) -> Option<&PortStats> {
+    let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
+    ports.find(|port| port.name == "sink").map(|port| &port.counters)
 }
 
 /// Frames a second between two readings, and what was dropped.
