@@ -59,8 +59,12 @@ fn inherited(number: i32) -> BorrowedFd<'static> {
 }
 
 fn file(of: u32, number: i32) -> OwnedFd {
+    find(of, number).unwrap()
+}
+
+fn find(of: u32, number: i32) -> std::io::Result<OwnedFd> {
     let path = format!("/proc/{of}/fd/{number}");
-    std::fs::File::options().read(true).write(true).open(path).unwrap().into()
+    Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
 }
 
 /// What the processes tell each other beside the switch.
@@ -92,7 +96,8 @@ struct Keeper(u32);
 impl Supply for Keeper {
     fn port(&self, name: &str) -> std::io::Result<(OwnedFd, OwnedFd)> {
         let who = NAMES.iter().position(|other| *other == name).unwrap() as i32;
-        Ok((file(self.0, MEMORY + who), inherited(OURS + who).try_clone_to_owned()?))
+        // A victim may have been taken away since it was seen.
+        Ok((find(self.0, MEMORY + who)?, inherited(OURS + who).try_clone_to_owned()?))
     }
 }
 
@@ -118,7 +123,7 @@ fn role_of_a_process() {
         VICTIM => process.send_for_ever(),
         _ => process.talk(&tally),
     }
-    // The keeper reads what the test harness has to say no more.
+    // Whatever the test harness has to say, the keeper reads it no more.
     std::process::exit(0);
 }
 
@@ -260,7 +265,9 @@ impl Switch {
         command.env(ROLE, NAMES[who]).env(KEEPER, std::process::id().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Running(command.spawn().unwrap());
-        let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        // The pipe stays open: after a minute the test harness writes to it again, and would end the
+        // process if nobody could read that.
+        let lines = BufReader::new(child.0.stdout.as_mut().unwrap()).lines();
         let mut regions = lines.map_while(Result::ok).filter_map(|line| {
             let (fd, rings) = line.split_once("REGION ")?.1.split_once(' ')?;
             Some((fd.parse().ok()?, serde_json::from_str::<RingAttach>(rings).ok()?))
