@@ -1,5 +1,7 @@
 //! What must hold before a change goes in.
 
+use std::time::Instant;
+
 use anyhow::{Result, bail};
 
 use crate::tool::{self, cargo};
@@ -14,7 +16,10 @@ const BARE_CRATES: [&str; 5] =
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();
     let mut skipped = Vec::new();
+    let mut since = Instant::now();
     let mut must = |name: &'static str, done: Result<()>| {
+        let took = std::mem::replace(&mut since, Instant::now()).elapsed();
+        println!("{name}: {} s", took.as_secs());
         if let Err(error) = done {
             eprintln!("{name}: {error:#}");
             failed.push(name);
