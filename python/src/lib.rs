@@ -20,6 +20,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _toklat {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::errors::{
         AlreadyOpen, Busy, Denied, Error, Fault, Full, Gone, InvalidName, Lent, NoDaemon, NoSwitch,
@@ -34,4 +36,12 @@ mod _toklat {
 
     #[pymodule_export]
     const __VERSION__: &str = env!("CARGO_PKG_VERSION");
+
+    /// Lets programs open ports of trusted switches.
+    #[pymodule_init]
+    #[expect(clippy::unnecessary_wraps, reason = "PyO3 wants a result")]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        inline::trusted::install();
+        Ok(())
+    }
 }

@@ -22,6 +22,21 @@ def wait_for(what, it):
     return found
 
 
+def frame(number, length=60):
+    head = b"\xff" * 6 + bytes([2, 0, 0, 0, 0, 1]) + b"\x88\xb5" + number.to_bytes(4, "big")
+    return head.ljust(length, bytes([number % 251]))
+
+
+def take(port, count):
+    """Copies of the next `count` frames."""
+    frames = []
+    while len(frames) < count:
+        assert port.wait(60), f"{len(frames)} of {count} frames came"
+        with port.receive(count - len(frames)) as batch:
+            frames += batch.copies()
+    return frames
+
+
 class Daemon:
     def __init__(self, directory):
         self.environment = os.environ | {"TOKLAT_DIR": str(directory)}

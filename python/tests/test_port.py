@@ -10,26 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toklat
-from conftest import wait_for
-
-
-def frame(number, length=60):
-    head = b"\xff" * 6 + bytes([2, 0, 0, 0, 0, 1]) + b"\x88\xb5" + number.to_bytes(4, "big")
-    return head.ljust(length, bytes([number % 251]))
+from conftest import frame, take, wait_for
 
 
 def pair(**options):
     return toklat.Port("vale0:a", **options), toklat.Port("vale0:b", **options)
-
-
-def take(port, count):
-    """Copies of the next `count` frames."""
-    frames = []
-    while len(frames) < count:
-        assert port.wait(60), f"{len(frames)} of {count} frames came"
-        with port.receive(count - len(frames)) as batch:
-            frames += batch.copies()
-    return frames
 
 
 def test_frames_arrive_whole_and_in_order(daemon):
