@@ -8,6 +8,7 @@ use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::{Daemon, kill_process, small, text, wait_until};
 use netring::{Interest, OpenError, Port, PortError};
 use serde_json::{Value, json};
+use turn::board::{Board, Entry};
 
 /// A daemon with a trusted switch. The program forwards in this process, too.
 fn daemon() -> Daemon {
@@ -25,6 +26,20 @@ fn open(daemon: &Daemon, name: &str) -> Port {
 
 fn two(daemon: &Daemon) -> [Port; 2] {
     ["vale9:a", "vale9:b"].map(|name| open(daemon, name))
+}
+
+/// The board, as any process of the switch has it.
+fn board(daemon: &Daemon) -> Board {
+    let shape = netring::ask_state(daemon.dir(), "vale9").unwrap();
+    let config = dataplane::SwitchConfig {
+        max_ports: shape.max_ports,
+        fdb_entries: shape.fdb_entries,
+        batch: shape.batch,
+        trusted: true,
+        ..dataplane::SwitchConfig::default()
+    };
+    let memory = shmem::Memfd::adopt(shape.state).unwrap();
+    Board::of(&turn::state::State::map(&memory, &config).unwrap()).unwrap()
 }
 
 fn signal(pid: i32, signal: rustix::process::Signal) {
@@ -180,17 +195,7 @@ fn a_port_that_is_removed_is_gone_for_its_owner_although_others_have_its_token()
 fn a_port_that_is_closed_while_the_lock_is_held_frees_its_number() {
     let daemon = daemon();
     let [mut a, b] = two(&daemon);
-    let shape = netring::ask_state(daemon.dir(), "vale9").unwrap();
-    let config = dataplane::SwitchConfig {
-        max_ports: shape.max_ports,
-        fdb_entries: shape.fdb_entries,
-        batch: shape.batch,
-        trusted: true,
-        ..dataplane::SwitchConfig::default()
-    };
-    let memory = shmem::Memfd::adopt(shape.state).unwrap();
-    let board = turn::board::Board::of(&turn::state::State::map(&memory, &config).unwrap());
-    let board = board.unwrap();
+    let board = board(&daemon);
     let held = board.lock().unwrap();
     drop(b);
     wait_until("the port goes", || daemon.ports("vale9").len() == 1);
@@ -203,6 +208,41 @@ fn a_port_that_is_closed_while_the_lock_is_held_frees_its_number() {
     });
     assert!(send(&mut a, &frame(1, 2, 7)));
     assert_eq!(receive(&mut b.unwrap()), [7]);
+}
+
+/// Objective: a peer that writes a slot of the board as it likes neither ends the others nor keeps
+/// them in a turn.
+///
+/// Steps: a slot gets sizes whose product is too large for a number, or the name of another port;
+/// the other port sends. Then the slot is as it should be, and frames arrive again.
+#[test]
+fn regression_a_slot_that_a_peer_wrote_neither_ends_the_others_nor_holds_them_up() {
+    let daemon = daemon();
+    let [mut a, mut b] = two(&daemon);
+    let board = board(&daemon);
+    let slot = |name: &str| (0..2).find_map(|id| board.read(id).filter(|entry| entry.name == name));
+    let write = |entry: &Entry| {
+        let held = board.lock().unwrap();
+        board.write(entry).unwrap();
+        drop(held);
+    };
+    let good = slot("b").unwrap();
+    let most = u32::MAX;
+    let [if_size, ring_size, buf_size] = [most; 3];
+    let [if_num, ring_num, buf_num] = [most; 3];
+    let geometry =
+        netring::layout::Geometry { if_size, if_num, ring_size, ring_num, buf_size, buf_num };
+    let mut too_large = Entry { instance: 1 << 60, file: 1, ..good.clone() };
+    too_large.rings.geometry = geometry;
+    let twin = Entry { instance: 2 << 60, name: "a".to_owned(), ..good.clone() };
+    for (number, bad) in (1..).zip([too_large, twin]) {
+        write(&bad);
+        assert!(send(&mut a, &frame(1, 2, 0)), "{bad:?}");
+        receive(&mut b);
+        write(&Entry { instance: bad.instance + 1, ..good.clone() });
+        assert!(send(&mut a, &frame(1, 2, number)));
+        assert_eq!(receive(&mut b), [number]);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fabric::{Fdb, PortSpec, Ports, Rules};
+use netring::layout::Geometry;
 use port::{MapGuard, Nanos, SoleWorker};
 use rustix::net::SendFlags;
 use settings::{PortId, SwitchConfig};
@@ -118,10 +119,10 @@ impl View {
         self.wake();
     }
 
-    /// Reads what others have changed. Returns the names of ports whose memory or bell is to be
+    /// Reads what others have changed. Returns the ports whose memory or bell is to be
     /// [fetched](Self::fetch). The caller holds the lock.
     #[inline]
-    pub fn catch_up(&mut self, board: &Board, now: Nanos) -> Vec<String> {
+    pub fn catch_up(&mut self, board: &Board, now: Nanos) -> Vec<PortId> {
         if !self.absent.is_empty() {
             self.ask_again(now);
         }
@@ -167,7 +168,7 @@ impl View {
 
     /// Reads the slots that have changed, and plugs the ports in.
     #[cold]
-    fn read(&mut self, board: &Board) -> Vec<String> {
+    fn read(&mut self, board: &Board) -> Vec<PortId> {
         let there: Vec<PortId> = self.state.ports().collect();
         self.peers.retain(|id, _| there.binary_search(id).is_ok());
         for id in there {
@@ -180,8 +181,8 @@ impl View {
                 self.peers.insert(id, Peer { entry, changed, halves: None });
             }
         }
-        let missing: Vec<_> = self.peers.values().filter(|peer| self.lacks(peer)).collect();
-        let missing: Vec<_> = missing.into_iter().map(|peer| peer.entry.name.clone()).collect();
+        let missing = self.peers.iter().filter(|(_, peer)| self.lacks(peer));
+        let missing: Vec<_> = missing.map(|(id, _)| *id).collect();
         if missing.is_empty() {
             self.forget();
             self.plug_in();
@@ -223,15 +224,13 @@ impl View {
     /// Asks for what belongs to these ports. A port that the daemon does not know is given up until
     /// it changes; after another error it is asked for again, a second later.
     #[cold]
-    pub fn fetch(&mut self, names: &[String], now: Nanos) {
-        for name in names {
-            let Some(peer) = self.peers.values().find(|peer| peer.entry.name == *name) else {
-                continue;
-            };
-            let Entry { instance, file, rings, .. } = &peer.entry;
+    pub fn fetch(&mut self, ids: &[PortId], now: Nanos) {
+        // Not by their names: a peer may have written one name into several slots.
+        for peer in ids.iter().filter_map(|id| self.peers.get(id)) {
+            let Entry { name, instance, file, rings, .. } = &peer.entry;
             let found = self.supply.port(name).map(|(memory, bell)| {
                 let known = self.memory.get(file).cloned();
-                Some((known.or_else(|| map(&memory, *file, rings.geometry.file_size()))?, bell))
+                Some((known.or_else(|| map(&memory, *file, &rings.geometry))?, bell))
             });
             match found {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -318,13 +317,16 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::net::send(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Maps the first `len` bytes of a port's memory, if it is the file with this inode.
-fn map(memory: &OwnedFd, file: u64, len: u64) -> Option<Arc<Mapping>> {
+/// Maps the rings of a port's memory, if it is the file with this inode and has them.
+fn map(memory: &OwnedFd, file: u64, geometry: &Geometry) -> Option<Arc<Mapping>> {
     let stat = rustix::fs::fstat(memory).ok()?;
-    let sealed = Memfd::sealed_len(memory.as_fd()).is_ok_and(|have| have as u64 >= len);
-    let window = LentWindow::map(memory.as_fd(), 0, len, &Account::unlimited());
-    (stat.st_ino == file && sealed)
-        .then(|| window.ok().map(|window| Arc::clone(window.mapping())))?
+    // Checked before its size is computed, because a peer may have written it.
+    geometry.check(Memfd::sealed_len(memory.as_fd()).ok()?).ok()?;
+    if stat.st_ino != file {
+        return None;
+    }
+    let window = LentWindow::map(memory.as_fd(), 0, geometry.file_size(), &Account::unlimited());
+    window.ok().map(|window| Arc::clone(window.mapping()))
 }
 
 /// Plugs in a port from the state memory; `None` if its slot or its memory is not valid.
