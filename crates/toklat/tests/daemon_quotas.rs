@@ -157,3 +157,52 @@ fn regression_a_user_cannot_hold_all_pipes_connections_and_memory() {
     let refused: &Value = &daemon.get("/v1/quotas")["refused"];
     assert!(refused["pipes"].as_u64().unwrap() > 0, "{refused}");
 }
+
+/// Objective: the state memory of a trusted switch, all of which its user's processes can fill, is
+/// charged to that user before it is made and until the switch goes. A refusal says what helps, and
+/// changes nothing.
+#[test]
+fn the_state_of_a_trusted_switch_is_charged_to_its_user() {
+    let mut daemon = Daemon::start();
+    let limit = json!({ "user": { "4001": { "memory": 8 << 20 } } });
+    assert_eq!(daemon.ask("PATCH", "/v1/quotas", &limit).0, 200);
+    let add = |daemon: &Daemon, name: &str, ports: u16| {
+        let switch = json!({"name": name, "trusted": true, "user": GREEDY, "max_ports": ports});
+        daemon.ask("POST", "/v1/switches", &switch)
+    };
+    let has = |daemon: &Daemon| usage(daemon, GREEDY, "memory");
+
+    let (code, _, said) = daemon.run(&["switch", "add", "vale9", "--trusted", "--user", "4001"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("vale9 with 4096 ports needs"), "{said}");
+    assert!(said.contains("fewer ports"), "{said}");
+    assert!(said.contains("toklat quota set --user 4001 memory=N"), "{said}");
+    assert_eq!((has(&daemon), daemon.ask("GET", "/v1/switches/vale9", &Value::Null).0), (0, 404));
+    assert_eq!(daemon.get("/v1/quotas")["refused"]["memory"], 1);
+
+    let (status, answer) = add(&daemon, "vale9", 16);
+    assert!(status < 300, "{answer}");
+    let sixteen = has(&daemon);
+    assert!((16 * (280 << 10)..8 << 20).contains(&sixteen), "{sixteen}");
+    let (status, answer) = add(&daemon, "vale8", 16);
+    assert!(status >= 400 && answer.to_string().contains(&sixteen.to_string()), "{answer}");
+
+    let set = |daemon: &Daemon, change: &Value| daemon.ask("PATCH", "/v1/switches/vale9", change);
+    let (status, answer) = set(&daemon, &json!({"max_ports": 64}));
+    assert!(status >= 400 && answer.to_string().contains("vale9 with 64 ports"), "{answer}");
+    assert_eq!(daemon.get("/v1/switches/vale9")["config"]["max_ports"], 16);
+    assert_eq!(has(&daemon), sixteen);
+    // What is there already counts, but the change needs only the difference.
+    assert!(set(&daemon, &json!({"max_ports": 20})).0 < 300);
+    let twenty = has(&daemon);
+    assert!(twenty > sixteen);
+    let lower = json!({ "user": { "4001": { "memory": 1 << 20 } } });
+    assert_eq!(daemon.ask("PATCH", "/v1/quotas", &lower).0, 200);
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for("the switch to be found", |daemon| has(daemon) == twenty);
+    assert!(set(&daemon, &json!({"max_ports": 8})).0 < 300, "less is always allowed");
+    assert!(has(&daemon) < sixteen);
+    assert!(daemon.ask("DELETE", "/v1/switches/vale9", &Value::Null).0 < 300);
+    assert_eq!(has(&daemon), 0);
+}

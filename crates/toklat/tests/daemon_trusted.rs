@@ -135,6 +135,8 @@ fn only_the_switchs_one_user_opens_its_ports_and_not_even_root_joins_another() {
     assert!(matches!(&refused, OpenError::Refused { errno: 13, .. }), "{refused}");
     let (status, answer) = daemon.ask("PATCH", "/v1/switches/vale8", &json!({"user": ours}));
     assert_eq!(status, 409, "its processes may still have its memory: {answer}");
+    let (status, answer) = daemon.ask("PATCH", "/v1/switches/vale8", &json!({"trusted": false}));
+    assert_eq!(status, 409, "{answer}");
 }
 
 #[test]

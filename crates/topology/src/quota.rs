@@ -103,8 +103,8 @@ pub struct Quota {
     pub switches: Option<Limit>,
     /// Pipes. Default: 128.
     pub pipes: Option<Limit>,
-    /// Bytes of memory that the user lends for ports and pipes. Default: a quarter of the machine's
-    /// memory.
+    /// Bytes of memory that the user lends for ports and pipes, and of the state of the user's
+    /// trusted switches. Default: a quarter of the machine's memory.
     pub memory: Option<Limit>,
     /// Connections to the attach socket at a time. Default: 64.
     pub connections: Option<Limit>,

@@ -42,10 +42,24 @@ fn can_run_on(cpu: u16) -> bool {
     std::thread::spawn(there).join().unwrap_or(false)
 }
 
+/// Checks that a switch stays trusted, or not. Its memory, its ports and what may wait for it are
+/// others.
+///
+/// # Errors
+/// It would change.
+pub fn check_trusted(name: &str, old: &SwitchConfig, new: &SwitchConfig) -> Result<(), ApiError> {
+    if old.trusted == new.trusted {
+        return Ok(());
+    }
+    let is = if old.trusted { "is trusted" } else { "is not trusted" };
+    let reason = format!("{name} {is}, which does not change while it exists");
+    Err(ApiError::new(ErrorCode::Busy, reason, "remove it, and add it again"))
+}
+
 /// True if a running data process cannot take the new settings: they decide its memory or threads.
 #[must_use]
 pub fn needs_restart(old: &SwitchConfig, new: &SwitchConfig) -> bool {
-    let shape = |c: &SwitchConfig| (c.max_ports, c.workers.clone(), c.fdb_entries, c.trusted);
+    let shape = |c: &SwitchConfig| (c.max_ports, c.workers.clone(), c.fdb_entries);
     shape(old) != shape(new)
 }
 

@@ -19,7 +19,7 @@ use super::open::Written;
 use super::sflow;
 use super::shape;
 use super::supervisor::{Handle, Supervisor, restart};
-use super::switch::Access;
+use super::switch::{Access, StateMemory};
 use crate::api::{
     ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota, QuotaInfo, Quotas,
     SwitchInfo, SwitchSpec, Topology,
@@ -122,6 +122,8 @@ impl Supervisor {
             }
             None => {
                 let (config, access) = (spec.config.clone(), Access::of(&spec));
+                let ledger = &self.environment.ledger;
+                let _room = StateMemory::of(name, &config, access).reserve(None, ledger)?;
                 let handle = self.create(name, config, access, false).await?;
                 handle.lock().await.set_sampling(sflow::Settings::of(&spec))?;
                 handle

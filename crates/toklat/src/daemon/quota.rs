@@ -52,6 +52,15 @@ pub enum Item {
     Connection,
     /// A lent memory file. It is counted once, for however many ports.
     Memory(File),
+    /// The state memory of a trusted switch, all of which the switch's user can fill.
+    State {
+        /// The switch.
+        switch: String,
+        /// How many ports it may have, which decides its size.
+        ports: u16,
+        /// Its size.
+        bytes: u64,
+    },
 }
 
 /// A memory file.
@@ -133,7 +142,7 @@ impl Item {
             Self::Switch => Resource::Switches,
             Self::Pipe => Resource::Pipes,
             Self::Connection => Resource::Connections,
-            Self::Memory(_) => Resource::Memory,
+            Self::Memory(_) | Self::State { .. } => Resource::Memory,
         }
     }
 }
@@ -154,6 +163,7 @@ impl Account {
         match item {
             Item::Memory(file) if self.files.contains_key(&file.id) => 0,
             Item::Memory(file) => file.len,
+            Item::State { bytes, .. } => *bytes,
             _ => 1,
         }
     }
@@ -439,7 +449,7 @@ impl Book {
             Item::Switch => Some(MAX_SWITCHES),
             Item::Pipe => Some(MAX_PIPES),
             Item::Connection => Some(MAX_CONNECTIONS),
-            Item::Memory(_) => Some(self.machine.memory),
+            Item::Memory(_) | Item::State { .. } => Some(self.machine.memory),
         }
     }
 
@@ -473,12 +483,17 @@ fn over(uid: u32, item: &Item, has: u64, limit: u64) -> ApiError {
         Item::Memory(file) => {
             format!("User {uid} lends {has} bytes, and {} more are over {limit}", file.len)
         }
+        Item::State { switch, ports, bytes } => format!(
+            "{switch} with {ports} ports needs {bytes} bytes of state memory; user {uid} has {has} \
+             bytes of memory, and may have {limit}"
+        ),
         Item::Switch => {
             format!("User {uid} has made {has} switches by opening ports, and may {limit}")
         }
         _ => format!("User {uid} has {has} {name}, and may have {limit}"),
     };
-    let remedy = format!("give some back, or allow more: toklat quota set --user {uid} {name}=N");
+    let first = first_remedy(item, "give some back");
+    let remedy = format!("{first}, or allow more: toklat quota set --user {uid} {name}=N");
     ApiError::new(ErrorCode::Limit, reason, remedy)
 }
 
@@ -489,8 +504,17 @@ fn for_others(uid: u32, item: &Item, own: u64, room: u64) -> ApiError {
         _ => format!("{room} {name}"),
     };
     let reason = format!("User {uid} has {own} of {whose}; what is left is for others");
-    let remedy = format!("close some, or set a quota: toklat quota set --user {uid} {name}=N");
+    let first = first_remedy(item, "close some");
+    let remedy = format!("{first}, or set a quota: toklat quota set --user {uid} {name}=N");
     ApiError::new(ErrorCode::Limit, reason, remedy)
+}
+
+/// What helps without another quota.
+const fn first_remedy(item: &Item, usual: &'static str) -> &'static str {
+    match item {
+        Item::State { .. } => "make the switch for fewer ports (max_ports)",
+        _ => usual,
+    }
 }
 
 fn full(room: u64, resource: Resource) -> ApiError {
@@ -555,6 +579,24 @@ mod tests {
         drop(second);
         ledger.charge(1, file(2, 1)).unwrap();
         assert_eq!(ledger.info().refused.memory, 2);
+        assert!(ledger.info().users.is_empty());
+    }
+
+    #[test]
+    fn the_state_of_a_trusted_switch_counts_with_lent_memory() {
+        let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
+        let ledger = ledger(base);
+        let state = |bytes| Item::State { switch: "vale9".into(), ports: 7, bytes };
+        let held = ledger.charge(1, state(60)).unwrap();
+        let file = Item::Memory(File { id: (1, 1), len: 40 });
+        let lent = ledger.charge(1, file.clone()).unwrap();
+        let refused = ledger.charge(1, state(1)).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Limit);
+        assert!(refused.reason.contains("vale9 with 7 ports needs 1 bytes"), "{refused}");
+        assert!(refused.remedy.contains("max_ports"), "{refused}");
+        drop(held);
+        assert_eq!(ledger.info().users[0].usage.memory, 40);
+        drop(lent);
         assert!(ledger.info().users.is_empty());
     }
 

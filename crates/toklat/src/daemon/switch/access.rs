@@ -28,6 +28,13 @@ impl Access {
     pub fn to(self, port_owner: Option<u32>) -> Option<u32> {
         self.user.or(port_owner).or(self.owner)
     }
+
+    /// The user of a trusted switch: the only one who may open ports of it. All of its memory is
+    /// that user's.
+    #[must_use]
+    pub fn trusted_user(self) -> u32 {
+        self.to(None).unwrap_or_else(|| rustix::process::geteuid().as_raw())
+    }
 }
 
 impl Switch {

@@ -1,10 +1,13 @@
 //! Charges for a switch and its ports, and the users that pay them.
 
-use dataplane::config::PortId;
-use dataplane::control::Command;
+use std::sync::Arc;
 
-use super::super::quota::{Charge, File, Item};
-use super::{Port, Switch};
+use dataplane::config::{PortId, SwitchConfig};
+use dataplane::control::Command;
+use dataplane::state;
+
+use super::super::quota::{Charge, File, Item, Ledger};
+use super::{Access, Port, Switch};
 use crate::api::ApiError;
 
 /// The charges for a port, on its user's account.
@@ -28,7 +31,54 @@ impl Charges {
     }
 }
 
+/// The state memory of a switch, as its user is charged for it. Only the state of a trusted switch
+/// is charged, because its processes can write it: they could fill all of it.
+#[derive(Debug)]
+pub struct StateMemory<'a> {
+    switch: &'a str,
+    ports: u16,
+    bytes: u64,
+    uid: u32,
+}
+
+impl<'a> StateMemory<'a> {
+    /// The memory that these settings need.
+    #[must_use]
+    pub fn of(switch: &'a str, config: &SwitchConfig, access: Access) -> Self {
+        let bytes = if config.trusted { state::file_size(config) as u64 } else { 0 };
+        Self { switch, ports: config.max_ports, bytes, uid: access.trusted_user() }
+    }
+
+    fn item(&self, bytes: u64) -> Item {
+        Item::State { switch: self.switch.to_owned(), ports: self.ports, bytes }
+    }
+
+    /// Charges the user for this memory, or for what it has more than the one that it replaces, if
+    /// the user's limits allow that.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn reserve(
+        &self,
+        instead_of: Option<&StateMemory<'_>>,
+        ledger: &Arc<Ledger>,
+    ) -> Result<Option<Charge>, ApiError> {
+        let more = self.bytes.saturating_sub(instead_of.map_or(0, |old| old.bytes));
+        (more > 0).then(|| ledger.charge(self.uid, self.item(more))).transpose()
+    }
+
+    /// Charges the user without checking limits: for what exists already, or has been reserved.
+    pub(super) fn count(&self, ledger: &Arc<Ledger>) -> Option<Charge> {
+        (self.bytes > 0).then(|| ledger.count(self.uid, self.item(self.bytes)))
+    }
+}
+
 impl Switch {
+    /// The state memory that the switch has.
+    pub(super) fn state_memory(&self) -> StateMemory<'_> {
+        StateMemory::of(&self.name, &self.config, self.access)
+    }
+
     /// The item that a user is charged for a port; `None` if it is charged already.
     #[must_use]
     pub fn item_for(&self, port: Option<&str>, uid: u32) -> Option<Item> {

@@ -34,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use self::access::Access;
+pub use self::charges::StateMemory;
 pub use self::clients::Attach;
 pub use self::port::{Port, no_port};
 use self::quarantine::{Offender, Quarantine};
@@ -105,6 +106,8 @@ pub struct Switch {
     /// The task that reads the last data process's messages until its end.
     last_words: Option<JoinHandle<()>>,
     memory: Memfd,
+    /// The charge for `memory`, of a trusted switch.
+    memory_charge: Option<Charge>,
     view: State,
     /// How the last data process was confined.
     walls: Walls,
@@ -139,6 +142,7 @@ impl Switch {
         ephemeral: bool,
     ) -> Result<Self, ApiError> {
         let (memory, view) = new_state(&config)?;
+        let memory_charge = StateMemory::of(name, &config, access).count(&environment.ledger);
         Ok(Self {
             name: name.into(),
             config,
@@ -153,6 +157,7 @@ impl Switch {
             kept: Keeper::default(),
             last_words: None,
             memory,
+            memory_charge,
             view,
             ports: BTreeMap::new(),
             names: HashMap::new(),
@@ -426,7 +431,7 @@ impl Switch {
     pub async fn remove(&mut self) {
         self.stop().await;
         self.removed = true;
-        self.sampling = None;
+        (self.sampling, self.memory_charge) = (None, None);
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for id in ids {
             self.detach(id);
@@ -501,6 +506,7 @@ impl Switch {
     /// The settings need a new data process while clients have ports open, or it refused. If no
     /// data process runs afterwards, the caller schedules a restart.
     pub async fn set_config(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
+        change::check_trusted(&self.name, &self.config, &config)?;
         if change::needs_restart(&self.config, &config) {
             return self.rebuild(config).await;
         }
@@ -523,9 +529,12 @@ impl Switch {
             let reason = format!("{} has more than {} ports", self.name, config.max_ports);
             return busy(reason, "remove ports first");
         }
-        let fresh = new_state(&config)?;
+        let ledger = &self.environment.ledger;
+        let wanted = StateMemory::of(&self.name, &config, self.access);
+        let _room = wanted.reserve(Some(&self.state_memory()), ledger)?;
+        let (fresh, charge) = (new_state(&config)?, wanted.count(ledger));
         self.stop().await;
-        (self.memory, self.view) = fresh;
+        ((self.memory, self.view), self.memory_charge) = (fresh, charge);
         self.config = config;
         self.unretired.clear();
         locked(&self.kept).clear();
