@@ -179,7 +179,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "valgrind",
         program: "valgrind",
-        what_for: "cargo xtask perf, a part of check",
+        what_for: "cargo xtask perf, a part of check; tests of netmap programs",
         tests: true,
     },
 ];

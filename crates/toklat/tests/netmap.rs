@@ -13,17 +13,21 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use daemon::namespace::{Namespace, may_load_programs};
 use daemon::programs::library;
 use daemon::underlay::{ip, pings, transfer};
-use daemon::{Daemon, PATIENCE, kill_process, wait};
+use daemon::{Daemon, PATIENCE, kill_process, skip, wait};
 use rustix::process::{Pid, Signal};
 
 /// A program of `tests/netmap`, compiled with these options.
 fn compile(name: &str, directory: &Path, options: &[&str]) -> PathBuf {
+    try_to_compile(name, directory, options).expect("it compiles")
+}
+
+/// As [`compile`]; `None` if the compiler does not know an option.
+fn try_to_compile(name: &str, directory: &Path, options: &[&str]) -> Option<PathBuf> {
     let program = directory.join(name);
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-w", "-pthread", "-o"]).arg(&program).args(options);
-    let built = cc.args(sources(name)).output().expect("a C compiler, cc");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    program
+    let built = cc.args(sources(name)).status().expect("a C compiler, cc");
+    built.success().then_some(program)
 }
 
 /// The C files of a program: one file, or all files of its folder.
@@ -159,6 +163,50 @@ fn two_processes_exchange_frames_through_a_pipe_and_none_is_lost() {
     // One frame from the receiver tells a switch the receiver's address; a pipe needs none.
     assert!(said.starts_with("received 300000:"), "{said}");
     receiver.ends_well();
+}
+
+/// Runs a program with threads and processes under a detector, which must find nothing; and with a
+/// fault, for which the detector must end with `found`.
+fn detect(machine: &Machine, program: &Path, words: &[&str], (fault, found): (&str, i32)) {
+    let run = |arguments: &[&str]| {
+        let arguments = [words, &[program.to_str().unwrap()], arguments].concat();
+        let mut command = machine.command(Path::new(arguments[0]), &arguments[1..]);
+        command.output().unwrap()
+    };
+    let good = run(&[]);
+    assert!(good.status.success(), "{good:?}");
+    let bad = run(&[fault]);
+    assert_eq!(bad.status.code(), Some(found), "{fault} is not found: {bad:?}");
+}
+
+/// Objective: ThreadSanitizer works under the library, whose calls it and the library intercept
+/// both; and it finds no race in threads that share ports, pipes and rings.
+#[test]
+fn thread_sanitizer_finds_no_race_in_threads_that_share_ports() {
+    let machine = Machine::start();
+    let options = ["-fsanitize=thread", "-static-libtsan"];
+    let Some(program) = try_to_compile("many", machine.programs.path(), &options) else {
+        let name = "thread_sanitizer_finds_no_race_in_threads_that_share_ports";
+        return skip(name, "the C compiler has no ThreadSanitizer; as root: apt-get install gcc");
+    };
+    // Its shadow memory needs the addresses that random ones may take.
+    detect(&machine, &program, &["setarch", "-R"], ("race", 66));
+}
+
+/// Objective: valgrind finds no access to memory that is not the program's, in threads and
+/// processes that share ports, pipes and rings: neither theirs nor the library's.
+#[test]
+fn valgrind_finds_no_wrong_access_in_threads_that_share_ports() {
+    let machine = Machine::start();
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        let name = "valgrind_finds_no_wrong_access_in_threads_that_share_ports";
+        return skip(name, "valgrind is missing; as root: apt-get install valgrind");
+    }
+    let program = compile("many", machine.programs.path(), &[]);
+    // Twice quiet: system calls that it does not know are no errors.
+    let end = ["--error-exitcode=66", "--exit-on-first-error=yes"];
+    let valgrind = [&["valgrind", "-q", "-q", "--fair-sched=yes"][..], &end].concat();
+    detect(&machine, &program, &valgrind, ("memory", 66));
 }
 
 #[test]
