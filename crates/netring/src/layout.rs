@@ -9,6 +9,9 @@ use shmem::{Cursor, Mapping, Shareable, Shared, SharedSlice, WakeFlag};
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub use crate::fault::Fault;
+pub use crate::format::Format;
+
 /// Bytes of a buffer that frames use by default.
 pub const BUFFER_BYTES: u32 = 2048;
 /// Default distance of buffers: 64 bytes more than they use, so that headers fall into different
@@ -102,6 +105,17 @@ impl Slot {
         SlotWord::from_bits(self.word.load(Ordering::Relaxed))
     }
 
+    /// Where in its buffer the slot's bytes start. The word is read once; its owner may change it
+    /// at any time.
+    #[inline(always)]
+    #[must_use]
+    pub fn offset(&self, format: Format) -> u64 {
+        match format.offset_mask() {
+            0 => 0,
+            mask => self.ptr.load(Ordering::Relaxed) & mask,
+        }
+    }
+
     /// Stores buffer number, length and flags at once. The ring's cursor publishes them.
     #[inline(always)]
     pub fn store(&self, word: SlotWord) {
@@ -136,7 +150,19 @@ pub struct RingHeader {
     pub tail: AtomicU32,
     /// `NR_TIMESTAMP`, `NR_FORWARD`.
     pub flags: AtomicU32,
-    pad0: AtomicU32,
+    /// The process that currently syncs the ring, or 0: several of netmap's programs may share it.
+    /// netmap leaves the word unused. It shares a line with the client's positions, which only the
+    /// syncing process uses.
+    ///
+    /// # Protocol: `RingHeader.holder` (netmap's programs)
+    /// - Writer: the process that syncs the ring
+    /// - Reader: other processes that have it
+    /// - Ordering: compare-exchange acquire, store release
+    /// - Partner: the ring header, `owner`
+    /// - Without it: two processes publish the same slots, and `owner` goes back
+    /// - Shown by: `netmap` test
+    ///   `a_ring_that_is_held_is_passed_over_until_its_holder_is_dead`
+    pub holder: AtomicU32,
     /// Time of the last receive sync: seconds, microseconds.
     pub ts: [AtomicU64; 2],
     /// Bits of `ptr` that are an offset into the buffer.
@@ -200,6 +226,14 @@ pub struct Control {
     ///   copied
     /// - Shown by: loom `published_slots_are_seen_whole`
     ///
+    /// # Protocol: `Control.core` of a pipe's send ring (netmap's programs)
+    /// - Writer: the sending end: slots before it are taken back from the receiving end
+    /// - Reader: the sending end, in any process
+    /// - Ordering: relaxed: `RingHeader.holder` orders it
+    /// - Partner: `Control.owner` of the receive ring
+    /// - Without it: buffers that the receiving end has put into its slots are lost
+    /// - Shown by: `netmap` rule `pipe_zero_copy`
+    ///
     /// # Protocol: `Control.core`, `core_flags.wake` of a pipe's receive ring
     /// - Writer: the sending end, which plays the core for it and fills its slots directly
     /// - Reader: the receiving end
@@ -252,21 +286,42 @@ pub struct OwnerFlags {
     /// - Without it: rings are reset before the client has put them into their first state
     /// - Shown by: `dataplane` tests `faults`
     pub reset_wanted: AtomicU32,
-    /// The process that currently syncs the ring, or 0: several of netmap's programs may share it.
+    /// What slots hold besides frames: the bits of a [`Format`].
     ///
-    /// # Protocol: `owner_flags.holder` (netmap's programs)
-    /// - Writer: the process that syncs the ring
-    /// - Reader: other processes that have it
-    /// - Ordering: compare-exchange acquire, store release
-    /// - Partner: the ring header, `owner`
-    /// - Without it: two processes publish the same slots, and `owner` goes back
-    /// - Shown by: `netmap` test
-    ///   `a_ring_that_is_held_is_passed_over_until_its_holder_is_dead`
-    pub holder: AtomicU32,
+    /// # Protocol: `owner_flags.format`
+    /// - Writer: client, or the daemon for netmap's programs
+    /// - Reader: worker
+    /// - Ordering: relaxed: of a send ring, each batch; of a receive ring, when the port is
+    ///   attached and when the daemon says so
+    /// - Partner: none: a wrong value spoils frames of the same ring
+    /// - Without it: headers and offsets are taken for frames
+    /// - Shown by: `netmap` tests `offsets`, `port_headers`
+    pub format: AtomicU32,
+    /// The receive ring of a zero-copy monitor, which gets the buffers of slots that are given
+    /// back: 0, or its number and one, and in the upper half its slots.
+    ///
+    /// # Protocol: `owner_flags.watcher` (netmap's programs)
+    /// - Writer: daemon
+    /// - Reader: the process that syncs the ring
+    /// - Ordering: relaxed: the ring of a monitor that has gone stays as it is while this one
+    ///   exists
+    /// - Partner: `core_flags.filling` of the monitor's ring
+    /// - Without it: a monitor sees nothing
+    /// - Shown by: `netmap` rule `watchers`
+    pub watcher: AtomicU32,
 }
 
 // SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for OwnerFlags {}
+
+impl OwnerFlags {
+    /// What slots hold besides frames.
+    #[inline(always)]
+    #[must_use]
+    pub fn format(&self) -> Format {
+        Format::from_bits(self.format.load(Ordering::Relaxed))
+    }
+}
 
 /// What the core tells the client, besides its position.
 #[derive(Debug)]
@@ -295,57 +350,20 @@ pub struct CoreFlags {
     pub fault: AtomicU32,
     /// The last value of `reset_wanted` whose reset was carried out.
     pub reset_done: AtomicU32,
+    /// The process that fills a zero-copy monitor's receive ring, or 0.
+    ///
+    /// # Protocol: `core_flags.filling` (netmap's programs)
+    /// - Writer: the process that syncs a ring that is monitored
+    /// - Reader: other such processes
+    /// - Ordering: compare-exchange acquire, store release
+    /// - Partner: `Control.core` of the same ring
+    /// - Without it: two processes fill one slot
+    /// - Shown by: `netmap` rule `watchers`
+    pub filling: AtomicU32,
 }
 
 // SAFETY: the type consists of atomic words only.
 unsafe impl Shareable for CoreFlags {}
-
-/// What a client did to put its port into the error state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A head outside of the ring, or not between the core's position and the tail.
-    BadHead = 1,
-    /// A buffer number outside the region.
-    BadBuffer = 2,
-    /// A length beyond the buffer.
-    BadLength = 3,
-    /// A frame of more than [`MAX_FRAGS`] slots.
-    EndlessFrame = 4,
-    /// An indirect slot, which the client's library must resolve.
-    Indirect = 5,
-    /// The region's memory has failed.
-    Memory = 6,
-    /// Waking the owners of the user's ports took the switch too long again and again, on this port
-    /// or another one. The port is out of service until it is opened again.
-    SlowBell = 7,
-    /// Memory of the owner's user delayed the switch again and again. The port is out of service
-    /// until it is opened again.
-    SlowMemory = 8,
-    /// An offload request that the port was not opened for, or one that is not in a frame's first
-    /// slot.
-    Offload = 9,
-}
-
-impl Fault {
-    /// The fault with this number, if it is one.
-    #[must_use]
-    pub const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            1 => Self::BadHead,
-            2 => Self::BadBuffer,
-            3 => Self::BadLength,
-            4 => Self::EndlessFrame,
-            5 => Self::Indirect,
-            6 => Self::Memory,
-            7 => Self::SlowBell,
-            8 => Self::SlowMemory,
-            9 => Self::Offload,
-            _ => return None,
-        })
-    }
-}
 
 /// How a region is divided. Sizes in bytes; every pool starts on a page.
 #[derive(

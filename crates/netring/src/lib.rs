@@ -50,6 +50,8 @@ pub mod attach;
 mod doorbell;
 #[doc(hidden)]
 pub mod exchange;
+mod fault;
+mod format;
 mod hostile;
 pub mod layout;
 mod members;

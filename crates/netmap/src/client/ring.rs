@@ -111,7 +111,7 @@ impl Ring {
 
     /// Locks the ring for a sync; `None` if another process or thread syncs it.
     fn hold(&self) -> Option<Held<'_>> {
-        let holder = &self.memory.control.owner_flags.0.holder;
+        let holder = &self.memory.header.holder;
         let us = process();
         match holder.compare_exchange(0, us, Acquire, Relaxed) {
             Ok(_) => Some(Held(holder)),

@@ -232,7 +232,7 @@ fn a_ring_that_is_held_is_passed_over_until_its_holder_is_dead() {
     let [writer, _reader] = pipe();
     let user = Fake::new();
     let ring = &writer.send_ring(0).memory;
-    let holder = &ring.control.owner_flags.0.holder;
+    let holder = &ring.header.holder;
     set_head(&ring.header, 1);
     holder.store(std::process::id(), Relaxed);
     writer.poll(true, false, &user);
