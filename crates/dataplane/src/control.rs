@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
 /// The version of these messages. Both sides disconnect if it differs.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The commands of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,12 @@ pub enum Command {
         id: PortId,
         /// The new rules.
         policy: Policy,
+    },
+    /// Reads again what the slots of a port's rings hold besides frames
+    /// ([`netring::layout::Format`]). Answered once frames are delivered so.
+    ReadFormat {
+        /// Its number.
+        id: PortId,
     },
     /// Gives a port to another worker.
     MovePort {

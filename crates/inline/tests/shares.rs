@@ -1,6 +1,9 @@
 //! A receive ring that one sender floods, and another one that sends little.
 
+use std::sync::atomic::Ordering;
+
 use frame::Mac;
+use netring::layout::RingMemory;
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;
 use toklat_inline::{Inline, Policy, SwitchConfig};
@@ -9,11 +12,15 @@ const SLOTS: u32 = 64;
 /// Frames that the receiver takes in a turn.
 const TAKEN: usize = 8;
 
-fn plug(switch: &mut Inline, name: &str, number: u32) -> Port {
+/// A port; before each frame that it receives comes a virtio-net header of `header` bytes.
+fn plug(switch: &mut Inline, name: &str, number: u32, header: u8) -> Port {
     let region = Region::private(RegionConfig::ports(1, 1, SLOTS)).unwrap();
     let port = Port::inline(&region, name, 1, 1, SLOTS).unwrap();
+    let rings = port.rings();
+    let memory = RingMemory::of(&rings.mapping, &rings.geometry, rings.rx.first, SLOTS).unwrap();
+    memory.control.owner_flags.0.format.store(header.into(), Ordering::Relaxed);
     let policy = Policy { macs: vec![Mac::local(number)], mtu: 9000, ..Policy::default() };
-    switch.add_rings(name, policy, &port.rings()).unwrap();
+    switch.add_rings(name, policy, &rings).unwrap();
     port
 }
 
@@ -25,14 +32,14 @@ fn frame(from: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Floods the receiver with frames of `len` bytes; returns how many of the other sender's frames
-/// were sent and received, and how many of the flood.
-fn flood(len: usize) -> (usize, usize, usize) {
+/// Floods the receiver with frames of `len` bytes, each after a header; returns how many of the
+/// other sender's frames were sent and received, and how many of the flood.
+fn flood(len: usize, header: u8) -> (usize, usize, usize) {
     let mut switch = Inline::new(SwitchConfig { max_ports: 3, ..Default::default() }).unwrap();
     // The flooder's turn comes first.
-    let mut flooder = plug(&mut switch, "flooder", 1);
-    let mut modest = plug(&mut switch, "modest", 2);
-    let mut victim = plug(&mut switch, "victim", 9);
+    let mut flooder = plug(&mut switch, "flooder", 1, 0);
+    let mut modest = plug(&mut switch, "modest", 2, 0);
+    let mut victim = plug(&mut switch, "victim", 9, header);
     let (flood, small) = (frame(1, len), frame(2, 60));
     let (mut sent, mut received, mut of_flood) = (0, 0, 0);
     for turn in 0..4000 {
@@ -46,7 +53,7 @@ fn flood(len: usize) -> (usize, usize, usize) {
         }
         switch.turn(Nanos(turn));
         for frame in victim.receive(TAKEN) {
-            match frame.to_vec()[11] {
+            match frame.to_vec()[11 + usize::from(header)] {
                 2 => received += 1,
                 _ => of_flood += 1,
             }
@@ -58,9 +65,9 @@ fn flood(len: usize) -> (usize, usize, usize) {
 
 #[test]
 fn a_flood_costs_a_sender_below_its_share_no_frame() {
-    // Short frames, and frames that take four slots each.
-    for (len, least) in [(60, 20_000), (8000, 1000)] {
-        let (sent, received, of_flood) = flood(len);
+    // Short frames, frames that take four slots each, and frames that take two by their header.
+    for (len, header, least) in [(60, 0, 20_000), (8000, 0, 1000), (2040, 12, 1000)] {
+        let (sent, received, of_flood) = flood(len, header);
         assert_eq!(received, sent, "frames beside a flood of {len} bytes");
         assert!(of_flood > least, "the flood gets what is left: {of_flood} of {len} bytes");
     }

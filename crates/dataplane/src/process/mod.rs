@@ -482,6 +482,7 @@ impl Process {
                 self.restore(id, uid, key, value, descriptors)
             }
             Command::SetPolicy { .. }
+            | Command::ReadFormat { .. }
             | Command::FlushFdb { .. }
             | Command::AddFdb { .. }
             | Command::DeleteFdb { .. }
@@ -490,6 +491,7 @@ impl Process {
                 self.check_lock().map(|()| Answer::Done)
             }
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
+            Command::ReadFormat { id } => self.read_format(id),
             Command::MovePort { id, worker } => self.move_port(id, worker),
             Command::SetLimits { limits } => {
                 self.limits = limits;

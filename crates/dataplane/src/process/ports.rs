@@ -278,6 +278,11 @@ impl Process {
         Ok(Answer::Done)
     }
 
+    pub(super) fn read_format(&mut self, id: PortId) -> Result<Answer, String> {
+        self.record(id)?.spec.egresses.iter().for_each(Exit::read_format);
+        Ok(Answer::Done)
+    }
+
     pub(super) fn move_port(&mut self, id: PortId, worker: u16) -> Result<Answer, String> {
         let workers = self.common.workers.len();
         if self.trusted.is_some() {

@@ -26,6 +26,13 @@ impl Exit {
         Self(Kind::Ring(queue))
     }
 
+    /// Reads again what the slots of a ring hold besides frames: its owner has changed it.
+    pub fn read_format(&self) {
+        if let Kind::Ring(queue) = &self.0 {
+            queue.read_format();
+        }
+    }
+
     /// Puts the buffers that the client of a ring has not taken yet back into the ring's slots. No
     /// worker may use the ring any more.
     pub fn return_buffers(&self) {

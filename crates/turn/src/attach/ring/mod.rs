@@ -275,6 +275,18 @@ fn buffer(pool: Buffers<'_>, word: SlotWord) -> Option<shmem::Bytes<'_>> {
     window(pool.windows(u32::from(word.len))?, word.buf)
 }
 
+/// The bytes of a slot that start at `offset` in its buffer.
+#[inline(always)]
+fn buffer_at(pool: Buffers<'_>, word: SlotWord, offset: u64) -> Option<shmem::Bytes<'_>> {
+    let len = u32::from(word.len);
+    if offset == 0 {
+        return buffer(pool, word);
+    }
+    let offset = u32::try_from(offset).ok()?;
+    let whole = window(pool.windows(offset.checked_add(len)?)?, word.buf)?;
+    whole.get(offset as usize, len as usize)
+}
+
 /// The window onto buffer number `buf`. The pool starts after the reserved buffers.
 #[inline(always)]
 fn window(windows: Windows<'_>, buf: u32) -> Option<shmem::Bytes<'_>> {

@@ -3,18 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use frame::OFFLOAD_HEADER;
 use netring::layout::{
-    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
-    slot_flags,
+    Control, Fault, Format, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next,
+    previous, slot_flags,
 };
-use port::{Effects, Ingress, IngressCounters, Nanos, Offload, Scratch};
-use shmem::{Buffers, Pool, Shared, SharedSlice};
+use port::{Effects, Ingress, IngressCounters, Nanos, Offload, OffloadSet, Scratch};
+use shmem::{Buffers, Bytes, Pool, Shared, SharedSlice};
 
-use super::{Health, buffer};
+use super::{Health, buffer, buffer_at};
 use crate::state::SendState;
 
 /// The flags of slots that are not one plain frame.
 const SPECIAL: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::OFFLOAD;
+
+/// The request of a frame whose header makes none that can be met. The switch drops such frames,
+/// and counts them.
+const UNKNOWN: Offload = Offload { gso_type: u8::MAX, ..Offload::NONE };
 
 /// A send ring, where the owner hands in frames.
 pub(super) struct SendRing {
@@ -127,11 +132,14 @@ impl SendRing {
     /// Gathers frames up to `head`. On a fault, the frames before it stay gathered.
     #[inline(always)]
     fn collect(&mut self, scratch: &mut Scratch, max: usize, head: u32) -> Result<(), Fault> {
+        let format = self.control.owner_flags.0.format();
         while self.taken != head && scratch.len() < max && scratch.has_room() {
             let before = scratch.len();
-            self.collect_singles(scratch, max, head);
+            if format == Format::PLAIN {
+                self.collect_singles(scratch, max, head);
+            }
             if scratch.len() == before {
-                self.collect_special(scratch, head)?;
+                self.collect_special(scratch, head, format)?;
             } else if !self.sizes.is_empty() {
                 self.sizes.resize(scratch.len(), 1);
             }
@@ -153,13 +161,20 @@ impl SendRing {
         self.taken = if at == self.slots() { 0 } else { at };
     }
 
-    /// Gathers one frame with several slots or an offload request, or returns its fault.
-    #[cold]
-    fn collect_special(&mut self, scratch: &mut Scratch, head: u32) -> Result<(), Fault> {
+    /// Gathers one frame with several slots, an offload request, or slots that hold more than
+    /// frames; or returns its fault.
+    #[inline(never)]
+    fn collect_special(
+        &mut self,
+        scratch: &mut Scratch,
+        head: u32,
+        format: Format,
+    ) -> Result<(), Fault> {
         let before = scratch.len();
         let mut at = self.taken;
-        let Chain { count, len, offload } = self.collect_slots(scratch, &mut at, head)?;
-        scratch.end_frame(usize::from(count), len);
+        let Chain { count, pieces, len, offload } =
+            self.collect_slots(scratch, &mut at, head, format)?;
+        scratch.end_frame(usize::from(pieces), len);
         if offload != Offload::NONE {
             scratch.set_offload(offload);
         }
@@ -175,19 +190,21 @@ impl SendRing {
         scratch: &mut Scratch,
         at: &mut u32,
         head: u32,
+        format: Format,
     ) -> Result<Chain, Fault> {
-        let mut chain = Chain { count: 0, len: 0, offload: Offload::NONE };
+        let mut chain = Chain { count: 0, pieces: 0, len: 0, offload: Offload::NONE };
         while *at != head {
-            let word = self.slots[*at as usize].load();
-            let bytes = match check(self.pool.buffers(), word) {
-                Ok(_) if usize::from(chain.count) == MAX_FRAGS => Err(Fault::EndlessFrame),
-                Ok(bytes) if word.flags & slot_flags::OFFLOAD != 0 => {
-                    self.request(*at, &mut chain).map(|()| bytes)
-                }
-                checked => checked,
-            };
-            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(chain.count.into()))?;
-            scratch.push_segment(bytes.span());
+            let slot = &self.slots[*at as usize];
+            let word = slot.load();
+            let bytes = check(self.pool.buffers(), word, slot.offset(format));
+            let bytes =
+                bytes.and_then(|bytes| self.look_into(bytes, (*at, word), format, &mut chain));
+            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(chain.pieces.into()))?;
+            // The first slot may hold the header alone.
+            if !bytes.is_empty() || chain.count > 0 || format.header() == 0 {
+                scratch.push_segment(bytes.span());
+                chain.pieces += 1;
+            }
             *at = next(*at, self.slots());
             chain.count += 1;
             chain.len += bytes.len();
@@ -196,6 +213,27 @@ impl SendRing {
             }
         }
         Ok(chain)
+    }
+
+    /// Reads the request of a slot of a frame. Returns the frame's bytes in the slot.
+    fn look_into<'b>(
+        &self,
+        bytes: Bytes<'b>,
+        (at, word): (u32, SlotWord),
+        format: Format,
+        chain: &mut Chain,
+    ) -> Result<Bytes<'b>, Fault> {
+        if usize::from(chain.count) == MAX_FRAGS {
+            return Err(Fault::EndlessFrame);
+        }
+        if word.flags & slot_flags::OFFLOAD != 0 && format == Format::PLAIN {
+            self.request(at, chain)?;
+        }
+        if chain.count > 0 || format.header() == 0 {
+            return Ok(bytes);
+        }
+        chain.offload = request_in(bytes, format.header());
+        Ok(bytes.suffix(format.header()))
     }
 
     /// Reads the request in a frame's first slot, once. The frame's headers are validated after
@@ -214,18 +252,29 @@ impl SendRing {
 /// The slots of a frame.
 struct Chain {
     count: u8,
+    /// How many of them have bytes of the frame.
+    pieces: u8,
     len: usize,
     offload: Offload,
 }
 
+/// Reads the virtio-net header of `len` bytes at the start of a frame's first slot, once. A header
+/// that is not whole, or makes a request that no port may make, gets one that is refused.
+fn request_in(slot: Bytes<'_>, len: usize) -> Offload {
+    let header = slot.get(0, len).and_then(|header| header.read::<[u8; OFFLOAD_HEADER]>(0));
+    let asked =
+        header.and_then(|header| Offload::from_header(&header).from_sender(&OffloadSet::ALL));
+    asked.unwrap_or(UNKNOWN)
+}
+
 /// The bytes of a slot, or its fault.
-fn check(pool: Buffers<'_>, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
+fn check(pool: Buffers<'_>, word: SlotWord, offset: u64) -> Result<Bytes<'_>, Fault> {
     if word.flags & slot_flags::INDIRECT != 0 {
         return Err(Fault::Indirect);
     }
     let known = buffer(pool, SlotWord { len: 0, ..word }).is_some();
     let fault = if known { Fault::BadLength } else { Fault::BadBuffer };
-    buffer(pool, word).ok_or(fault)
+    buffer_at(pool, word, offset).ok_or(fault)
 }
 
 impl Ingress for SendRing {

@@ -1,16 +1,18 @@
 //! A receive ring, where the switch hands out frames to the ring's owner.
 
+mod special;
+
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use netring::layout::{
-    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
+    Control, Fault, Format, RingMemory, RingSpec, Slot, SlotWord, advance, carried, distance, next,
 };
 use port::stamp::{self, Stage};
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Offload, OffloadSet,
-    Picked, Software, SoleWorker,
+    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked,
+    Software, SoleWorker,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
@@ -38,8 +40,17 @@ pub(in crate::attach) struct ReceiveQueue {
     /// - Without it: two workers fill one slot
     /// - Shown by: `worker` test `two_workers_fill_one_ring_by_turns`
     filling: SpinMutex<(), spin::Yield>,
-    /// The same number for this ring: [`WARM`], or less if the ring is small.
-    warm: u8,
+    /// The same number for this ring: [`WARM`], or less if the ring is small; 0 if its slots hold
+    /// more than frames, so that none is delivered singly.
+    ///
+    /// # Protocol: `ReceiveQueue.warm`
+    /// - Writer: who attaches or refreshes the ring; the control thread, when the format changes
+    /// - Reader: workers
+    /// - Ordering: relaxed
+    /// - Partner: `owner_flags.format`
+    /// - Without it: a frame is delivered without its header
+    /// - Shown by: `netmap` test `port_headers`
+    warm: AtomicU8,
     /// Usable bytes of a buffer.
     usable: u16,
     /// The next slot to fill: a copy of `published`, which `state` keeps for a successor.
@@ -103,7 +114,7 @@ impl ReceiveQueue {
         let slots = memory.slots.len() as u32;
         let queue = Self {
             filling: SpinMutex::new(()),
-            warm: WARM.min(slots / 2) as u8,
+            warm: AtomicU8::new(0),
             usable: usable as u16,
             at: AtomicU16::new(0),
             out: AtomicU16::new(0),
@@ -124,11 +135,28 @@ impl ReceiveQueue {
         } else {
             queue.restart();
         }
+        queue.read_format();
         queue
+    }
+
+    /// Reads what the ring's slots hold besides frames.
+    pub(in crate::attach) fn read_format(&self) {
+        let plain = self.format() == Format::PLAIN;
+        let warm = if plain { WARM.min(self.slot_count() / 2) } else { 0 };
+        self.warm.store(warm as u8, Ordering::Relaxed);
+    }
+
+    fn format(&self) -> Format {
+        self.control.owner_flags.0.format()
+    }
+
+    fn warm(&self) -> u32 {
+        self.warm.load(Ordering::Relaxed).into()
     }
 
     /// Continues where a predecessor or another process has stopped.
     pub(super) fn refresh(&self) {
+        self.read_format();
         let (last, state) = (self.slot_count() - 1, &self.state);
         let published = state.published.own().min(last);
         if state.primed.load(Ordering::Relaxed) == 0 {
@@ -200,7 +228,7 @@ impl ReceiveQueue {
         let most = limits.max_frame.min(self.usable.into());
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
         let all = list.len();
-        let mut left = self.admitted(batch, list, limits);
+        let mut left = self.admitted(batch, list, (limits, Format::PLAIN));
         while !left.is_empty() {
             let before = left.len();
             left = match batch.consecutive(left) {
@@ -211,7 +239,7 @@ impl ReceiveQueue {
                 }
             };
             if left.len() == before
-                && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
+                && !self.fill_special(&mut filled, batch, left[0], (limits, Format::PLAIN))
             {
                 break;
             }
@@ -231,19 +259,25 @@ impl ReceiveQueue {
         &self,
         batch: &Batch<'_>,
         list: &'l [FrameIdx],
-        limits: Limits,
+        (limits, format): (Limits, Format),
     ) -> &'l [FrameIdx] {
         match self.health.shares.flooded() && !limits.lossless {
             false => list,
-            true => self.admit(batch, list),
+            true => self.admit(batch, list, format),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn admit<'l>(&self, batch: &Batch<'_>, list: &'l [FrameIdx]) -> &'l [FrameIdx] {
-        let usable = u32::from(self.usable);
-        let slots = list.iter().map(|i| (batch.frame(*i).len() as u32).div_ceil(usable).max(1));
+    fn admit<'l>(&self, batch: &Batch<'_>, list: &'l [FrameIdx], format: Format) -> &'l [FrameIdx] {
+        let (mut at, header) = (self.at(), format.header());
+        let slots = list.iter().map(|i| {
+            // A frame of too many slots takes none.
+            let total = header + batch.pick(*i).len();
+            let slots = self.slots_for(at, header, total, format).unwrap_or(0);
+            at = (at + slots) % self.slot_count();
+            slots
+        });
         let admitted = self.health.shares.admit(batch.sender(), slots, self.fill());
         let refused = (list.len() - admitted) as u64;
         if refused > 0 {
@@ -265,27 +299,6 @@ impl ReceiveQueue {
         self.health.shares.overflowed(self.fill());
     }
 
-    /// Like [`deliver_all`](Self::deliver_all), for a batch with offload requests and a client that
-    /// accepts them.
-    #[inline(never)]
-    fn deliver_requests(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
-        if let Err(fault) = self.make_room() {
-            return self.refuse(fault, list.len());
-        }
-        let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
-        let admitted = self.admitted(batch, list, limits);
-        let fill = |i: &&FrameIdx| self.fill_special(&mut filled, batch, **i, limits.max_frame);
-        let done = admitted.iter().take_while(fill).count();
-        self.publish(&filled);
-        if limits.lossless {
-            return done;
-        }
-        if done < admitted.len() {
-            self.overflow(admitted.len() - done);
-        }
-        list.len()
-    }
-
     /// Drops frames because the client is at fault; returns how many.
     #[cold]
     fn refuse(&self, fault: Fault, frames: usize) -> usize {
@@ -299,7 +312,7 @@ impl ReceiveQueue {
     /// Takes back the buffers that the client has released; true if they suffice for single frames.
     #[inline(never)]
     fn has_warm_buffers(&self) -> bool {
-        self.make_room().is_ok() && self.out() < self.warm.into()
+        self.make_room().is_ok() && self.out() < self.warm()
     }
 
     /// Copies frames of at most `most` bytes into one spare buffer each, up to the ring's end;
@@ -328,58 +341,6 @@ impl ReceiveQueue {
         to.frames += frames;
         to.bytes += bytes;
         frames as usize
-    }
-
-    /// Drops a frame that is too long; otherwise spreads it over as many slots as it needs, with
-    /// their number in the flags of each. The first slot gets the frame's offload request, if the
-    /// receiver accepts it. Returns false if there is no room.
-    #[inline(never)]
-    fn fill_special(
-        &self,
-        to: &mut Filled,
-        batch: &Batch<'_>,
-        i: FrameIdx,
-        max_frame: u32,
-    ) -> bool {
-        let frame = batch.pick(i);
-        let (len, usable) = (frame.len() as u32, u32::from(self.usable));
-        let count = len.div_ceil(usable).max(1);
-        if batch.wire_len(i) as u32 > max_frame || count as usize > MAX_FRAGS {
-            to.too_long += 1;
-            return true;
-        }
-        if to.spare + count >= self.slot_count() {
-            return false;
-        }
-        let mut flags = self.request(to.at, batch.offload(i));
-        for number in 0..count {
-            let from = number * usable;
-            let piece = usable.min(len - from);
-            let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
-            to.spare += 1;
-            flags |= if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
-            let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | flags };
-            flags = 0;
-            if let Some(bytes) = buffer(self.pool.buffers(), word) {
-                frame.copy_range(from as usize, bytes);
-            }
-            self.slots[to.at as usize].store(word);
-            to.at = next(to.at, self.slot_count());
-        }
-        to.frames += 1;
-        to.bytes += u64::from(len);
-        true
-    }
-
-    /// Writes a frame's request next to its first slot, `at`. Returns the slot flag that announces
-    /// it.
-    #[inline]
-    fn request(&self, at: u32, offload: Offload) -> u16 {
-        if offload == Offload::NONE || !self.health.offloads.checksum {
-            return 0;
-        }
-        self.slots[at as usize].ptr.store(offload.to_word(), Ordering::Relaxed);
-        slot_flags::OFFLOAD
     }
 
     /// Publishes the filled slots with a single store.
@@ -456,8 +417,9 @@ impl ReceiveQueue {
 impl Egress for ReceiveQueue {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let _filling = self.filling.lock();
-        if batch.any_offload() && self.health.offloads.checksum {
-            return Delivered { finished: self.deliver_requests(batch, list, limits) };
+        let format = self.format();
+        if format != Format::PLAIN || batch.any_offload() && self.health.offloads.checksum {
+            return Delivered { finished: self.deliver_specially(batch, list, limits, format) };
         }
         Delivered { finished: self.deliver_all(batch, list, limits) }
     }
@@ -466,7 +428,7 @@ impl Egress for ReceiveQueue {
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         let _filling = sole.is_none().then(|| self.filling.lock());
-        if self.out() >= self.warm.into() && !self.has_warm_buffers() {
+        if self.out() >= self.warm() && !self.has_warm_buffers() {
             return false;
         }
         let most = limits.max_frame.min(self.usable.into());
@@ -506,7 +468,13 @@ impl Egress for ReceiveQueue {
     }
 
     fn takes(&self) -> OffloadSet {
-        self.health.offloads
+        if self.format().header() == 0 {
+            return self.health.offloads;
+        }
+        // Programs know the kinds of requests that netmap knows.
+        let known = OffloadSet { uso: false, ..OffloadSet::ALL };
+        let ring = RingSpec { first: 0, rings: 1, slots: self.slot_count() };
+        carried(known, self.usable.into(), &ring)
     }
 
     fn count_software(&self, done: Software) {
@@ -521,7 +489,7 @@ impl Egress for ReceiveQueue {
         let (at, out) = (self.at(), self.out());
         self.slots.get(at as usize).inspect(|slot| prefetch_to_write(*slot));
         self.spares.get(out as usize + 1).inspect(|spare| prefetch(*spare));
-        if out >= self.warm.into() {
+        if out >= self.warm() {
             prefetch(&self.control.owner);
         }
         let word = SlotWord { buf: self.spare.load(Ordering::Relaxed), len: 64, flags: 0 };
