@@ -10,19 +10,21 @@
 //! A token is known by its socket cookie, which all its copies in all processes share. What a bound
 //! descriptor's wake-ups are depends on [`Bound::port`]:
 //!
-//! | port | wake-ups |
+//! The memory file is followed by the region's bell, an eventfd that wakes zero-copy monitors.
+//!
+//! | port | further wake-ups |
 //! |---|---|
 //! | [`port::SWITCHED`] | the token of the switch's port, in both directions; on a trusted switch, to the program only; then that of the port of an interface's host rings, if it has any |
 //! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
-//! | [`port::SILENT`] | - |
+//! | [`port::SILENT`], [`port::WATCHER`] | - |
 
 use netring::layout::{Geometry, RingSpec};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{MOST_BODY, NAME, Offsets, PoolsInfo, option};
 
-/// Version of these messages: that of the attach protocol.
-pub const VERSION: u16 = netring::attach::VERSION;
+/// Version of these messages.
+pub const VERSION: u16 = 2;
 /// Operation code that distinguishes an [`Ask`] from other requests of the attach socket.
 pub const OP: u16 = netring::attach::op::NETMAP;
 
@@ -44,6 +46,8 @@ pub mod port {
     pub const PIPE: u32 = 2;
     /// A port without a peer: sent frames are dropped, and none arrive.
     pub const SILENT: u32 = 3;
+    /// A zero-copy monitor, which the region's bell wakes.
+    pub const WATCHER: u32 = 4;
 }
 
 /// Options that travel with a request.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use netring::Monitor;
-use netring::layout::RingSpec;
+use netring::layout::{Format, RingSpec};
 
 use super::region::Shape;
 use crate::abi::{Register, flags, mode};
@@ -35,6 +35,15 @@ pub(super) enum Kind {
         parent: String,
         /// Which frames of that adapter are copied.
         of: Monitor,
+    },
+    /// Gets the buffers of the slots that another adapter's rings have given back.
+    Watcher {
+        /// The key of the adapter that is monitored.
+        parent: String,
+        /// Its rings whose buffers the monitor gets.
+        of: Choice,
+        /// The parent was closed since. The monitor gets nothing any more.
+        lost: bool,
     },
     /// Rings without a port.
     Null,
@@ -66,6 +75,22 @@ struct Use {
     exclusive: bool,
 }
 
+/// Where in their buffers the bytes of a ring's slots may start (option OFFSETS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offsets {
+    /// Number of low bits of `ptr` that are the offset, 1 to 64.
+    pub(super) bits: u8,
+    /// The largest offset, in bytes.
+    pub(super) max: u64,
+}
+
+impl Offsets {
+    /// The bits of `ptr` that are the offset.
+    pub(super) fn mask(self) -> u64 {
+        u64::MAX >> (64 - u32::from(self.bits))
+    }
+}
+
 /// An adapter, to which descriptors can be bound.
 #[derive(Debug)]
 pub(super) struct Adapter {
@@ -84,6 +109,16 @@ pub(super) struct Adapter {
     pub(super) number_if_trusted: Option<u16>,
     /// The token of the port that the host rings are, while there is one.
     pub(super) host_token: Option<OwnedFd>,
+    /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
+    pub(super) header: u8,
+    /// The offsets in the slots of each send and receive ring, as long as the rings exist.
+    pub(super) offsets: [Vec<Option<Offsets>>; 2],
+    /// The receive ring that gets the buffers of each send and receive ring, if any: its number and
+    /// its slots.
+    pub(super) watchers: [Vec<Option<(u32, u32)>>; 2],
+    /// Rings of zero-copy monitors that were closed. A process that is about to fill them may not
+    /// know yet, so they stay as long as the rings of this adapter.
+    pub(super) retired: Vec<(Rings, Shape)>,
     uses: [Vec<Use>; 4],
 }
 
@@ -127,8 +162,30 @@ impl Adapter {
             token: None,
             number_if_trusted: None,
             host_token: None,
+            header: 0,
+            watchers: [shape.tx_rings, shape.rx_rings].map(|n| vec![None; n as usize]),
+            retired: Vec::new(),
+            offsets: [shape.tx_rings, shape.rx_rings].map(|n| vec![None; n as usize]),
             uses,
         }
+    }
+
+    /// What the slots of a ring hold besides frames. `way` is 0 for send rings, 1 for receive
+    /// rings.
+    pub(super) fn format(&self, way: usize, ring: u32) -> Format {
+        let offsets = self.offsets[way].get(ring as usize).copied().flatten();
+        let bits = offsets.map_or(0, |offsets| u32::from(offsets.bits));
+        Format::from_bits(u32::from(self.header) | bits << 8)
+    }
+
+    /// True if a receive ring has slots with offsets.
+    pub(super) fn has_offsets(&self) -> bool {
+        self.offsets[1].iter().any(Option::is_some)
+    }
+
+    /// True if only one descriptor uses a ring.
+    pub(super) fn is_sole_user(&self, way: usize, ring: u32) -> bool {
+        self.uses[way].get(ring as usize).is_some_and(|ring| ring.descriptors == 1)
     }
 
     /// Returns the rings that a request selects.
@@ -162,6 +219,17 @@ impl Adapter {
             (rx, host_rx) = none();
         }
         Ok(Choice { tx, rx, host_tx, host_rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })
+    }
+
+    /// Returns the rings that a new descriptor gets. A monitor's descriptor gets all receive rings;
+    /// the request selects those of the port.
+    pub(super) fn select(&self, request: &Register) -> Result<Choice, Errno> {
+        match self.kind {
+            Kind::Monitor { .. } | Kind::Watcher { .. } => {
+                Ok(Choice { rx: 0..self.shape.rx_rings, ..Choice::default() })
+            }
+            _ => self.choose(request),
+        }
     }
 
     /// Takes the chosen rings.

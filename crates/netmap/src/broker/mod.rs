@@ -11,11 +11,14 @@
 
 mod adapter;
 mod books;
+mod format;
+mod host;
 mod list;
 mod name;
 mod region;
 mod register;
 mod vale;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -177,6 +180,13 @@ pub trait Switches: Send + Sync {
         std::future::ready(Err(Errno::NXIO))
     }
 
+    /// Has the switch read what the slots of a port's rings hold besides frames
+    /// ([`netring::layout::Format`]). Afterwards frames are delivered so.
+    fn read_format(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send {
+        let _ = (switch, port);
+        std::future::ready(())
+    }
+
     /// Detaches a port from its switch. Afterwards the buffers of its rings are all in slots.
     fn detach(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send;
 }
@@ -297,7 +307,7 @@ impl<S: Switches> Broker<S> {
             reqtype::VALE_LIST => self.vale_list(call),
             reqtype::VALE_NEWIF => self.vale_newif(call),
             reqtype::VALE_DELIF => self.vale_delif(&call),
-            reqtype::PORT_HDR_SET => self.port_header_set(&call),
+            reqtype::PORT_HDR_SET => self.port_header_set(&call).await,
             reqtype::PORT_HDR_GET => self.port_header_get(call),
             // Only NICs in a switch can be polled, and there are none.
             reqtype::VALE_POLLING_ENABLE | reqtype::VALE_POLLING_DISABLE => Err(Errno::OPNOTSUPP),
@@ -345,7 +355,10 @@ impl<S: Switches> Broker<S> {
             flags: binding.flags,
             ..Bound::default()
         };
-        let mut fds = vec![region.file()];
+        let mut fds = vec![region.file(), region.bell()];
+        if let Kind::Watcher { .. } = adapter.kind {
+            bound.port = port::WATCHER;
+        }
         if let Some(token) = &adapter.token {
             bound.port = port::SWITCHED;
             fds.push(token.as_fd());
@@ -433,11 +446,14 @@ impl<S: Switches> Broker<S> {
                         return;
                     }
                     next = Some(parent.clone());
+                    self.settle_pipe(&name, &twin);
                     self.remove_rings(&name);
                     self.remove_rings(&twin);
                     self.adapters.remove(&twin);
                 }
-                Kind::Monitor { parent, .. } => next = Some(parent.clone()),
+                Kind::Monitor { parent, .. } | Kind::Watcher { parent, .. } => {
+                    next = Some(parent.clone());
+                }
                 Kind::Ephemeral | Kind::Persistent { .. } | Kind::Null => {}
             }
             self.remove_adapter(&name);
@@ -446,7 +462,9 @@ impl<S: Switches> Broker<S> {
 
     fn has_children(&self, name: &str) -> bool {
         self.adapters.values().any(|other| match &other.kind {
-            Kind::Pipe { parent, .. } | Kind::Monitor { parent, .. } => parent == name,
+            Kind::Pipe { parent, .. }
+            | Kind::Monitor { parent, .. }
+            | Kind::Watcher { parent, .. } => parent == name,
             _ => false,
         })
     }
@@ -469,12 +487,26 @@ impl<S: Switches> Broker<S> {
         }
     }
 
+    /// Puts the buffers that are under way between two ends of a pipe back into the send rings.
+    fn settle_pipe(&self, name: &str, twin: &str) {
+        let rings = |name| self.adapters.get(name).and_then(|end| Some((end.region, end.rings?)));
+        let (Some((region, ours)), Some((_, theirs))) = (rings(name), rings(twin)) else { return };
+        let Some(region) = self.regions.get(&region) else { return };
+        for (tx, rx) in [(ours.tx, theirs.rx), (theirs.tx, ours.rx)] {
+            // Buffers that cannot be read are free when the region's last user leaves.
+            let _ = region.settle_pipe(tx, rx);
+        }
+    }
+
     /// Removes an adapter's rings. A pipe's receive rings share the buffers of the twin's send
     /// rings.
     fn remove_rings(&mut self, name: &str) {
         let Some(adapter) = self.adapters.get_mut(name) else { return };
         let own = !matches!(adapter.kind, Kind::Pipe { .. });
+        adapter.watchers.iter_mut().for_each(|rings| rings.fill(None));
+        let retired = std::mem::take(&mut adapter.retired);
         let (rings, region) = (adapter.rings.take(), self.regions.get_mut(&adapter.region));
+        adapter.offsets.iter_mut().for_each(|rings| rings.fill(None));
         if let (Some(rings), Some(region)) = (rings, region) {
             region.remove_rings(rings.tx, true);
             region.remove_rings(rings.rx, own);
@@ -482,6 +514,10 @@ impl<S: Switches> Broker<S> {
                 for rings in [tx, rx, up, down] {
                     region.remove_rings(rings, true);
                 }
+            }
+            for (rings, _) in retired {
+                region.remove_rings(rings.tx, true);
+                region.remove_rings(rings.rx, true);
             }
         }
     }

@@ -1,7 +1,5 @@
 //! Binds descriptors (`NETMAP_REQ_REGISTER`), and unbinds them.
 
-use std::os::fd::OwnedFd;
-
 use netring::Monitor;
 use netring::layout::RingSpec;
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,9 +7,10 @@ use rustix::io::Errno;
 use shmem::Memfd;
 
 use super::adapter::{Adapter, Choice, HostRings, Kind, Rings};
+use super::host::with_next;
 use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
-use super::{Binding, Broker, CARD_PORT, Call, End, NewPort, Requester, Switches, part};
+use super::{Binding, Broker, Call, End, NewPort, Requester, Switches, part};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -59,7 +58,7 @@ impl<S: Switches> Broker<S> {
             Some(_) if region != memory => Err(Errno::BUSY),
             _ => self.bind(call, &key, &name, request).await,
         };
-        let unknown = call.options.given & !(1 << option::EXTMEM);
+        let unknown = call.options.given & !(1 << option::EXTMEM | 1 << option::OFFSETS);
         if bound.is_ok() && unknown != 0 {
             self.undo(call.cookie).await;
             return Err(Errno::OPNOTSUPP);
@@ -155,23 +154,6 @@ impl<S: Switches> Broker<S> {
         self.make_vale(call.uid, switch, port, request)
     }
 
-    /// The port by which programs reach an interface of the host.
-    fn card_port(
-        &mut self,
-        call: &Call<'_>,
-        ifname: &str,
-        request: &Register,
-    ) -> Result<String, Errno> {
-        let key = card_key(ifname);
-        if self.adapters.contains_key(&key) {
-            return Ok(key);
-        }
-        if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
-            return Err(Errno::INVAL);
-        }
-        self.make_vale(call.uid, &End::Card.switch(ifname), CARD_PORT, request)
-    }
-
     /// Returns the adapter of this port of a switch.
     pub(super) fn find_vale(&self, switch: &str, port: &str) -> Result<Option<String>, Errno> {
         let name = format!("{switch}:{port}");
@@ -187,7 +169,7 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    fn make_vale(
+    pub(super) fn make_vale(
         &mut self,
         uid: u32,
         switch: &str,
@@ -233,7 +215,10 @@ impl<S: Switches> Broker<S> {
         if of.bindings == 0 {
             return Err(Errno::INVAL);
         }
-        if of.token.is_none() || request.flags & flags::ZCOPY_MON != 0 {
+        if request.flags & flags::ZCOPY_MON != 0 {
+            return self.make_watcher(call, parent, request);
+        }
+        if of.token.is_none() {
             return Err(Errno::OPNOTSUPP);
         }
         let rings = of.shape.tx_rings.max(of.shape.rx_rings) as u16;
@@ -282,19 +267,14 @@ impl<S: Switches> Broker<S> {
             (request.tx_rings, slots(request.tx_slots, of.shape.tx_slots)),
             (request.rx_rings, slots(request.rx_slots, of.shape.rx_slots)),
         );
-        let Shape { tx_rings, rx_rings, tx_slots, rx_slots, host } = shape;
-        let twin_shape = Shape {
-            tx_rings: rx_rings,
-            rx_rings: tx_rings,
-            tx_slots: rx_slots,
-            rx_slots: tx_slots,
-            host,
-        };
-        let (region, other) = (of.region, if brace == '{' { '}' } else { '{' });
-        let ends = [(brace, other, shape), (other, brace, twin_shape)];
+        let (region, header) = (of.region, of.header);
+        let other = if brace == '{' { '}' } else { '{' };
+        let ends = [(brace, other, shape), (other, brace, shape.twin())];
         for ((own, twin, shape), wake) in ends.into_iter().zip(wakes) {
             let kind = Kind::Pipe { parent: parent.clone(), twin: name(twin), wake };
-            self.adapters.insert(name(own), Adapter::new(kind, region, shape, None));
+            let mut end = Adapter::new(kind, region, shape, None);
+            end.header = header;
+            self.adapters.insert(name(own), end);
         }
         Ok(name(brace))
     }
@@ -334,7 +314,7 @@ impl<S: Switches> Broker<S> {
     /// Binds a descriptor to an adapter, and fills in the request's reply fields.
     async fn bind(
         &mut self,
-        call: &Call<'_>,
+        call: &mut Call<'_>,
         key: &str,
         name: &str,
         request: &mut Register,
@@ -344,21 +324,16 @@ impl<S: Switches> Broker<S> {
         if region.uid != call.uid && call.uid != 0 {
             return Err(Errno::ACCESS);
         }
-        let choice = match adapter.kind {
-            Kind::Monitor { .. } => Choice { rx: 0..adapter.shape.rx_rings, ..Choice::default() },
-            _ => adapter.choose(request)?,
-        };
+        if adapter.header != 0 && request.flags & flags::ACCEPT_VNET_HDR == 0 {
+            return Err(Errno::IO);
+        }
+        let choice = adapter.select(request)?;
         adapter.take(&choice)?;
         adapter.bindings += 1;
         region.join();
         let mut binding =
             Binding { adapter: key.into(), interface: u32::MAX, choice, flags: request.flags };
-        let done = self.lay_out(&mut binding, name, request);
-        let done = match done {
-            Ok(()) => self.enter_switch(call.who(), key).await,
-            error => error,
-        };
-        let done = done.and_then(|()| self.count_host_rings(&binding, request));
+        let done = self.put_in_place(call, &mut binding, name, request).await;
         if done.is_err() {
             self.unbind(&binding).await;
             return done;
@@ -369,14 +344,24 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Writes the number of host rings into a reply. Without a port they are as if there were none.
-    fn count_host_rings(&self, binding: &Binding, request: &mut Register) -> Result<(), Errno> {
-        let adapter = self.adapters.get(&binding.adapter);
-        let host = adapter.filter(|adapter| adapter.host_token.is_some());
-        let host = host.map_or([0; 2], |adapter| adapter.shape.host.map(|n| n as u16));
-        [request.host_tx_rings, request.host_rx_rings] = host;
-        let has_rings = !binding.choice.has_host() || host != [0; 2];
-        has_rings.then_some(()).ok_or(Errno::INVAL)
+    /// Writes what a new binding needs into the region, and attaches its adapter to the switch.
+    async fn put_in_place(
+        &mut self,
+        call: &mut Call<'_>,
+        binding: &mut Binding,
+        name: &str,
+        request: &mut Register,
+    ) -> Result<(), Errno> {
+        let key = binding.adapter.clone();
+        self.lay_out(binding, name, request)?;
+        self.watch(&key)?;
+        self.set_offsets(call, binding)?;
+        self.write_formats(&key)?;
+        if self.is_attached(&key) {
+            self.announce_format(call, &key).await;
+        }
+        self.enter_switch(call.who(), &key).await?;
+        self.count_host_rings(binding, request)
     }
 
     /// Writes the structures for a new binding into the region.
@@ -419,13 +404,15 @@ impl<S: Switches> Broker<S> {
             return Ok(());
         }
         let (shape, region) = (adapter.shape, adapter.region);
-        let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
         let Kind::Pipe { twin, .. } = &adapter.kind else {
-            let rings = rings_of(region, shape)?;
+            let retired = self.retired_rings(key)?;
+            let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
+            let rings = retired.map_or_else(|| rings_of(region, shape), Ok)?;
             self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(rings));
             return Ok(());
         };
         let twin = twin.clone();
+        let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
         let (ours, theirs) = twin_rings(region, shape)?;
         self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(ours));
         self.adapters.entry(twin).and_modify(|adapter| adapter.rings = Some(theirs));
@@ -469,22 +456,6 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Attaches the host rings of an interface to the host. `None` if there are none, or if the
-    /// host cannot have a port: the interface then has none either.
-    async fn enter_host(&self, card: NewPort<'_>, rings: Option<HostRings>) -> Option<OwnedFd> {
-        let (HostRings { tx, rx, .. }, (_, ifname)) = (rings?, End::of(card.switch)?);
-        let switch = &End::Host.switch(ifname);
-        let new = NewPort { switch, port: CARD_PORT, tx: with_next(tx), rx, ..card };
-        self.switches.attach(new).await.ok().map(|(token, _)| token)
-    }
-
-    /// Detaches the host rings of an interface whose port is in `switch`.
-    async fn leave_host(&self, switch: &str, token: Option<&OwnedFd>) {
-        if let (Some(_), Some((_, ifname))) = (token, End::of(switch)) {
-            self.switches.detach(&End::Host.switch(ifname), CARD_PORT).await;
-        }
-    }
-
     /// Detaches an adapter from its switch.
     pub(super) async fn leave_switch(&mut self, key: &str) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
@@ -504,6 +475,11 @@ impl<S: Switches> Broker<S> {
         let (last, id) = (adapter.bindings == 0, adapter.region);
         if last {
             self.leave_switch(&binding.adapter).await;
+            if self.unwatch(&binding.adapter) {
+                self.retire(&binding.adapter);
+            } else {
+                self.lose_watchers(&binding.adapter);
+            }
         }
         if let Some(region) = self.regions.get_mut(&id) {
             region.remove_interface(binding.interface);
@@ -518,22 +494,12 @@ impl<S: Switches> Broker<S> {
     }
 }
 
-/// The key of an interface's adapter.
-pub(super) fn card_key(ifname: &str) -> String {
-    format!("{}:{CARD_PORT}", End::Card.switch(ifname))
-}
-
 /// Checks `nr_mode`; [`Adapter::choose`] checks the rest.
 fn check_mode(mode: u32) -> Result<(), Errno> {
     match mode {
         mode::ALL_NIC..=mode::ONE_NIC | mode::NULL | mode::ONE_SW => Ok(()),
         _ => Err(Errno::INVAL),
     }
-}
-
-/// These rings and the one after them.
-fn with_next(spec: RingSpec) -> RingSpec {
-    RingSpec { rings: spec.rings + 1, ..spec }
 }
 
 /// Makes the rings of an adapter. Of what was made before a failure, nothing is left.

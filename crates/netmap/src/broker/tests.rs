@@ -3,7 +3,9 @@ use std::sync::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
-use crate::abi::{PortInfo, Register, ValeAttach, ValeList, ValeNewif, flags, mode, name_of};
+use crate::abi::{
+    PortInfo, Register, ValeAttach, ValeList, ValeNewif, flags, mode, name_of, option,
+};
 use crate::wire::kind;
 
 /// Fake switches that record their calls.
@@ -133,10 +135,10 @@ fn the_answer_describes_what_is_bound_with_its_descriptors() {
     };
     let (answer, fds) =
         run(broker.control(1, 1, &ask(reqtype::REGISTER, "vale0:a", &request), None));
-    assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 2));
+    assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 3));
     assert_eq!((answer.bound.tx.rings, answer.bound.rx.rings), (1, 1));
     let (again, fds) = broker.identify(1, &Ask::new(kind::IDENTIFY, 0));
-    assert_eq!((again.bound, fds.len()), (answer.bound, 2));
+    assert_eq!((again.bound, fds.len()), (answer.bound, 3));
     let (unbound, fds) = broker.identify(2, &Ask::new(kind::IDENTIFY, 0));
     assert_eq!((unbound.status, unbound.bound, fds.len()), (0, Bound::default(), 0));
     assert_ne!(broker.identify(77, &Ask::new(kind::IDENTIFY, 0)).0.status, 0);
@@ -149,7 +151,7 @@ fn both_ends_of_a_pipe_have_twin_rings_and_wake_each_other() {
     register(&mut broker, 2, "vale0:p}1").unwrap();
     let bound = |cookie| broker.identify(cookie, &Ask::new(kind::IDENTIFY, 0));
     let ((master, fds), (slave, _)) = (bound(1), bound(2));
-    assert_eq!((master.bound.port, fds.len()), (port::PIPE, 3));
+    assert_eq!((master.bound.port, fds.len()), (port::PIPE, 4));
     assert_eq!((master.bound.twin_rx, master.bound.twin_tx), (slave.bound.rx, slave.bound.tx));
     assert!(ports(&broker).is_empty(), "the port itself is not open");
     run(broker.close(1));
@@ -244,7 +246,7 @@ fn an_interface_has_host_rings_if_its_host_can_have_a_port() {
     assert_eq!(both.down.first, both.tx.first + 1, "the port of the card has it, too");
     assert_eq!(both.up.first, both.host_tx.first + 1);
     let fds = broker.identify(2, &ask).1;
-    assert_eq!(fds.len(), 3, "memory and two tokens");
+    assert_eq!(fds.len(), 4, "memory, bell and two tokens");
     (1..3).for_each(|cookie| run(broker.close(cookie)));
     assert!(broker.adapters.is_empty() && broker.regions.is_empty() && ports(&broker).is_empty());
     // Without a port, the host's rings are as if there were none.
@@ -287,12 +289,59 @@ fn monitors_are_ports_of_their_own() {
     let monitor = register_as(&mut broker, 2, "vale0:a", watch).unwrap();
     assert_eq!((monitor.tx_rings, monitor.rx_rings), (1, 1));
     assert_eq!(ports(&broker), ["vale0:a", "vale0:a/#"]);
-    let copy = Register { flags: flags::ZCOPY_MON, ..watch };
-    assert_eq!(register_as(&mut broker, 3, "vale0:a", copy), Err(Errno::OPNOTSUPP));
+    let zero_copy = Register { flags: flags::ZCOPY_MON, ..watch };
+    let watcher = register_as(&mut broker, 3, "vale0:a", zero_copy).unwrap();
+    let both = flags::MONITOR_TX | flags::MONITOR_RX | flags::ZCOPY_MON;
+    assert_eq!((watcher.flags, watcher.mem_id != monitor.mem_id), (both, true));
+    assert_eq!(ports(&broker), ["vale0:a", "vale0:a/#"], "it is in no switch");
     run(broker.close(1));
-    assert!(broker.adapters.contains_key("vale0:a"), "its monitor is open");
+    assert!(broker.adapters.contains_key("vale0:a"), "its monitors are open");
     run(broker.close(2));
+    run(broker.close(3));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
+}
+
+#[test]
+fn rings_of_closed_zero_copy_monitors_are_used_again_and_go_with_their_port() {
+    let mut broker = broker();
+    let port = register(&mut broker, 1, "vale0:a").unwrap();
+    let free = |broker: &Tested| broker.regions[&port.mem_id].free_buffers();
+    let alone = free(&broker);
+    let request = Register { mode: mode::ALL_NIC, flags: flags::ZCOPY_MON, ..Register::default() };
+    register_as(&mut broker, 2, "vale0:a", request).unwrap();
+    let with_one = free(&broker);
+    assert!(with_one < alone);
+    for _ in 0..100 {
+        run(broker.close(2));
+        broker.open(2, 0);
+        register_as(&mut broker, 2, "vale0:a", request).unwrap();
+        assert_eq!(free(&broker), with_one);
+    }
+    // Another descriptor keeps the region; the rings of the port and its monitors are free.
+    let null = Register { mode: mode::NULL, mem_id: port.mem_id, ..Register::default() };
+    register_as(&mut broker, 3, "none", null).unwrap();
+    run(broker.close(2));
+    run(broker.close(1));
+    assert_eq!(free(&broker), broker.regions[&port.mem_id].geometry.buf_num as usize - 2);
+}
+
+#[test]
+fn a_refused_option_has_its_status() {
+    let zero_copy = flags::ZCOPY_MON;
+    let cases = [("vale0:a", mode::ALL_NIC, zero_copy), ("eth0", mode::NIC_SW, 0)];
+    let mut broker = broker();
+    register(&mut broker, 1, "vale0:a").unwrap();
+    for (name, mode, flags) in cases {
+        let request = Register { mode, flags, ..Register::default() };
+        let mut ask = ask(reqtype::REGISTER, name, &request);
+        ask.options.given = 1 << option::OFFSETS;
+        ask.options.status.fill(0);
+        let (answer, _) = run(broker.control(2, 1, &ask, None));
+        let refused = Errno::OPNOTSUPP.raw_os_error();
+        let status = answer.options.status[option::OFFSETS as usize];
+        assert_eq!((answer.status, status), (refused, refused.unsigned_abs()), "{name}");
+        assert_eq!(broker.adapters.len(), 1);
+    }
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Requests about ports and switches that do not concern the calling descriptor's binding.
 
 use rustix::io::Errno;
-use zerocopy::FromZeros;
 
 use super::adapter::Kind;
+use super::host::card_key;
 use super::name::Name;
 use super::region::{GLOBAL, Shape, global, pools};
-use super::register::card_key;
 use super::{Broker, Call, Switches};
 use crate::abi::{
     PoolsInfo, PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, mode,
@@ -208,32 +207,40 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `PORT_HDR_SET`: frames have no virtio-net header, so only length 0 is accepted.
-    pub(super) fn port_header_set(&self, call: &Call<'_>) -> Result<(), Errno> {
+    /// `PORT_HDR_SET`: sets the length of the virtio-net header that comes before each frame.
+    pub(super) async fn port_header_set(&mut self, call: &Call<'_>) -> Result<(), Errno> {
         let PortHeader { len, .. } = call.body()?;
-        if !matches!(len, 0 | 10 | 12) {
-            return Err(Errno::INVAL);
-        }
-        self.find_switched(call)?;
-        if len == 0 { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+        let header = match len {
+            0 | 10 | 12 => len as u8,
+            _ => return Err(Errno::INVAL),
+        };
+        let key = self.find_switched(call)?;
+        self.check_owner(call, &key)?;
+        let adapter = self.adapters.get_mut(&key).ok_or(Errno::NXIO)?;
+        adapter.header = header;
+        self.write_formats(&key)?;
+        self.have_format_read(&key).await;
+        Ok(())
     }
 
     /// `PORT_HDR_GET`.
     pub(super) fn port_header_get(&self, mut call: Call<'_>) -> Result<(), Errno> {
-        let plain = self.adapters.contains_key(call.name()?);
-        if !plain {
-            self.find_switched(&call)?;
-        }
-        call.answer(&PortHeader::new_zeroed());
+        let name = call.name()?;
+        let key = match self.adapters.contains_key(name) {
+            true => name.to_owned(),
+            false => self.find_switched(&call)?,
+        };
+        let len = self.adapters.get(&key).map_or(0, |adapter| u32::from(adapter.header));
+        call.answer(&PortHeader { len, pad: 0 });
         Ok(())
     }
 
-    /// Checks that the request names an existing port of a switch.
-    fn find_switched(&self, call: &Call<'_>) -> Result<(), Errno> {
+    /// Returns the existing port of a switch that the request names.
+    fn find_switched(&self, call: &Call<'_>) -> Result<String, Errno> {
         let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
             return Err(Errno::NXIO);
         };
-        self.find_vale(&switch, &port)?.map(|_| ()).ok_or(Errno::NXIO)
+        self.find_vale(&switch, &port)?.ok_or(Errno::NXIO)
     }
 
     fn check_owner(&self, call: &Call<'_>, name: &str) -> Result<(), Errno> {

@@ -17,6 +17,7 @@ use shmem::{Mapping, Memfd};
 use super::UserMemory;
 use super::blocks::Blocks;
 use super::ring::{Buffers, End, Peer, Ring, Synced, Wake};
+use super::watch::Watchers;
 use crate::abi::{flags, text};
 use crate::wire::{self, port};
 
@@ -67,6 +68,8 @@ enum Wakes {
         peer: OwnedFd,
     },
     Nothing,
+    /// A zero-copy monitor: the region's bell wakes it.
+    Bell,
 }
 
 impl Wakes {
@@ -88,6 +91,7 @@ impl Wakes {
             }
             (port::PIPE, Some(own), Some(peer)) => Self::Pipe { own, peer },
             (port::SILENT, None, None) => Self::Nothing,
+            (port::WATCHER, None, None) => Self::Bell,
             _ => return Err(Errno::PROTO),
         })
     }
@@ -105,6 +109,7 @@ pub struct Bound {
     up: Option<Ring>,
     down: Option<Ring>,
     wakes: Wakes,
+    watchers: Arc<Watchers>,
     pub(super) flags: u64,
     pub(super) blocks: Blocks,
     gone: AtomicBool,
@@ -126,10 +131,15 @@ impl Bound {
         let memory = Memfd::adopt(fds.next().ok_or(Errno::PROTO)?).map_err(|_| Errno::PROTO)?;
         bound.geometry.check(memory.len()).map_err(|_| Errno::PROTO)?;
         let mapping = memory.map().map_err(|_| Errno::NOMEM)?;
+        let bell = fds.next().ok_or(Errno::PROTO)?;
+        let (geometry, map) = (bound.geometry, Arc::clone(&mapping));
+        let watchers = Arc::new(Watchers { mapping: map, geometry, bell });
         let wakes = Wakes::new(bound, (fds.next(), fds.next()), (&memory, &mapping), &raise)?;
-        let make = |spec, twins| rings(&mapping, bound, End::Port, spec, twins).ok_or(Errno::PROTO);
-        let make_host =
-            |spec| rings(&mapping, bound, End::Host, spec, RingSpec::default()).ok_or(Errno::PROTO);
+        let make =
+            |spec, twins| rings(&watchers, bound, End::Port, spec, twins).ok_or(Errno::PROTO);
+        let make_host = |spec| {
+            rings(&watchers, bound, End::Host, spec, RingSpec::default()).ok_or(Errno::PROTO)
+        };
         let [mut send, mut receive] =
             [make(bound.tx, bound.twin_rx)?, make(bound.rx, bound.twin_tx)?];
         send.extend(make_host(bound.host_tx)?);
@@ -142,6 +152,7 @@ impl Bound {
             receive,
             memory,
             wakes,
+            watchers,
             flags: bound.flags,
             blocks: Blocks::default(),
             gone: AtomicBool::new(false),
@@ -161,10 +172,13 @@ impl Bound {
             Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None, None],
             Wakes::Both { port, host, set } => [Some(port), Some(host), Some(set)],
             Wakes::Pipe { own, peer } => [Some(own), Some(peer), None],
-            Wakes::Nothing => [None; 3],
+            Wakes::Nothing | Wakes::Bell => [None; 3],
         };
         let wakes = wakes.into_iter().flatten().map(AsFd::as_fd);
-        [self.memory.as_fd()].into_iter().chain(wakes).chain(self.blocks.stop_fd())
+        [self.memory.as_fd(), self.watchers.bell.as_fd()]
+            .into_iter()
+            .chain(wakes)
+            .chain(self.blocks.stop_fd())
     }
 
     /// Returns the descriptor that becomes readable when an armed descriptor has news.
@@ -175,6 +189,7 @@ impl Bound {
             | Wakes::Both { set: token, .. }
             | Wakes::Trusted(token, _)
             | Wakes::Pipe { own: token, .. } => Some(token.as_fd()),
+            Wakes::Bell => Some(self.watchers.bell.as_fd()),
             Wakes::Nothing => None,
         }
     }
@@ -182,7 +197,8 @@ impl Bound {
     /// Returns true if the port is known to be gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+        let lost = || self.receive.iter().any(Ring::has_lost_its_port);
+        self.gone.load(Ordering::Relaxed) || matches!(self.wakes, Wakes::Bell) && lost()
     }
 
     /// Checks whether the port is gone: the daemon has closed its end of the program's descriptor,
@@ -210,7 +226,7 @@ impl Bound {
         let tokens = match &self.wakes {
             Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None],
             Wakes::Both { port, host, .. } => [Some(port), Some(host)],
-            Wakes::Pipe { .. } | Wakes::Nothing => [None, None],
+            Wakes::Pipe { .. } | Wakes::Nothing | Wakes::Bell => [None, None],
         };
         tokens.into_iter().flatten()
     }
@@ -308,6 +324,15 @@ impl Bound {
         ready
     }
 
+    /// Where the rings stand: a number whose lower half changes when frames arrive, and whose upper
+    /// half changes when room to send comes.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        let sum =
+            |rings: &[Ring]| rings.iter().fold(0, |sum: u32, ring| sum.wrapping_add(ring.tail()));
+        u64::from(sum(&self.receive)) | u64::from(sum(&self.send)) << 32
+    }
+
     fn poll_send(&self, want: bool, user: &dyn UserMemory, ready: &mut Ready, wake: &mut Wake) {
         for ring in &self.send {
             // Once one ring has room, the others are synced only to send what they hold.
@@ -375,7 +400,7 @@ impl Bound {
                 if must.host { kick(host) } else { Ok(0) }
             }
             Wakes::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
-            Wakes::Nothing => Ok(0),
+            Wakes::Nothing | Wakes::Bell => Ok(0),
         };
     }
 
@@ -427,13 +452,13 @@ fn join(
 
 /// Returns the rings of one direction; `None` if they lie outside the mapping.
 fn rings(
-    mapping: &Arc<Mapping>,
+    watchers: &Arc<Watchers>,
     bound: &wire::Bound,
     end: End,
     spec: RingSpec,
     twins: RingSpec,
 ) -> Option<Vec<Ring>> {
-    let geometry = &bound.geometry;
+    let Watchers { mapping, geometry, .. } = &**watchers;
     let pool = Buffers {
         at: usize::try_from(geometry.buf_offset()).ok()?,
         count: geometry.buf_num,
@@ -447,7 +472,7 @@ fn rings(
             port::PIPE => Peer::Twin(Box::new(twin()?)),
             _ => Peer::Nobody,
         };
-        Some(Ring::new(memory, (peer, end), spec.slots, pool))
+        Some(Ring::new(memory, (peer, end), spec.slots, pool, Arc::clone(watchers)))
     };
     if spec.rings == 0 {
         return Some(Vec::new());

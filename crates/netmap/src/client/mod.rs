@@ -13,6 +13,7 @@ mod legacy;
 mod options;
 mod ring;
 mod wait;
+mod watch;
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};

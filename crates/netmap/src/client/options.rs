@@ -173,7 +173,7 @@ impl List {
 
     /// Applies the daemon's status of each option.
     pub(super) fn answer(&mut self, options: &wire::Options) {
-        self.options.extmem = options.extmem;
+        (self.options.extmem, self.options.offsets) = (options.extmem, options.offsets);
         for (place, status) in self.known.iter().zip(options.status) {
             if let Some(at) = place {
                 self.given[*at].header.status = status;
@@ -183,12 +183,17 @@ impl List {
 
     /// Writes back the result fields of the options, after a request that succeeded.
     pub(super) fn write_bodies(&self, user: &dyn UserMemory) -> Result<(), Errno> {
-        match self.known[option::EXTMEM as usize].map(|at| self.given[at]) {
-            Some(given) if given.header.status == 0 => {
-                user.write(given.at.wrapping_add(HEADER + 8), self.options.extmem.as_bytes())
-            }
-            _ => Ok(()),
+        let done = |option: u32| {
+            let given = self.known[option as usize].map(|at| self.given[at]);
+            given.filter(|given| given.header.status == 0)
+        };
+        if let Some(given) = done(option::EXTMEM) {
+            user.write(given.at.wrapping_add(HEADER + 8), self.options.extmem.as_bytes())?;
         }
+        if let Some(given) = done(option::OFFSETS) {
+            user.write(given.at.wrapping_add(HEADER), self.options.offsets.max.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// Writes all headers back.

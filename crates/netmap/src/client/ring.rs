@@ -8,6 +8,7 @@
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex};
 
 use netring::layout::{
     MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous, slot_flags,
@@ -15,6 +16,7 @@ use netring::layout::{
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+use super::watch::{Given, Watch, Watchers};
 use super::{UserMemory, process};
 
 /// Bytes of an Ethernet header. Shorter frames are not forwarded.
@@ -28,6 +30,9 @@ pub(super) struct Ring {
     pub(super) end: End,
     pub(super) slots: u32,
     pool: Buffers,
+    /// What finds the monitors that get the ring's buffers, and the one that was found last.
+    watchers: Arc<Watchers>,
+    watch: Mutex<Option<Arc<Watch>>>,
     /// The peer's latest wake-up request that was answered.
     answered: AtomicU32,
 }
@@ -105,8 +110,39 @@ impl Ring {
         (peer, end): (Peer, End),
         slots: u32,
         pool: Buffers,
+        watchers: Arc<Watchers>,
     ) -> Self {
-        Self { memory, peer, end, slots, pool, answered: AtomicU32::new(0) }
+        let (watch, answered) = (Mutex::new(None), AtomicU32::new(0));
+        Self { memory, peer, end, slots, pool, watchers, watch, answered }
+    }
+
+    /// Returns true if the ring is a monitor's, and the port that it monitors is gone.
+    pub(super) fn has_lost_its_port(&self) -> bool {
+        self.memory.control.core_flags.0.fault.load(Relaxed) != 0
+    }
+
+    /// Gives the buffers of slots that are given back to a zero-copy monitor, if the ring has one.
+    /// The caller holds the ring.
+    fn show(&self, from: u32, to: u32, flag: u16) {
+        let word = self.memory.control.owner_flags.0.watcher.load(Relaxed);
+        if word != 0 && from != to && from < self.slots && to < self.slots {
+            self.show_to(word, from, to, flag);
+        }
+    }
+
+    #[cold]
+    fn show_to(&self, word: u32, from: u32, to: u32, flag: u16) {
+        let Ok(mut known) = self.watch.lock() else { return };
+        if known.as_ref().is_none_or(|watch| watch.word != word) {
+            *known = self.watchers.find(word).map(Arc::new);
+        }
+        let watch = known.clone();
+        drop(known);
+        if let Some(watch) = watch {
+            let slots = &self.memory.slots[..];
+            let given = Given { slots, from, to, flag };
+            self.watchers.show(&watch, given, |buf| self.has_buffer(buf));
+        }
     }
 
     /// Locks the ring for a sync; `None` if another process or thread syncs it.
@@ -129,6 +165,11 @@ impl Ring {
         self.memory.header.head.load(Relaxed)
     }
 
+    /// Returns the tail that the program sees.
+    pub(super) fn tail(&self) -> u32 {
+        self.memory.header.tail.load(Relaxed)
+    }
+
     /// Returns true if the program has moved its head since the last sync.
     pub(super) fn has_news(&self) -> bool {
         self.head() != self.memory.control.owner.0.own()
@@ -139,18 +180,50 @@ impl Ring {
         self.memory.header.cur.load(Relaxed) != self.memory.header.tail.load(Relaxed)
     }
 
-    /// Returns true if everything that was submitted was taken.
+    /// Returns true if a switch has taken everything that was submitted.
     pub(super) fn is_done(&self) -> bool {
-        self.send_core() == self.memory.control.owner.0.own()
+        self.memory.control.core.0.observe() == self.memory.control.owner.0.own()
     }
 
-    /// Returns the position up to which the other side has returned slots of a send ring.
+    /// Returns the position up to which the other side has returned slots of a send ring. The
+    /// caller holds the ring, if it has a twin.
     fn send_core(&self) -> u32 {
         match &self.peer {
             Peer::Switch => self.memory.control.core.0.observe(),
-            Peer::Twin(twin) => twin.control.owner.0.observe(),
+            Peer::Twin(twin) => self.take_back(twin),
             Peer::Nobody => self.memory.control.owner.0.own(),
         }
+    }
+
+    /// Takes back the slots that the other end of a pipe has released, with the buffers that it has
+    /// left in them; returns their end. The other end does not write to this ring: so its slots
+    /// stay in this end's cache.
+    fn take_back(&self, twin: &RingMemory) -> u32 {
+        let (back, slots) = (&self.memory.control.core.0, self.slots);
+        let (from, to) = (back.own(), twin.control.owner.0.observe());
+        let sent = self.memory.control.owner.0.own();
+        let valid = from < slots
+            && to < slots
+            && sent < slots
+            && distance(from, to, slots) <= distance(from, sent, slots);
+        if from == to || !valid {
+            return from;
+        }
+        let (mut at, has_offsets) = (from, self.offset_mask() != 0);
+        while at != to {
+            let (ours, theirs) = (&self.memory.slots[at as usize], &twin.slots[at as usize]);
+            let word = theirs.load();
+            if ours.load() != word {
+                ours.store(word);
+            }
+            if has_offsets {
+                ours.ptr.store(theirs.ptr.load(Relaxed), Relaxed);
+            }
+            at = next(at, slots);
+        }
+        self.show(from, to, slot_flags::TXMON);
+        back.publish(to);
+        to
     }
 
     /// Returns the program's head, if it and `cur` are valid: between `from` and `limit`.
@@ -174,13 +247,13 @@ impl Ring {
     /// Resets the program's cursors to the core's position, and repairs its slots.
     #[cold]
     fn reset(&self, head: u32, tail: u32) -> Synced {
-        let mut at = head;
+        let (mut at, mask) = (head, self.offset_mask());
         while at < self.slots && tail < self.slots && at != tail {
             let slot = &self.memory.slots[at as usize];
             let word = slot.load();
             if !self.has_buffer(word.buf) {
                 slot.store(SlotWord { buf: 0, len: 0, ..word });
-            } else if u32::from(word.len) > self.pool.bytes {
+            } else if !self.fits(slot, word, mask) {
                 slot.store(SlotWord { len: 0, ..word });
             }
             at = next(at, self.slots);
@@ -192,6 +265,18 @@ impl Ring {
         Synced::Reset
     }
 
+    /// The bits of `ptr` that say where in its buffer a slot's bytes start.
+    fn offset_mask(&self) -> u64 {
+        self.memory.control.owner_flags.0.format().offset_mask()
+    }
+
+    /// Returns true if a slot's bytes lie within its buffer.
+    fn fits(&self, slot: &Slot, word: SlotWord, mask: u64) -> bool {
+        let offset = if mask == 0 { 0 } else { slot.ptr.load(Relaxed) & mask };
+        let room = u64::from(self.pool.bytes).checked_sub(offset);
+        room.is_some_and(|room| u64::from(word.len) <= room)
+    }
+
     fn has_buffer(&self, buf: u32) -> bool {
         (RESERVED_BUFFERS..self.pool.count).contains(&buf)
     }
@@ -200,10 +285,16 @@ impl Ring {
     pub(super) fn sync_send(&self, user: &dyn UserMemory) -> Synced {
         let Some(_held) = self.hold() else { return Synced::Quiet };
         let from = self.memory.control.owner.0.own();
-        let limit = previous(self.send_core(), self.slots);
+        let core = self.send_core();
+        let limit = previous(core, self.slots);
         let Some(head) = self.checked_head(from, limit) else { return self.reset(from, limit) };
         let must_wake = head != from && self.submit(from, head, user);
-        self.show_tail(previous(self.send_core(), self.slots));
+        let core = if matches!(self.peer, Peer::Twin(_)) { core } else { self.send_core() };
+        if !matches!(self.peer, Peer::Twin(_)) {
+            let tail = self.memory.header.tail.load(Relaxed);
+            self.show(next(tail, self.slots), core, slot_flags::TXMON);
+        }
+        self.show_tail(previous(core, self.slots));
         if must_wake { Synced::Wake } else { Synced::Quiet }
     }
 
@@ -245,12 +336,14 @@ impl Ring {
     /// which it drops and counts.
     fn check_frames(&self, from: u32, head: u32, user: &dyn UserMemory) {
         const ODD: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::BUF_CHANGED;
-        let (mut at, mut count) = (from, 0);
+        let (mut at, mut count, mask) = (from, 0, self.offset_mask());
         while at != head {
             let slot = &self.memory.slots[at as usize];
             let word = slot.load();
             let after = next(at, self.slots);
-            let good = self.has_buffer(word.buf) && u32::from(word.len) <= self.pool.bytes;
+            // The bytes of an indirect slot are put at the start of its buffer.
+            let mask = if word.flags & slot_flags::INDIRECT == 0 { mask } else { 0 };
+            let good = self.has_buffer(word.buf) && self.fits(slot, word, mask);
             if !good || word.flags & ODD != 0 || count != 0 {
                 count = self.check_frame_slot(slot, word, good, count, after == head, user);
             }
@@ -293,6 +386,7 @@ impl Ring {
         let mut bytes = vec![0; word.len.into()];
         let read = user.read(slot.ptr.load(Relaxed), &mut bytes);
         let to = self.buffer(word.buf);
+        slot.ptr.fetch_and(!self.offset_mask(), Relaxed);
         match (read, to) {
             (Ok(()), Some(to)) => to.copy_in(&bytes) as u16,
             _ => 0,
@@ -401,11 +495,13 @@ impl Ring {
 
     /// Returns true if the frame in `at..end` is flagged, and each of its slots is valid.
     fn is_to_forward(&self, mut at: u32, end: u32) -> bool {
+        let mask = self.offset_mask();
         let is_flagged = self.memory.slots[at as usize].load().flags & slot_flags::FORWARD != 0;
         let mut len = 0;
         while is_flagged && at != end {
-            let word = self.memory.slots[at as usize].load();
-            if !self.has_buffer(word.buf) || u32::from(word.len) > self.pool.bytes {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            if !self.has_buffer(word.buf) || !self.fits(slot, word, mask) {
                 return false;
             }
             len += usize::from(word.len);
@@ -414,8 +510,10 @@ impl Ring {
         is_flagged && len >= SHORTEST
     }
 
-    /// Swaps the buffers of a frame with those of slots of `onward`. Returns the slot after them.
+    /// Swaps the buffers of a frame with those of slots of `onward`, where its bytes start at the
+    /// same offsets. Returns the slot after them.
     fn move_frame(&self, mut at: u32, end: u32, onward: &Self, mut put: u32) -> u32 {
+        let format = self.memory.control.owner_flags.0.format();
         while at != end {
             let (from, to) = (&self.memory.slots[at as usize], &onward.memory.slots[put as usize]);
             let (theirs, word) = (to.load(), from.load());
@@ -424,9 +522,10 @@ impl Ring {
             let flags = if at == end { 0 } else { slot_flags::MOREFRAG };
             // The program may have changed the word since it was checked.
             let buf = if self.has_buffer(word.buf) { word.buf } else { RESERVED_BUFFERS };
-            let len = u32::from(word.len).min(self.pool.bytes) as u16;
+            let offset = from.offset(format).min(self.pool.bytes.into());
+            let len = u64::from(word.len).min(u64::from(self.pool.bytes) - offset) as u16;
             to.store(SlotWord { buf, len, flags });
-            to.ptr.store(0, Relaxed);
+            to.ptr.store(offset, Relaxed);
             from.store(SlotWord { buf: theirs.buf, len: word.len, flags: 0 });
         }
         put
@@ -434,6 +533,7 @@ impl Ring {
 
     /// Releases the slots `from..head`; returns true if the other side must be woken.
     fn release(&self, from: u32, head: u32) -> bool {
+        self.show(from, head, 0);
         let owner = &self.memory.control.owner.0;
         match &self.peer {
             Peer::Switch => {
@@ -442,7 +542,6 @@ impl Ring {
                 self.must_wake(&self.memory.control.core_flags.0.wake)
             }
             Peer::Twin(twin) => {
-                self.give_back(from, head, &twin.slots);
                 owner.publish(head);
                 self.must_wake(&twin.control.owner_flags.0.wake)
             }
@@ -463,20 +562,6 @@ impl Ring {
                 let buf = if self.has_buffer(word.buf) { word.buf } else { RESERVED_BUFFERS };
                 let flags = word.flags & !slot_flags::BUF_CHANGED;
                 slot.store(SlotWord { buf, flags, ..word });
-            }
-            at = next(at, self.slots);
-        }
-    }
-
-    /// Copies released slots back to the other end of a pipe, with their current buffers.
-    fn give_back(&self, from: u32, head: u32, to: &[Slot]) {
-        let mut at = from;
-        while at != head {
-            let slot = &self.memory.slots[at as usize];
-            let word = slot.load();
-            to[at as usize].store(word);
-            if word.flags & slot_flags::BUF_CHANGED != 0 {
-                slot.store(SlotWord { flags: word.flags & !slot_flags::BUF_CHANGED, ..word });
             }
             at = next(at, self.slots);
         }

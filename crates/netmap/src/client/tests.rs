@@ -286,12 +286,18 @@ impl Switches for Ends {
 /// An interface with its host rings, of 8 slots each, and the switches' ends of its tokens: the
 /// host's, and the card's.
 fn interface() -> (Bound, Vec<OwnedFd>) {
+    interface_in(mode::NIC_SW, |_| {})
+}
+
+/// The rings of an interface that a request with these options gets.
+fn interface_in(mode: u32, give: impl FnOnce(&mut crate::wire::Options)) -> (Bound, Vec<OwnedFd>) {
     let mut broker = Broker::new(Ends::default());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     broker.open(1, 0);
-    let request = Register { mode: mode::NIC_SW, tx_slots: 8, rx_slots: 8, ..Register::default() };
+    let request = Register { mode, tx_slots: 8, rx_slots: 8, ..Register::default() };
     let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
     ask.name = name_of("eth0");
+    give(&mut ask.options);
     ask.body[..56].copy_from_slice(request.as_bytes());
     let (answer, fds) = runtime.block_on(broker.control(1, 1, &ask, Option::None));
     assert_eq!(answer.status, 0);
@@ -360,6 +366,36 @@ fn released_slots_that_are_flagged_go_on_to_the_other_end() {
         sync(7);
         assert_eq!((moved(), rx.control.owner.0.own()), (1, 7));
     }
+}
+
+#[test]
+fn regression_frames_with_offsets_are_forwarded() {
+    let (bound, _tokens) = interface_in(mode::ALL_NIC, |options| {
+        options.given |= 1 << option::OFFSETS;
+        (options.offsets.max, options.offsets.initial, options.offsets.bits) = (2000, 32, 12);
+    });
+    let user = Fake::new();
+    let (ring, onward) = (bound.receive_ring(0), bound.up_ring());
+    let (rx, to) = (&ring.memory, &onward.memory);
+    rx.header.flags.store(4, Relaxed);
+    receive(ring, &[slot_flags::FORWARD; 3]);
+    // The first lies where it was received, the second elsewhere, and the third beyond its buffer.
+    let bits = 0x5000;
+    rx.slots[1].ptr.store(bits | 1000, Relaxed);
+    rx.slots[2].ptr.store(bits | 4000, Relaxed);
+    let buffers = [0, 1].map(|slot: usize| rx.slots[slot].load().buf);
+    set_head(&rx.header, 3);
+    assert!(!bound.poll(false, true, &user).error);
+    assert_eq!((to.control.owner.0.own(), rx.control.owner.0.own()), (2, 3));
+    let format = to.control.owner_flags.0.format();
+    let sent = [0, 1].map(|slot: usize| {
+        let slot = &to.slots[slot];
+        (slot.load(), slot.offset(format))
+    });
+    let word = |buf| SlotWord { buf, len: 60, flags: 0 };
+    assert_eq!(sent, [(word(buffers[0]), 32), (word(buffers[1]), 1000)]);
+    // The program's slots keep their offsets.
+    assert_eq!([0, 1].map(|slot: usize| rx.slots[slot].ptr.load(Relaxed)), [32, bits | 1000]);
 }
 
 #[test]

@@ -203,6 +203,16 @@ impl Supervisor {
         Ok(OpenedPort { port, max_frame, token, trusted, name })
     }
 
+    /// Has a switch read what the slots of a port's rings hold besides frames. A data process that
+    /// is started reads it anyway.
+    pub(super) async fn read_format(&self, switch: &str, port: &str) {
+        let Some(handle) = self.handle(switch) else { return };
+        let mut switch = handle.lock().await;
+        if let Err(error) = switch.read_format(port).await {
+            tracing::warn!(switch = switch.name, port, %error, "port's format was not read");
+        }
+    }
+
     /// Takes a port from its client, as if the client had closed it.
     pub(super) async fn close_port(&self, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };

@@ -4,11 +4,13 @@
 //! time.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netring::layout::{
-    BUFFER_STRIDE, Control, Geometry, IF_HEADER, RING_HEADER, RingSpec, Slot, SlotWord,
+    BUFFER_STRIDE, Control, CoreFlags, Format, Geometry, IF_HEADER, OwnerFlags, RING_HEADER,
+    RingHeader, RingSpec, Slot, SlotWord, distance,
 };
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 use zerocopy::IntoBytes;
@@ -32,6 +34,23 @@ const PRIVATE: u32 = 1;
 pub(super) const GLOBAL: u16 = 1;
 /// Where `ni_bufs_head` is in `netmap_if`.
 const BUFS_HEAD: u64 = 32;
+/// Where the bits of its format are in a ring's control block.
+const FORMAT: usize =
+    std::mem::offset_of!(Control, owner_flags) + std::mem::offset_of!(OwnerFlags, format);
+/// Where the positions of the core and the owner are in it.
+const CORE: usize = std::mem::offset_of!(Control, core);
+const OWNER: usize = std::mem::offset_of!(Control, owner);
+/// Where the ring of a monitor is named, and where monitors read that they have lost their port.
+const WATCHER: usize =
+    std::mem::offset_of!(Control, owner_flags) + std::mem::offset_of!(OwnerFlags, watcher);
+const FAULT: usize =
+    std::mem::offset_of!(Control, core_flags) + std::mem::offset_of!(CoreFlags, fault);
+/// Where `head`, `cur` and `tail` are in a ring's header.
+const HEAD: usize = std::mem::offset_of!(RingHeader, head);
+/// Where a ring's header says which bits of `ptr` are an offset.
+const OFFSET_MASK: usize = std::mem::offset_of!(RingHeader, offset_mask);
+/// Where `ptr` is in a slot.
+const POINTER: usize = std::mem::offset_of!(Slot, ptr);
 
 /// The rings of a port, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +78,13 @@ impl Shape {
         let most = MOST_RINGS - 1;
         let host = host.map(|n| u32::from(n.max(1)).min(most));
         Self { host, tx_rings: self.tx_rings.min(most), ..self }
+    }
+
+    /// Returns the shape of the other end of a pipe.
+    pub(super) fn twin(self) -> Self {
+        let Self { tx_rings, rx_rings, tx_slots, rx_slots, host } = self;
+        let (tx_rings, rx_rings) = (rx_rings, tx_rings);
+        Self { tx_rings, rx_rings, tx_slots: rx_slots, rx_slots: tx_slots, host }
     }
 
     /// Returns the layout of a region for one port of this shape (`net/netmap.h`). Pages that
@@ -157,6 +183,8 @@ pub(super) struct Region {
     pub(super) uid: u32,
     pub(super) geometry: Geometry,
     file: File,
+    /// Wakes zero-copy monitors in the region.
+    bell: OwnedFd,
     /// Identity of the file, if a program made it.
     identity: Option<(u64, u64)>,
     books: Books,
@@ -177,7 +205,7 @@ impl Region {
         geometry.check(usize::MAX).map_err(|_| Errno::NOMEM)?;
         let len = geometry.file_size() as usize;
         let file = Memfd::create("toklat-netmap", len, Pages::Small).map_err(|_| Errno::NOMEM)?;
-        Ok(Self::over(id, uid, geometry, Box::new(file), None))
+        Self::over(id, uid, geometry, Box::new(file), None)
     }
 
     /// Makes a region in a memory file from a program. The file's size is fixed.
@@ -185,7 +213,7 @@ impl Region {
         let len = Memfd::sealed_len(file.as_fd()).map_err(|_| Errno::INVAL)?;
         geometry.check(len).map_err(|_| Errno::INVAL)?;
         let identity = Some(identity_of(file.as_fd())?);
-        Ok(Self::over(id, uid, geometry, file, identity))
+        Self::over(id, uid, geometry, file, identity)
     }
 
     fn over(
@@ -194,9 +222,10 @@ impl Region {
         geometry: Geometry,
         file: File,
         identity: Option<(u64, u64)>,
-    ) -> Self {
+    ) -> Result<Self, Errno> {
         let books = Books::new(&geometry);
-        Self { id, uid, geometry, file, identity, books, charge: None, users: 0 }
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { id, uid, geometry, file, bell, identity, books, charge: None, users: 0 })
     }
 
     /// Returns true if the region lies in this file.
@@ -206,6 +235,49 @@ impl Region {
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Wakes zero-copy monitors.
+    pub(super) fn ring_bell(&self) {
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Names the ring of a zero-copy monitor to the processes that sync a ring, or none.
+    pub(super) fn write_watcher(
+        &self,
+        ring: u32,
+        watcher: Option<(u32, u32)>,
+    ) -> Result<(), Errno> {
+        let at = self.geometry.control_offset(ring) + WATCHER as u64;
+        let word = watcher.map_or(0, |(number, slots)| (number + 1) | (slots << 16));
+        self.write(at, &word.to_le_bytes())
+    }
+
+    /// Tells monitors that the port of their receive rings is gone.
+    pub(super) fn lose_port(&self, rx: RingSpec) -> Result<(), Errno> {
+        for ring in rx.first..rx.first + rx.rings {
+            self.write(self.geometry.control_offset(ring) + FAULT as u64, &1_u32.to_le_bytes())?;
+        }
+        self.ring_bell();
+        Ok(())
+    }
+
+    /// Empties receive rings that a closed monitor had, for the next one. A process may fill them
+    /// at the same time, so the buffers stay where they are.
+    pub(super) fn empty(&self, rx: RingSpec) -> Result<(), Errno> {
+        for ring in rx.first..rx.first + rx.rings {
+            let (control, header) =
+                (self.geometry.control_offset(ring), self.geometry.ring_offset(ring));
+            let core = self.read_u32(control + CORE as u64)?.to_le_bytes();
+            self.write(control + OWNER as u64, &core)?;
+            self.write(control + WATCHER as u64, &[0; 4])?;
+            self.write(header + HEAD as u64, &[core, core, core].concat())?;
+        }
+        Ok(())
     }
 
     pub(super) fn pools(&self) -> PoolsInfo {
@@ -284,6 +356,27 @@ impl Region {
         }
     }
 
+    /// Puts the buffers of slots that are under way in a pipe back into its send rings: the
+    /// receiving end may have exchanged them.
+    pub(super) fn settle_pipe(&self, tx: RingSpec, twin_rx: RingSpec) -> Result<(), Errno> {
+        for ring in 0..tx.rings.min(twin_rx.rings) {
+            let (own, twin) = (tx.first + ring, twin_rx.first + ring);
+            let control = self.geometry.control_offset(own);
+            let [from, to] = [CORE, OWNER].map(|at| self.read_u32(control + at as u64));
+            let (from, to) = (from? % tx.slots, to? % tx.slots);
+            let at = |ring: u32, slot: u32| {
+                let slots = self.geometry.ring_offset(ring) + RING_HEADER as u64;
+                slots + u64::from(slot) * size_of::<Slot>() as u64
+            };
+            let under_way =
+                |slot: &u32| distance(from, *slot, tx.slots) < distance(from, to, tx.slots);
+            for slot in (0..tx.slots).filter(under_way) {
+                self.write(at(own, slot), &self.read_u32(at(twin, slot))?.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
     fn write_ring(&self, ring: u32, which: (u32, Direction), buffers: &[u32]) -> Result<(), Errno> {
         let (geometry, slots) = (&self.geometry, buffers.len() as u32);
         let at = geometry.ring_offset(ring);
@@ -303,6 +396,40 @@ impl Region {
         }
         self.write(at, &bytes)?;
         self.write(geometry.control_offset(ring), &[0; size_of::<Control>()])
+    }
+
+    /// Tells the switch and the program's library what a ring's slots hold besides frames.
+    pub(super) fn write_format(&self, ring: u32, format: Format) -> Result<(), Errno> {
+        let at = self.geometry.control_offset(ring) + FORMAT as u64;
+        self.write(at, &format.to_bits().to_le_bytes())
+    }
+
+    /// Tells the program which bits of `ptr` are an offset.
+    pub(super) fn write_offset_mask(&self, ring: u32, mask: u64) -> Result<(), Errno> {
+        self.write(self.geometry.ring_offset(ring) + OFFSET_MASK as u64, &mask.to_le_bytes())
+    }
+
+    /// Writes an offset into the slots of a ring. If another process may write to them at the same
+    /// time (`shared`), each is written by itself, so that the rest of the slot stays as it is.
+    pub(super) fn write_offsets(
+        &self,
+        ring: u32,
+        slots: u32,
+        (mask, offset): (u64, u64),
+        shared: bool,
+    ) -> Result<(), Errno> {
+        let at = self.geometry.ring_offset(ring) + RING_HEADER as u64;
+        let mut bytes = vec![0; slots as usize * size_of::<Slot>()];
+        self.read(at, &mut bytes)?;
+        for (number, slot) in bytes.chunks_exact_mut(size_of::<Slot>()).enumerate() {
+            let pointer = &mut slot[POINTER..POINTER + 8];
+            let was = u64::from_le_bytes(pointer.try_into().unwrap_or_default());
+            pointer.copy_from_slice(&(was & !mask | offset).to_le_bytes());
+            if shared {
+                self.write(at + (number * size_of::<Slot>() + POINTER) as u64, pointer)?;
+            }
+        }
+        if shared { Ok(()) } else { self.write(at, &bytes) }
     }
 
     /// Returns the buffers in the slots of a ring.

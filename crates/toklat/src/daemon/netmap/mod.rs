@@ -274,6 +274,12 @@ impl Switches for Ports {
         })
     }
 
+    async fn read_format(&self, switch: &str, port: &str) {
+        if let Some(supervisor) = self.0.upgrade() {
+            supervisor.read_format(switch, port).await;
+        }
+    }
+
     async fn detach(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.close_port(switch, port).await;

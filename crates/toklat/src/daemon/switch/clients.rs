@@ -1,6 +1,7 @@
 //! Clients of a switch's ports: how they connect and disconnect.
 
 use dataplane::config::Attachment;
+use dataplane::control::Command;
 use jail::strangers::Descriptor;
 
 use super::super::hangups::{self, Gone, WatchId};
@@ -109,6 +110,15 @@ impl Switch {
             Some(watch) => self.clients_gone(&[(name.to_owned(), watch)]).await,
             None => Ok(()),
         }
+    }
+
+    /// Has the data process read what the slots of a port's rings hold besides frames.
+    ///
+    /// # Errors
+    /// There is no such port, or the data process refused.
+    pub async fn read_format(&mut self, name: &str) -> Result<(), ApiError> {
+        let id = self.port(name)?.id;
+        self.command(&Command::ReadFormat { id }, &[]).await.map(|_| ())
     }
 
     /// Handles clients that closed their last tokens: their ports go, or wait for the next client.

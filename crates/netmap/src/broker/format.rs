@@ -1,0 +1,120 @@
+//! What the slots of a port's rings hold besides frames: offsets (`NETMAP_REQ_OPT_OFFSETS`) and
+//! virtio-net headers (`NETMAP_REQ_PORT_HDR_SET`). It is written into the region, where the switch
+//! and the programs' libraries read it.
+
+use netring::layout::Format;
+use rustix::io::Errno;
+
+use super::adapter::{Choice, HostRings, Kind, Offsets, Rings};
+use super::{Binding, Broker, Call, Switches};
+use crate::abi::option;
+
+/// What the slots of the rings of transparent mode hold: frames at any offset.
+const FORWARDED: Format = Format::from_bits(64 << 8);
+
+impl<S: Switches> Broker<S> {
+    /// Carries out the option OFFSETS for the rings of a new binding, if it was given.
+    pub(super) fn set_offsets(
+        &mut self,
+        call: &mut Call<'_>,
+        binding: &Binding,
+    ) -> Result<(), Errno> {
+        if !call.options.has(option::OFFSETS) {
+            return Ok(());
+        }
+        let done = self.offset_rings(&mut call.options.offsets, binding);
+        let errno = done.err().map_or(0, Errno::raw_os_error);
+        call.options.status[option::OFFSETS as usize] = errno.unsigned_abs();
+        done
+    }
+
+    fn offset_rings(
+        &mut self,
+        asked: &mut crate::abi::Offsets,
+        binding: &Binding,
+    ) -> Result<(), Errno> {
+        let adapter = self.adapters.get_mut(&binding.adapter).ok_or(Errno::NXIO)?;
+        if matches!(adapter.kind, Kind::Watcher { .. }) || binding.choice.has_host() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let offsets = check(asked, region.geometry.buf_size)?;
+        let Choice { tx, rx, .. } = binding.choice.clone();
+        let chosen =
+            [(0, tx), (1, rx)].into_iter().flat_map(|(way, rings)| rings.map(move |r| (way, r)));
+        let chosen: Vec<(usize, u32)> = chosen.collect();
+        // The rings keep the offsets of their first user. Nothing is changed if one refuses.
+        let known = |&(way, ring): &(usize, u32)| adapter.offsets[way][ring as usize];
+        let too_wide = |known: Offsets| known.bits < offsets.bits || known.max < offsets.max;
+        if chosen.iter().filter_map(known).any(too_wide) {
+            return Err(Errno::BUSY);
+        }
+        let Rings { tx, rx, .. } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let shared = matches!(adapter.kind, Kind::Pipe { .. });
+        for (way, ring) in chosen {
+            let (spec, known) = ([tx, rx][way], &mut adapter.offsets[way][ring as usize]);
+            let offsets = *known.get_or_insert(offsets);
+            let (mask, number) = (offsets.mask(), spec.first + ring);
+            region.write_offset_mask(number, mask)?;
+            if asked.initial != 0 && adapter.is_sole_user(way, ring) {
+                region.write_offsets(number, spec.slots, (mask, asked.initial), shared)?;
+            }
+            asked.max = offsets.max;
+        }
+        Ok(())
+    }
+
+    /// Writes what the slots of an adapter's rings hold besides frames.
+    pub(super) fn write_formats(&self, key: &str) -> Result<(), Errno> {
+        let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
+        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let Some(Rings { tx, rx, host }) = adapter.rings else { return Ok(()) };
+        if let Some(HostRings { up, .. }) = host
+            && adapter.has_offsets()
+        {
+            // Forwarded frames lie where they were received.
+            region.write_format(up.first, FORWARDED)?;
+        }
+        for (way, spec) in [tx, rx].into_iter().enumerate() {
+            for ring in 0..spec.rings {
+                region.write_format(spec.first + ring, adapter.format(way, ring))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if an adapter is in its switch already.
+    pub(super) fn is_attached(&self, key: &str) -> bool {
+        self.adapters.get(key).is_some_and(|adapter| adapter.token.is_some())
+    }
+
+    /// Has the switch of an adapter read its format, if the request came with a new one.
+    pub(super) async fn announce_format(&self, call: &Call<'_>, key: &str) {
+        if call.options.has(option::OFFSETS) {
+            self.have_format_read(key).await;
+        }
+    }
+
+    /// Has the switch of an adapter read what was written by
+    /// [`write_formats`](Self::write_formats).
+    pub(super) async fn have_format_read(&self, key: &str) {
+        let Some(adapter) = self.adapters.get(key) else { return };
+        if let (Some(_), Some((switch, port))) = (&adapter.token, &adapter.place) {
+            self.switches.read_format(switch, port).await;
+        }
+    }
+}
+
+/// Checks the option OFFSETS against the bytes of a buffer.
+fn check(asked: &crate::abi::Offsets, buffer: u32) -> Result<Offsets, Errno> {
+    let bits = match asked.bits {
+        0 => 64,
+        bits @ 1..=64 => bits as u8,
+        _ => return Err(Errno::INVAL),
+    };
+    let offsets = Offsets { bits, max: asked.max };
+    let good = asked.max <= buffer.into()
+        && asked.max & !offsets.mask() == 0
+        && asked.initial <= asked.max;
+    good.then_some(offsets).ok_or(Errno::INVAL)
+}

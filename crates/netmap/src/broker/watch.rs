@@ -1,0 +1,171 @@
+//! Zero-copy monitors. Their receive rings are in the region of the port that they monitor, and the
+//! processes that sync its rings fill them: see `client::watch`. Here, rings are told which monitor
+//! gets their buffers.
+//!
+//! ```text
+//!   ring of the port --> ring of the first monitor --> ring of the next monitor
+//! ```
+
+use rustix::io::Errno;
+
+use super::adapter::{Adapter, Choice, Kind, Rings};
+use super::region::Shape;
+use super::{Broker, Call, Switches};
+use crate::abi::Register;
+
+impl<S: Switches> Broker<S> {
+    /// Makes a zero-copy monitor of an adapter that has descriptors.
+    pub(super) fn make_watcher(
+        &mut self,
+        call: &Call<'_>,
+        parent: &str,
+        request: &Register,
+    ) -> Result<String, Errno> {
+        let of = self.adapters.get(parent).ok_or(Errno::INVAL)?;
+        let chosen = Choice { exclusive: false, ..of.choose(request)? };
+        if chosen.has_host() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (rings, asked) = (of.shape.tx_rings.max(of.shape.rx_rings) as u16, request.rx_slots);
+        let slots = if asked == 0 { of.shape.rx_slots } else { asked };
+        let shape = Shape::asked((1, of.shape.tx_slots), (rings, slots));
+        let kind = Kind::Watcher { parent: parent.into(), of: chosen, lost: false };
+        let name = format!("monitor#{}", call.cookie);
+        self.adapters.insert(name.clone(), Adapter::new(kind, of.region, shape, None));
+        Ok(name)
+    }
+
+    /// The rings that a new monitor gets: those of an earlier one of the same port, if they fit.
+    pub(super) fn retired_rings(&mut self, key: &str) -> Result<Option<Rings>, Errno> {
+        let Some(Adapter { kind: Kind::Watcher { parent, .. }, shape, region, .. }) =
+            self.adapters.get(key)
+        else {
+            return Ok(None);
+        };
+        let (parent, shape, region) = (parent.clone(), *shape, *region);
+        let retired = self.adapters.get_mut(&parent).map(|parent| &mut parent.retired);
+        let Some(retired) = retired else { return Ok(None) };
+        let Some(at) = retired.iter().position(|(_, of)| *of == shape) else { return Ok(None) };
+        let (rings, _) = retired.swap_remove(at);
+        self.regions.get(&region).ok_or(Errno::INVAL)?.empty(rings.rx)?;
+        Ok(Some(rings))
+    }
+
+    /// Puts a new monitor behind the last one of each ring that it monitors.
+    pub(super) fn watch(&mut self, key: &str) -> Result<(), Errno> {
+        let Some(Adapter { kind: Kind::Watcher { parent, of, .. }, rings, .. }) =
+            self.adapters.get(key)
+        else {
+            return Ok(());
+        };
+        let (parent, of, rings) = (parent.clone(), of.clone(), rings.ok_or(Errno::NOMEM)?);
+        for (way, range) in [of.tx, of.rx].into_iter().enumerate() {
+            for ring in range {
+                let ours = (rings.rx.first + ring, rings.rx.slots);
+                let (mut last, mut place) = (parent.clone(), (way, ring));
+                while let Some(next) = self.watcher_of(&last, place) {
+                    let Some((name, at)) = self.owner_of(next.0) else { break };
+                    (last, place) = (name, (1, at));
+                }
+                if last != key {
+                    self.set_watcher(&last, place, Some(ours))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a monitor that is about to go out of the chains. Returns true if its rings may still
+    /// be filled.
+    pub(super) fn unwatch(&mut self, key: &str) -> bool {
+        let Some(Adapter { kind: Kind::Watcher { parent, lost, .. }, rings, .. }) =
+            self.adapters.get(key)
+        else {
+            return false;
+        };
+        let (parent, lost, rings) = (parent.clone(), *lost, *rings);
+        let Some(rx) = rings.map(|rings| rings.rx).filter(|_| !lost) else { return false };
+        let related = |(name, other): (&String, &Adapter)| {
+            let sibling = matches!(&other.kind, Kind::Watcher { parent: of, .. } if *of == parent);
+            (sibling || *name == parent).then(|| name.clone())
+        };
+        let before: Vec<_> = self.adapters.iter().filter_map(related).collect();
+        for name in before {
+            let Some(adapter) = self.adapters.get(&name) else { continue };
+            let mut found = Vec::new();
+            for (way, watchers) in adapter.watchers.iter().enumerate() {
+                for (ring, watcher) in watchers.iter().enumerate() {
+                    let ours = watcher.and_then(|(number, _)| number.checked_sub(rx.first));
+                    found.extend(ours.filter(|at| *at < rx.rings).map(|at| (way, ring as u32, at)));
+                }
+            }
+            for (way, ring, ours) in found {
+                let after = self.watcher_of(key, (1, ours));
+                // If the file cannot be written, the rings stay as they are.
+                let _ = self.set_watcher(&name, (way, ring), after);
+            }
+        }
+        true
+    }
+
+    /// Leaves the rings of a zero-copy monitor to the port that it monitors.
+    pub(super) fn retire(&mut self, key: &str) {
+        let Some(adapter) = self.adapters.get_mut(key) else { return };
+        let Kind::Watcher { parent, .. } = &adapter.kind else { return };
+        let (parent, shape) = (parent.clone(), adapter.shape);
+        if let (Some(rings), Some(parent)) = (adapter.rings.take(), self.adapters.get_mut(&parent))
+        {
+            parent.retired.push((rings, shape));
+        }
+    }
+
+    /// Tells the monitors of an adapter that its last descriptor was closed.
+    pub(super) fn lose_watchers(&mut self, parent: &str) {
+        for adapter in self.adapters.values_mut() {
+            let Kind::Watcher { parent: of, lost, .. } = &mut adapter.kind else { continue };
+            if of == parent
+                && !std::mem::replace(lost, true)
+                && let (Some(rings), Some(region)) =
+                    (adapter.rings, self.regions.get(&adapter.region))
+            {
+                let _ = region.lose_port(rings.rx);
+            }
+        }
+        let Some(adapter) = self.adapters.get(parent) else { return };
+        let watched = adapter.watchers.iter().enumerate().flat_map(|(way, rings)| {
+            let some = rings.iter().enumerate().filter(|(_, watcher)| watcher.is_some());
+            some.map(move |(ring, _)| (way, ring as u32))
+        });
+        for place in watched.collect::<Vec<_>>() {
+            let _ = self.set_watcher(parent, place, None);
+        }
+    }
+
+    fn watcher_of(&self, name: &str, (way, ring): (usize, u32)) -> Option<(u32, u32)> {
+        self.adapters.get(name)?.watchers[way].get(ring as usize).copied().flatten()
+    }
+
+    /// The monitor that has a receive ring, and the ring's number there.
+    fn owner_of(&self, number: u32) -> Option<(String, u32)> {
+        self.adapters.iter().find_map(|(name, adapter)| {
+            let Kind::Watcher { .. } = adapter.kind else { return None };
+            let rx = adapter.rings?.rx;
+            let at = number.checked_sub(rx.first).filter(|at| *at < rx.rings)?;
+            Some((name.clone(), at))
+        })
+    }
+
+    fn set_watcher(
+        &mut self,
+        name: &str,
+        (way, ring): (usize, u32),
+        watcher: Option<(u32, u32)>,
+    ) -> Result<(), Errno> {
+        let adapter = self.adapters.get_mut(name).ok_or(Errno::NXIO)?;
+        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let Rings { tx, rx, .. } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let place = adapter.watchers[way].get_mut(ring as usize).ok_or(Errno::INVAL)?;
+        *place = watcher;
+        region.write_watcher([tx, rx][way].first + ring, watcher)
+    }
+}
