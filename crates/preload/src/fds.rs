@@ -12,15 +12,34 @@ use rustix::io::Errno;
 use crate::device::{Device, borrow};
 use crate::marks::NETMAP;
 
-/// The devices behind netmap descriptors.
-pub static TABLE: Lock<BTreeMap<RawFd, Arc<Device>>> = Lock::new(BTreeMap::new());
+/// The devices behind some descriptors. Each part has cache lines of its own, because threads that
+/// use different descriptors look them up in every call.
+#[repr(align(128))]
+struct Part(Lock<BTreeMap<RawFd, Arc<Device>>>);
+
+/// The devices behind netmap descriptors, in parts by their numbers.
+static TABLE: [Part; 16] = [const { Part(Lock::new(BTreeMap::new())) }; 16];
+
+fn table(fd: RawFd) -> &'static Lock<BTreeMap<RawFd, Arc<Device>>> {
+    &TABLE[fd.rem_euclid(TABLE.len() as i32) as usize].0
+}
+
+/// Locks the table, before a fork.
+pub fn hold() {
+    TABLE.iter().for_each(|part| part.0.hold());
+}
+
+/// Unlocks it.
+pub fn release() {
+    TABLE.iter().for_each(|part| part.0.release());
+}
 
 /// The device behind a descriptor.
 pub fn get(fd: RawFd) -> Option<Arc<Device>> {
     if !NETMAP.has(fd) {
         return None;
     }
-    TABLE.lock().get(&fd).cloned()
+    table(fd).lock().get(&fd).cloned()
 }
 
 /// Registers a netmap descriptor; returns false if its number is too high.
@@ -28,7 +47,7 @@ pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
     if !NETMAP.set(fd) {
         return false;
     }
-    let before = TABLE.lock().insert(fd, device);
+    let before = table(fd).lock().insert(fd, device);
     drop(before);
     true
 }
@@ -37,7 +56,7 @@ pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
 pub fn forget(fd: RawFd) -> bool {
     let is_ours = NETMAP.clear(fd);
     if is_ours {
-        let before = TABLE.lock().remove(&fd);
+        let before = table(fd).lock().remove(&fd);
         drop(before);
     }
     is_ours

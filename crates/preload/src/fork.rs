@@ -15,7 +15,7 @@ pub fn is_borrowing() -> bool {
 }
 
 extern "C" fn prepare() {
-    fds::TABLE.hold();
+    fds::hold();
     epoll::SETS.hold();
     poll::WAITERS.hold();
     packet::hold();
@@ -29,7 +29,7 @@ extern "C" fn parent() {
     packet::release();
     poll::WAITERS.release();
     epoll::SETS.release();
-    fds::TABLE.release();
+    fds::release();
 }
 
 extern "C" fn child() {

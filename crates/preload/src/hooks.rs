@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::export::export;
 use crate::poll::{Until, milliseconds, of_timespec};
 use crate::{
-    device, epoll, fds, marks, poll, real, returned, returned_uncaught, select, set_errno,
+    device, epoll, fds, list, marks, real, returned, returned_uncaught, select, set_errno,
 };
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
@@ -157,10 +157,11 @@ export! {
     }
 }
 
-/// Returns true if a netmap descriptor is in the list.
+/// Returns true if a netmap descriptor, or an epoll set with one, is in the list.
 unsafe fn has_netmap(list: *const pollfd, count: nfds_t) -> bool {
+    let is_ours = |fd: c_int| marks::NETMAP.has(fd) || marks::EPOLL.has(fd);
     // SAFETY: the caller's list has `count` entries.
-    (0..count as usize).any(|at| marks::NETMAP.has(unsafe { (*list.add(at)).fd }))
+    (0..count as usize).any(|at| is_ours(unsafe { (*list.add(at)).fd }))
 }
 
 /// Returns the value behind a pointer that may be null.
@@ -177,10 +178,10 @@ unsafe fn poll_list(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's list has `count` entries.
-    let list = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
+    let entries = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
     // SAFETY: the pointer is null, or valid by this function's contract.
     let mask = unsafe { given(mask) };
-    returned_uncaught(until.and_then(|until| poll::poll(list, until, mask)))
+    returned_uncaught(until.and_then(|until| list::poll(entries, until, mask)))
 }
 
 export! {
@@ -282,14 +283,38 @@ unsafe fn wait_set(
     returned_uncaught(until.and_then(|until| epoll::wait(set, events, until, mask)))
 }
 
+/// Notes that a descriptor is an epoll set.
+fn created(set: c_int) -> c_int {
+    marks::SETS.set(set);
+    set
+}
+
 export! {
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: the caller keeps this function's contract.
+        created(unsafe { real::epoll_create(size) })
+    }
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: the caller keeps this function's contract.
+        created(unsafe { real::epoll_create1(flags) })
+    }
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         if !marks::NETMAP.has(fd) {
             // SAFETY: the caller keeps this function's contract.
-            return unsafe { real::epoll_ctl(set, op, fd, event) };
+            let done = unsafe { real::epoll_ctl(set, op, fd, event) };
+            if done == 0 && marks::SETS.has(fd) {
+                // SAFETY: the kernel has read it, or needs none.
+                let event = unsafe { given(event) }.copied();
+                returned(|| {
+                    epoll::control_set(set, op, fd, event);
+                    Ok(0)
+                });
+            }
+            return done;
         }
         // SAFETY: the pointer is null, or valid by this function's contract.
         let event = unsafe { given(event) }.copied();
+        marks::SETS.set(set);
         returned(|| epoll::control(set, op, fd, event))
     }
     fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
@@ -323,7 +348,7 @@ export! {
 
 /// Returns true if the library tracks this descriptor.
 fn is_known(fd: c_int) -> bool {
-    marks::NETMAP.has(fd) || marks::EPOLL.has(fd) || crate::packet::PACKET.has(fd)
+    marks::NETMAP.has(fd) || marks::SETS.has(fd) || crate::packet::PACKET.has(fd)
 }
 
 /// Forgets a descriptor that is about to be closed. The child of a `vfork` shares its parent's
@@ -331,7 +356,7 @@ fn is_known(fd: c_int) -> bool {
 fn closing(fd: c_int) {
     if is_known(fd) && !crate::fork::is_borrowing() {
         let _ = returned(|| {
-            if marks::EPOLL.clear(fd) {
+            if marks::SETS.clear(fd) {
                 epoll::forget_set(fd);
             }
             if fds::forget(fd) {
@@ -350,7 +375,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
         if let Some(device) = fds::get(from) {
             fds::insert(to, device);
         }
-        if marks::EPOLL.has(from) {
+        if marks::SETS.has(from) {
             epoll::copy_set(from, to);
         }
     }
@@ -377,7 +402,7 @@ export! {
             return unsafe { real::close_range(first, last, flags) };
         }
         marks::NETMAP.between(first, last).into_iter().for_each(closing);
-        marks::EPOLL.between(first, last).into_iter().for_each(closing);
+        marks::SETS.between(first, last).into_iter().for_each(closing);
         crate::packet::between(first, last).into_iter().for_each(closing);
         let mut from = first;
         for ours in marks::OURS.between(first, last) {

@@ -12,7 +12,7 @@
 //! | `capture` | libpcap's calls, for handles of ours |
 //! | `packet` | packet sockets on ports, and ports by the names of interfaces |
 //! | `device`, `extmem` | open, ioctl, mmap; memory of the program's own |
-//! | `poll`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
+//! | `poll`, `list`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
 //!
 //! The library's own descriptors have high numbers, and the program cannot close them.
@@ -29,6 +29,7 @@ mod extmem;
 mod fds;
 mod fork;
 mod hooks;
+mod list;
 mod marks;
 
 mod packet;

@@ -1,5 +1,5 @@
-//! Marks on descriptors: which are netmap's, which are epoll sets with netmap members, and which
-//! are the library's own.
+//! Marks on descriptors: which are netmap's, which are epoll sets, which of these have netmap
+//! descriptors in them, and which are the library's own.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,9 @@ impl Bits {
 
 /// Netmap's descriptors.
 pub static NETMAP: Bits = Bits::new();
-/// Epoll sets with netmap members.
+/// Epoll sets.
+pub static SETS: Bits = Bits::new();
+/// Epoll sets with netmap descriptors in them, or in sets in them.
 pub static EPOLL: Bits = Bits::new();
 /// The library's own descriptors.
 pub static OURS: Bits = Bits::new();

@@ -34,7 +34,8 @@ pub fn forget_waiters() {
 }
 
 const SEND: c_short = libc::POLLOUT | libc::POLLWRNORM;
-const RECEIVE: c_short = libc::POLLIN | libc::POLLRDNORM;
+/// The events of descriptors with something to read.
+pub const RECEIVE: c_short = libc::POLLIN | libc::POLLRDNORM;
 
 /// A netmap descriptor that a call waits for.
 #[derive(Debug)]
@@ -42,6 +43,9 @@ pub struct Wanted {
     pub fd: RawFd,
     pub device: Arc<Device>,
     pub events: c_short,
+    /// Events that are not news, unless the rings have moved [since](position).
+    pub told: c_short,
+    pub since: u64,
 }
 
 impl Wanted {
@@ -50,14 +54,27 @@ impl Wanted {
         catch_unwind(AssertUnwindSafe(|| self.sync())).unwrap_or(libc::POLLERR)
     }
 
+    /// Removes events that were told before.
+    fn news(&self, events: c_short) -> c_short {
+        if events & self.told == 0 {
+            return events;
+        }
+        let (now, then) = (parts(position(self.fd)), parts(self.since));
+        let moved = |moved, events| if moved { events } else { 0 };
+        let again = moved(now.0 != then.0, RECEIVE) | moved(now.1 != then.1, SEND);
+        events & (!self.told | again)
+    }
+
     fn sync(&self) -> c_short {
         let Some(bound) = self.device.bound(self.fd) else { return libc::POLLERR };
         let ready = bound.poll(self.events & SEND != 0, self.events & RECEIVE != 0, &Memory);
         let Ready { readable, writable, error } = ready;
         let when = |is_so, events| if is_so { events } else { 0 };
-        when(readable, RECEIVE & self.events)
-            | when(writable, SEND & self.events)
-            | when(error, libc::POLLERR)
+        self.news(
+            when(readable, RECEIVE & self.events)
+                | when(writable, SEND & self.events)
+                | when(error, libc::POLLERR),
+        )
     }
 
     fn arm(&self) {
@@ -65,6 +82,17 @@ impl Wanted {
             bound.arm(self.events & SEND != 0, self.events & RECEIVE != 0);
         }
     }
+}
+
+/// Where the rings of a descriptor stand: a number that changes when frames arrive, or room comes.
+pub fn position(fd: RawFd) -> u64 {
+    let device = fds::get(fd);
+    device.and_then(|device| Some(device.known_bound()?.position())).unwrap_or(0)
+}
+
+/// The parts of a [`position`]: of receive rings, of send rings.
+fn parts(position: u64) -> (u32, u32) {
+    (position as u32, (position >> 32) as u32)
 }
 
 /// When a wait ends.
@@ -118,34 +146,6 @@ fn real_ppoll(fds: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Resu
     // SAFETY: a slice, and two values that live as long as the call.
     let ready = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, left, mask) };
     crate::result(ready)
-}
-
-/// Handles `poll` for a list with netmap descriptors.
-pub fn poll(list: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Result<i32, Errno> {
-    let mut wanted = Vec::with_capacity(1);
-    // The list for the kernel, without the netmap descriptors.
-    let mut others: Vec<pollfd> = Vec::new();
-    for (at, entry) in list.iter_mut().enumerate() {
-        entry.revents = 0;
-        if let Some(device) = fds::get(entry.fd) {
-            let Wanted { fd, device, events } =
-                Wanted { fd: entry.fd, device, events: entry.events };
-            wanted.push((at, Wanted { fd, device, events }));
-        }
-    }
-    if wanted.len() < list.len() {
-        others.extend_from_slice(list);
-        wanted.iter().for_each(|(at, _)| others[*at].fd = -1);
-    }
-    let netmaps: Vec<&Wanted> = wanted.iter().map(|(_, wanted)| wanted).collect();
-    let found = wait(&netmaps, &mut others, until, mask)?;
-    for (entry, other) in list.iter_mut().zip(&others) {
-        entry.revents = other.revents;
-    }
-    for ((at, _), events) in wanted.iter().zip(found) {
-        list[*at].revents = events;
-    }
-    Ok(list.iter().filter(|entry| entry.revents != 0).count() as i32)
 }
 
 /// Waits until a netmap descriptor or another one is ready, or the time is over. Returns the events

@@ -80,6 +80,8 @@ functions! {
         timeout: *mut timeval) -> c_int, else -1;
     pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t) -> c_int, else -1;
+    epoll_create(size: c_int) -> c_int, else -1;
+    epoll_create1(flags: c_int) -> c_int, else -1;
     epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int, else -1;
     epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int,
         mask: *const sigset_t) -> c_int, else -1;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_short, fd_set, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
-use crate::marks;
 use crate::poll::{self, Until};
+use crate::{list, marks};
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
 const READ_TOLD: c_short = READ | libc::POLLHUP | libc::POLLERR;
@@ -30,10 +30,11 @@ fn bounded(count: c_int) -> c_int {
     count.clamp(0, libc::FD_SETSIZE as c_int)
 }
 
-/// Returns true if a netmap descriptor is in a set.
+/// Returns true if a netmap descriptor, or an epoll set with one, is in a set.
 pub fn has_netmap(count: c_int, sets: &Sets<'_>) -> bool {
     let wanted = |fd: &c_int| sets.iter().flatten().any(|set| has(set, *fd));
-    (0..bounded(count)).filter(|fd| marks::NETMAP.has(*fd)).any(|fd| wanted(&fd))
+    let is_ours = |fd: &c_int| marks::NETMAP.has(*fd) || marks::EPOLL.has(*fd);
+    (0..bounded(count)).filter(is_ours).any(|fd| wanted(&fd))
 }
 
 /// Handles `select`, which stores the remaining time in its argument.
@@ -60,23 +61,23 @@ pub fn select(
     time: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<i32, Errno> {
-    let mut list = Vec::new();
+    let mut asked_for = Vec::new();
     for fd in 0..bounded(count) {
         let asked = sets.iter().zip(KINDS);
         let asked = asked.filter(|(set, _)| set.as_ref().is_some_and(|set| has(set, fd)));
         let events = asked.fold(0, |events, (_, (ask, _))| events | ask);
         if events != 0 {
-            list.push(pollfd { fd, events, revents: 0 });
+            asked_for.push(pollfd { fd, events, revents: 0 });
         }
     }
-    poll::poll(&mut list, Until::after(time), mask)?;
-    if list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+    list::poll(&mut asked_for, Until::after(time), mask)?;
+    if asked_for.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         return Err(Errno::BADF);
     }
     let mut told = 0;
     for (set, (ask, tell)) in sets.iter_mut().zip(KINDS) {
         let Some(set) = set else { continue };
-        for entry in &list {
+        for entry in &asked_for {
             if entry.events & ask != 0 && entry.revents & tell != 0 && has(set, entry.fd) {
                 told += 1;
             } else {

@@ -146,7 +146,8 @@ rules! {
     unbound lowest_number layout errors options poll_sends wakes selects epolls exclusive one_ring_each
     bad_cursors fragments extra_buffers closed shared_region information legacy pipes pipe_zero_copy persistent
     monitors copies passing executed close_all threads shared_ring
-    csb kloop_sleeps kloop_events extmem cancelled
+    csb kloop_sleeps kloop_events extmem cancelled offsets port_headers sets_in_sets edges
+    watchers
 }
 
 #[test]

@@ -1,5 +1,6 @@
 /* What happens to frames, buffers and regions of memory. */
 #include "rules.h"
+#include <sys/wait.h>
 
 void bad_cursors(void)
 {
@@ -232,6 +233,116 @@ void monitors(void)
 	nm_put(nm_tx(&b, 0), 2, 1, 2);
 	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 2);
 	CHECK(nm_get(m.fd, nm_rx(&m, 0)) == 2);
+}
+
+static int has_arrived(struct nm *d)
+{
+	CHECK(ioctl(d->fd, NIOCRXSYNC, NULL) == 0);
+	return nm_space(nm_rx(d, 0)) > 0;
+}
+
+static struct nm watch(const char *name)
+{
+	struct nm_register want = { .mode = ALL_NIC, .flags = ZCOPY_MON };
+	struct nm m = nm_port_with(name, want);
+	CHECK(m.reg.flags == (ZCOPY_MON | MONITOR_TX | MONITOR_RX));
+	return m;
+}
+
+/* Zero-copy monitors get the buffers themselves, when these are given back. */
+void watchers(void)
+{
+	struct nm_register want = { .mode = ALL_NIC, .flags = ZCOPY_MON };
+	int fd = nm_open();
+	FAILS(nm_ctrl(fd, REGISTER, "vale0:a", &want), EINVAL);
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b"), m = watch("vale0:a");
+	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0), *mr = nm_rx(&m, 0);
+	CHECK(m.reg.mem_id == a.reg.mem_id);
+	/* What is sent: when the switch has taken it. */
+	uint32_t buf = t->slot[0].buf_idx;
+	nm_put(t, 1, -1, 1);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, r) == 1);
+	while (!has_arrived(&m))
+		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	CHECK(mr->slot[0].buf_idx == buf && mr->slot[0].flags & TXMON && mr->slot[0].len == 60);
+	CHECK(t->slot[0].buf_idx != buf && t->slot[0].flags & BUF_CHANGED && nm_get(m.fd, mr) == 1);
+	/* What is received: when it is released. */
+	nm_put(nm_tx(&b, 0), 2, 1, 2);
+	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 2 && !has_arrived(&m));
+	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m));
+	CHECK(!(mr->slot[mr->head].flags & TXMON) && nm_get(m.fd, mr) == 2);
+	/* The next monitor gets what the first has released. */
+	CHECK(!has_arrived(&m));
+	struct nm n = watch("vale0:a");
+	struct nm_ring *nr = nm_rx(&n, 0);
+	nm_put(nm_tx(&b, 0), 2, 1, 3);
+	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 3);
+	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m) && !has_arrived(&n) && nm_get(m.fd, mr) == 3);
+	CHECK(ioctl(m.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&n) && nm_get(n.fd, nr) == 3);
+	/* Monitors that do not keep up hold nothing up, and miss frames; no buffer is lost or doubled. */
+	for (uint32_t i = 0; i < 5000; i++) {
+		nm_put(t, 1, 2, i);
+		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, r) == i);
+	}
+	static char seen[1 << 16];
+	struct nm_ring *rings[] = { t, nm_rx(&a, 0), mr, nr };
+	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m));
+	for (int i = 2; i < 4; i++)
+		for (uint32_t s = 0; s < rings[i]->num_slots; s++) {
+			buf = rings[i]->slot[s].buf_idx;
+			CHECK(buf >= 2 && !seen[buf]);
+			seen[buf] = 1;
+		}
+	for (uint32_t s = 0; s < t->num_slots; s++)
+		CHECK(!seen[t->slot[s].buf_idx]);
+	/* The first one goes: the second takes its place. A sleeper is woken. */
+	close(m.fd);
+	/* A request is carried out after what was closed before it. */
+	struct nm_port_info info = { 0 };
+	CHECK(nm_ctrl(fd, PORT_INFO_GET, "vale0:a", &info) == 0);
+	int pid = fork(), status;
+	CHECK(pid >= 0);
+	if (!pid) {
+		usleep(20000);
+		nm_put(nm_tx(&b, 0), 2, 1, 4);
+		CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 4);
+		CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0);
+		_exit(0);
+	}
+	CHECK(nm_get(n.fd, nr) == 4 && waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(!has_arrived(&n));
+	/* More often than there are rings for, if some were not used again. */
+	for (uint32_t i = 0; i < 100; i++) {
+		m = watch("vale0:a");
+		nm_put(nm_tx(&b, 0), 2, 1, i);
+		CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == i);
+		CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && nm_get(n.fd, nr) == i);
+		CHECK(ioctl(n.fd, NIOCRXSYNC, NULL) == 0 && nm_get(m.fd, nm_rx(&m, 0)) == i);
+		close(m.fd);
+	}
+	/* Both ends of a pipe, and buffers that come back through it. */
+	struct nm p = nm_port("vale0:p{1"), q = nm_port("vale0:p}1"), pm = watch("vale0:p{1"), qm = watch("vale0:p}1");
+	for (uint32_t i = 0; i < 5000; i++) {
+		nm_put(nm_tx(&p, 0), 1, -1, i);
+		CHECK(ioctl(p.fd, NIOCTXSYNC, NULL) == 0 && nm_get(q.fd, nm_rx(&q, 0)) == i);
+		CHECK(ioctl(q.fd, NIOCRXSYNC, NULL) == 0 && nm_get(qm.fd, nm_rx(&qm, 0)) == i);
+		CHECK(ioctl(p.fd, NIOCTXSYNC, NULL) == 0 && has_arrived(&pm));
+		struct nm_ring *pr = nm_rx(&pm, 0);
+		CHECK(pr->slot[pr->head].flags & TXMON);
+		pr->head = pr->cur = nm_next(pr, pr->head);
+	}
+	/* Their port goes. */
+	close(a.fd);
+	struct pollfd gone = { .fd = n.fd, .events = POLLIN };
+	while (poll(&gone, 1, 30000) == 1 && !(gone.revents & POLLERR))
+		nr->head = nr->cur = nr->tail;
+	CHECK(gone.revents & POLLERR);
+	a = nm_port("vale0:a");
+	CHECK(poll(&gone, 1, -1) == 1 && gone.revents & POLLERR);
+	m = watch("vale0:a");
+	nm_put(nm_tx(&b, 0), 2, 1, 5);
+	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 5);
+	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && nm_get(m.fd, nm_rx(&m, 0)) == 5);
 }
 
 struct extmem_option { struct nm_option o; uint64_t at; struct nm_pools_info info; };

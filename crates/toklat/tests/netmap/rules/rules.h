@@ -37,5 +37,10 @@ void kloop_sleeps(void);
 void kloop_events(void);
 void extmem(void);
 void cancelled(void);
+void watchers(void);
+void sets_in_sets(void);
+void edges(void);
+void offsets(void);
+void port_headers(void);
 
 #endif

@@ -119,6 +119,98 @@ void epolls(void)
 	CHECK(epoll_wait(set, got, 4, -1) == 1);
 }
 
+static void *late_sender(void *port)
+{
+	struct nm *a = port;
+	usleep(20000);
+	nm_put(nm_tx(a, 0), 1, -1, 9);
+	CHECK(ioctl(a->fd, NIOCTXSYNC, NULL) == 0);
+	return NULL;
+}
+
+static void add(int set, int fd, uint32_t events, uint64_t data)
+{
+	struct epoll_event e = { .events = events, .data.u64 = data };
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) == 0);
+}
+
+/* A set is readable, in poll, select and in other sets, when netmap's descriptors in it are ready. */
+void sets_in_sets(void)
+{
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
+	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0);
+	int inner = epoll_create1(0), middle = epoll_create1(0), outer = epoll_create(1), other[2];
+	struct epoll_event got[4];
+	/* The innermost gets its member when it is in the others already. */
+	add(outer, middle, EPOLLIN, 2);
+	add(middle, inner, EPOLLIN, 1);
+	add(inner, b.fd, EPOLLIN, 77);
+	struct pollfd p = { .fd = inner, .events = POLLIN };
+	CHECK(epoll_wait(outer, got, 4, 5) == 0 && poll(&p, 1, 5) == 0);
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, late_sender, &a) == 0);
+	CHECK(epoll_wait(outer, got, 4, 30000) == 1 && got[0].data.u64 == 2 && got[0].events == EPOLLIN);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(epoll_wait(middle, got, 4, 0) == 1 && got[0].data.u64 == 1 && got[0].events == EPOLLIN);
+	CHECK(epoll_wait(inner, got, 4, 0) == 1 && got[0].data.u64 == 77);
+	for (int i = 0; i < 3; i++) {
+		p.fd = (int[]){ inner, middle, outer }[i];
+		CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN);
+		fd_set set;
+		FD_ZERO(&set);
+		FD_SET(p.fd, &set);
+		CHECK(select(p.fd + 1, &set, NULL, NULL, NULL) == 1 && FD_ISSET(p.fd, &set));
+	}
+	/* One event for a set, though the kernel sees another member that is ready. */
+	CHECK(pipe(other) == 0 && write(other[1], "x", 1) == 1);
+	add(inner, other[0], EPOLLIN, 78);
+	CHECK(epoll_wait(middle, got, 4, -1) == 1 && got[0].data.u64 == 1);
+	CHECK(epoll_wait(inner, got, 4, -1) == 2);
+	CHECK(nm_get(b.fd, r) == 9);
+	CHECK(epoll_wait(outer, got, 4, -1) == 1 && epoll_wait(inner, got, 4, -1) == 1 && got[0].data.u64 == 78);
+	char byte;
+	CHECK(read(other[0], &byte, 1) == 1 && epoll_wait(outer, got, 4, 5) == 0);
+	/* Once. */
+	struct epoll_event once = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = 3 };
+	CHECK(epoll_ctl(middle, EPOLL_CTL_MOD, inner, &once) == 0);
+	nm_put(t, 1, -1, 10);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	CHECK(epoll_wait(middle, got, 4, 30000) == 1 && got[0].data.u64 == 3);
+	CHECK(write(other[1], "x", 1) == 1 && epoll_wait(middle, got, 4, 5) == 0);
+	CHECK(epoll_ctl(middle, EPOLL_CTL_MOD, inner, &once) == 0);
+	CHECK(epoll_wait(middle, got, 4, -1) == 1);
+	/* A set that is taken out, or closed, is not there. */
+	once.events = EPOLLIN;
+	CHECK(epoll_ctl(middle, EPOLL_CTL_MOD, inner, &once) == 0);
+	CHECK(epoll_wait(outer, got, 4, -1) == 1);
+	CHECK(epoll_ctl(outer, EPOLL_CTL_DEL, middle, NULL) == 0 && epoll_wait(outer, got, 4, 5) == 0);
+	add(outer, inner, EPOLLIN, 4);
+	CHECK(epoll_wait(outer, got, 4, -1) == 1 && got[0].data.u64 == 4);
+	close(inner);
+	CHECK(epoll_wait(outer, got, 4, 5) == 0 && epoll_wait(middle, got, 4, 5) == 0);
+}
+
+/* An edge is reported for each arrival, also when the one before was not seen to be over. */
+void edges(void)
+{
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
+	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0);
+	int set = epoll_create1(0);
+	struct epoll_event got[2];
+	add(set, b.fd, EPOLLIN | EPOLLET, 7);
+	for (uint32_t n = 0; n < 100; n++) {
+		nm_put(t, 1, -1, n);
+		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+		CHECK(epoll_wait(set, got, 2, 30000) == 1 && got[0].data.u64 == 7 && got[0].events == EPOLLIN);
+		CHECK(n % 10 || epoll_wait(set, got, 2, 1) == 0);
+		/* All that is there is taken, and no call sees that there is nothing more. */
+		uint32_t number;
+		memcpy(&number, nm_buf(r, r->slot[r->head].buf_idx) + 14, 4);
+		CHECK(nm_space(r) == 1 && number == n);
+		r->head = r->cur = nm_next(r, r->head);
+	}
+}
+
 /* A thread for each ring of a port, each with a descriptor of its own, asleep most of the time. */
 static void *ring_thread(void *arg)
 {
