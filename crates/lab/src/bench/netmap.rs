@@ -19,12 +19,16 @@ const PORTS: &str = "core 0: one thread of one netmap program with both ports, w
     poll() with no time after each batch; core 1: the switch's worker, polling";
 const TRUSTED: &str = "core 0: one thread of one netmap program with both ports of a trusted switch, as \
     above; it forwards. Peer: a switch embedded in one process";
+const TWO: &str = "core 0: receiver, core 1: sender, two netmap programs on a trusted switch that look by poll() with no \
+    time; the sender writes headers and forwards. Peer: one client with both ports on core 0, a polling worker on core 1";
 const PIPE: &str = "core 0: receiver, core 1: sender, two threads of one netmap program that look by poll() with no \
     time; no buffer is touched";
 const BRIDGE: &str = "core 0: one thread of one netmap program with all four ends: it fills slots, swaps buffers from \
     one pipe to the other, and reads lengths, in batches of up to 512; no buffer is touched; core 1: nothing";
 const SLEEP: &str = "core 0: asker, core 1: answerer, two threads asleep in poll(); the switch's worker on core 1 in \
     `auto`. Peer: blocking UDP on loopback with the same pinning";
+const SLEEP_TRUSTED: &str = "core 0: asker, core 1: answerer, two threads asleep in poll(), which forward themselves. Peer: \
+    blocking UDP on loopback with the same pinning";
 const CALL: &str = "core 0: the fastest of many runs of 65,536 calls, under the library; core 1: nothing. Peer: the \
     same program without the library. Beyond the peer's: what interposing costs";
 const PCAP: &str = "core 0: one thread of one process that sends by pcap_inject and receives by pcap_dispatch with a \
@@ -86,6 +90,7 @@ pub const ROWS: &[Row] = &[
         |lab| trusted(lab, 1500),
         |lab| inline::throughput(lab, 1500),
     ),
+    more("netmap.trusted.two.64", "ratio >= 1.0", TWO, two, CLIENT),
     more(
         "netmap.pipe.64",
         "ratio >= 0.8",
@@ -109,6 +114,14 @@ pub const ROWS: &[Row] = &[
     mismatch_row("netmap.mismatch.receiver.20", |lab| mismatch(lab, FAST_RECEIVER, 20)),
     mismatch_row("netmap.mismatch.receiver.100", |lab| mismatch(lab, FAST_RECEIVER, 100)),
     less("netmap.rtt.sleep", "us", "<= 1.5x UDP", SLEEP, sleeping, Peer::Runner("udp", "rtt")),
+    less(
+        "netmap.rtt.sleep.trusted",
+        "us",
+        "<= 0.9x UDP",
+        SLEEP_TRUSTED,
+        |lab| netmap(lab, "trusted = true", "rtt", &["vale0:l", "vale0:r"]),
+        Peer::Runner("udp", "rtt"),
+    ),
     call_row("netmap.interpose.poll", |lab| under(lab, "poll"), |lab| plain(lab, "poll")),
     call_row("netmap.interpose.read", |lab| under(lab, "read"), |lab| plain(lab, "read")),
     call_row("netmap.interpose.close", |lab| under(lab, "close"), |lab| plain(lab, "close")),
@@ -165,6 +178,11 @@ fn ports(lab: &Lab, len: u32, batch: u32, slots: u32) -> Result<f64> {
 /// Mpps between two ports of a trusted switch.
 fn trusted(lab: &Lab, len: u32) -> Result<f64> {
     netmap(lab, "trusted = true", "ports", &["vale0:s", "vale0:r", &len.to_string(), "64", "0"])
+}
+
+/// Mpps between two processes on a trusted switch.
+fn two(lab: &Lab) -> Result<f64> {
+    netmap(lab, "trusted = true", "two", &["vale0:s", "vale0:r"])
 }
 
 fn netmap_pipe(lab: &Lab) -> Result<f64> {

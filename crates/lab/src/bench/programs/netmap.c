@@ -2,6 +2,7 @@
  * netmap MODE SECONDS ...: what programs that know netmap's public interface alone get. Prints one number.
  *
  *   ports SEND RECEIVE LEN BATCH SLOTS   Mpps from one port to another, both in one thread on core 0
+ *   two   SEND RECEIVE                   Mpps of 64-byte frames between two processes: sender on core 1, receiver on core 0
  *   pipe  SEND RECEIVE                   Mpps of 64-byte slots, sender on core 1, receiver on core 0; no buffer is touched
  *   bridge A-IN A-OUT B-IN B-OUT         Mpps through two pipes in one thread on core 0, which swaps buffers between them
  *   mismatch SEND RECEIVE S R I          Mpps of a pipe, sender on core 1, receiver on core 0, which spend S and R ns on a frame,
@@ -12,7 +13,10 @@
 #include "nm.h"
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 
 enum { MAX_TRIPS = 1 << 20, CALLS = 1 << 16, SHORT = 14 };
@@ -149,6 +153,41 @@ static void pipes(char **name)
 	rate(pipe_turn);
 	stop = 1;
 	CHECK(pthread_join(far, NULL) == 0);
+}
+
+/* The sender, in a process of its own until it is killed. */
+static void send_for_ever(const char *name, int ready)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	pin(1);
+	a = nm_port(name);
+	CHECK(write(ready, "", 1) == 1);
+	/* The switch learns where the receiver is by a frame from it. */
+	while (nm_space(nm_rx(&a, 0)) == 0)
+		look(&a, POLLIN);
+	for (;;) {
+		send_batch(&a, 1, 2, len, batch);
+		look(&a, POLLOUT);
+	}
+}
+
+static void two(char **name)
+{
+	int ready[2];
+	char byte;
+	CHECK(pipe(ready) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		send_for_ever(name[0], ready[1]);
+	pin(0);
+	b = nm_port(name[1]);
+	close(ready[1]);
+	CHECK(read(ready[0], &byte, 1) == 1);
+	CHECK(send_batch(&b, 2, 1, 60, 1) == 1);
+	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0);
+	rate(pipe_turn);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
 static int pace[2];
@@ -348,6 +387,8 @@ int main(int argc, char **argv)
 		ports(argv + 3);
 	else if (!strcmp(mode, "pipe") && argc == 5)
 		pipes(argv + 3);
+	else if (!strcmp(mode, "two") && argc == 5)
+		two(argv + 3);
 	else if (!strcmp(mode, "bridge") && argc == 7)
 		bridge(argv + 3);
 	else if (!strcmp(mode, "mismatch") && argc == 8)
