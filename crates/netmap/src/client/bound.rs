@@ -24,7 +24,7 @@ use crate::wire::{self, port};
 /// How often a sync of send rings checks for the switch before it sleeps.
 const SPINS: u32 = 2_000;
 /// Maximum time that a sync of send rings waits for the switch.
-const SYNC_TIME: Duration = Duration::from_millis(20);
+const SYNC_TIME: Duration = Duration::from_millis(200);
 /// `NR_FORWARD`, in a ring's flags.
 const NR_FORWARD: u32 = 4;
 /// The part of that time in which it does not sleep.
