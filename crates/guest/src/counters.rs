@@ -36,6 +36,8 @@ drops! {
     BadArp "bad-arp" "An ARP message that makes no sense.",
     BadDiscovery "bad-discovery" "A message of neighbour discovery that makes no sense, or came from another link.",
     Duplicate "duplicate" "Another host has an address of this one.",
+    BadQuery "bad-query" "A query for multicast listeners that makes no sense, or came from another link.",
+    Redirect "redirect" "A redirect to another router. The host does not follow any.",
     OtherIcmp "other-icmp" "An ICMP message that the stack does not use.",
     NoSocket "no-socket" "No UDP socket has the port.",
     SocketFull "socket-full" "The receive queue of the UDP socket is full.",
@@ -60,6 +62,8 @@ pub struct Counters {
     pub leases: u64,
     /// Neighbour solicitations that were sent, without probes for duplicates.
     pub solicitations: u64,
+    /// Reports of the groups that the host listens to (MLD).
+    pub reports: u64,
     /// Echo requests that were answered.
     pub echoes: u64,
     /// UDP datagrams that were queued for the application.

@@ -282,6 +282,8 @@ impl Input<'_> {
                 let mtu = icmp.echo().1;
                 self.unreachable(code, mtu, quoted).ok_or(Drop::OtherIcmp)
             }
+            // Any host of the link could forge one, and packets take the same way without it.
+            (5, _) => Err(Drop::Redirect),
             _ => Err(Drop::OtherIcmp),
         }
     }

@@ -51,7 +51,7 @@ pub enum ConnectError {
 /// written as callbacks.
 #[derive(Debug)]
 pub struct Stack<N> {
-    nic: N,
+    pub(crate) nic: N,
     link: Link,
     machine: Machine,
     udp: Sockets,

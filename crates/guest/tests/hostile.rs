@@ -98,8 +98,8 @@ fn attacks() -> impl Strategy<Value = Attack> {
 
 /// Messages of ICMPv6: bodies begin as those of neighbour discovery do, and go on with options.
 fn icmp6() -> impl Strategy<Value = Attack> {
-    let kinds = prop::sample::select(vec![1, 2, 3, 128, 130, 133, 134, 135, 136, 137]);
-    let hops = prop::sample::select(vec![255, 255, 255, 64]);
+    let kinds = prop::sample::select(vec![1, 2, 3, 128, 130, 131, 133, 134, 135, 136, 137, 143]);
+    let hops = prop::sample::select(vec![255, 255, 255, 64, 1]);
     let option = prop_oneof![
         any::<[u8; 8]>().prop_map(|bytes| bytes.to_vec()),
         (1..6u8, 0..6u8, prop::collection::vec(any::<u8>(), 38)).prop_map(
@@ -200,6 +200,12 @@ impl Attack {
                 let value = value.with(&frame[54..]).checksum();
                 if sum {
                     frame[56..58].copy_from_slice(&value.to_be_bytes());
+                }
+                if hops == 1 {
+                    // With the router alert of queries for multicast listeners.
+                    frame.splice(54..54, [58, 0, 5, 2, 0, 0, 1, 0]);
+                    frame[18..20].copy_from_slice(&(len as u16 + 8).to_be_bytes());
+                    frame[20] = 0;
                 }
                 frame
             }

@@ -114,13 +114,17 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
     let broadcast = Ipv4Addr::new(10, 0, 0, 255);
     let mut bad_sum = echo(b"x");
     bad_sum[8] ^= 1;
-    let mut fragment = packet(CLIENT, SERVER, Protocol::UDP, &[0; 8]);
-    fragment[20] = 0x20;
-    let sum = {
+    let fragment = |protocol: Protocol| {
+        let mut fragment = packet(CLIENT, SERVER, protocol, &[0; 20]);
+        fragment[20] = 0x20;
         fragment[24..26].fill(0);
-        checksum(&fragment[14..34])
+        let sum = checksum(&fragment[14..34]);
+        fragment[24..26].copy_from_slice(&sum.to_be_bytes());
+        fragment
     };
-    fragment[24..26].copy_from_slice(&sum.to_be_bytes());
+    let mut redirect = [&[5, 1, 0, 0][..], &other.octets(), &[0x45; 28]].concat();
+    let sum = checksum(&redirect);
+    redirect[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut to_other_mac = packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"));
     to_other_mac[..6].copy_from_slice(&[0x01, 0, 0x5e, 1, 2, 3]);
     let mut short = packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"));
@@ -134,7 +138,8 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
         (packet(SERVER, SERVER, Protocol::ICMP, &echo(b"x")), Drop::BadSource),
         (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0]), Drop::NoSocket),
         (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 9, 0, 0]), Drop::Truncated),
-        (fragment, Drop::Fragment),
+        (fragment(Protocol::UDP), Drop::Fragment),
+        (packet(CLIENT, SERVER, Protocol::ICMP, &redirect), Drop::Redirect),
         (short, Drop::Truncated),
         (arp(ArpOperation::REQUEST, SERVER, SERVER), Drop::BadArp),
         (arp(ArpOperation::REQUEST, Ipv4Addr::new(10, 1, 0, 1), SERVER), Drop::BadArp),
@@ -145,6 +150,8 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
         assert_eq!(reason.name(), pair.host.counters().drops().next().unwrap().0.name());
     }
     let mut pair = Pair::new();
+    assert_eq!(pair.send(&fragment(Protocol::TCP)), Vec::<Vec<u8>>::new());
+    assert_eq!(pair.host.tcp().counters().dropped(tcp::Drop::Fragment), 1);
     assert!(pair.send(&to_other_mac).len() <= 1, "at most a question for the address");
 }
 

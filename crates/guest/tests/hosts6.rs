@@ -157,6 +157,7 @@ fn an_address_is_probed_announced_and_solicitations_for_it_are_answered() {
     let said = pair.after(1);
     let targets: Vec<(u8, Vec<u8>)> = said
         .iter()
+        .filter(|frame| !is_report(frame))
         .map(|frame| parsed(frame).2)
         .map(|message| (message[0], message[8..24].to_vec()))
         .collect();
@@ -215,6 +216,124 @@ fn an_echo_comes_back_after_the_host_has_asked_where_to() {
     let answers = pair.send(&frame);
     assert_eq!(answers.len(), 1, "{:?}", pair.dropped());
     assert_eq!(pair.dropped(), []);
+}
+
+/// A query for multicast listeners: with a router alert, from one hop away.
+fn query(from: Ipv6Addr, to: Ipv6Addr, group: Ipv6Addr, more: &[u8]) -> Vec<u8> {
+    let message = [&[130, 0, 0, 0, 0, 0, 0, 0][..], &group.octets(), more].concat();
+    let mut frame = icmp(from, to, &message);
+    let mut inner = frame.split_off(54);
+    // A hop-by-hop header comes between. The pseudo header has the last protocol.
+    inner.splice(0..0, [58, 0, 5, 2, 0, 0, 1, 0]);
+    frame[18..20].copy_from_slice(&(inner.len() as u16).to_be_bytes());
+    (frame[20], frame[21]) = (0, 1);
+    frame.extend(inner);
+    frame
+}
+
+/// Whether the packet has a hop-by-hop header, as reports for multicast listeners have.
+fn is_report(frame: &[u8]) -> bool {
+    frame[12..14] == [0x86, 0xdd] && frame[20] == 0
+}
+
+/// The records of a report for multicast listeners: type and group.
+fn records(frame: &[u8]) -> Vec<(u8, Ipv6Addr)> {
+    let (ethernet, rest) = Ethernet::parse(frame).unwrap();
+    let (ip, payload) = Ipv6::parse(rest).unwrap();
+    let routers: Ipv6Addr = "ff02::16".parse().unwrap();
+    assert_eq!((ethernet.destination(), ip.destination()), (group_mac(routers), routers));
+    assert_eq!((ip.hop_limit(), &payload[..8]), (1, &[58, 0, 5, 2, 0, 0, 1, 0][..]));
+    let message = &payload[8..];
+    let sum = Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, message.len() as u32);
+    assert_eq!((sum.with(message).checksum(), message[0]), (0, 143), "{frame:02x?}");
+    let (count, records) = (usize::from(message[7]), message[8..].chunks(20));
+    assert_eq!(records.len(), count);
+    let group = |bytes: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap());
+    records.map(|record| (record[0], group(&record[4..20]))).collect()
+}
+
+#[test]
+fn switches_are_told_the_groups_of_addresses_and_queries_are_answered() {
+    let mut world = World::new();
+    let mut config = Config::new(host_mac(), SERVER, 24);
+    let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0xab, 0xcdef);
+    config.v6 =
+        Some(Ipv6Config { address: Some((address, 64)), probes: 1, ..Ipv6Config::default() });
+    let host = world.host_with(config, None);
+    let bare = world.plug("bare", MAC, None);
+    let mut pair = Pair { world, host, bare };
+    let reports = |frames: Vec<Vec<u8>>| -> Vec<Vec<(u8, Ipv6Addr)>> {
+        frames.iter().filter(|frame| is_report(frame)).map(|frame| records(frame)).collect()
+    };
+    let first = pair.answers();
+    assert!(first.iter().find(|frame| frame[12] == 0x86).is_some_and(|frame| is_report(frame)));
+    let [first] = &reports(first)[..] else { panic!("no report") };
+    let groups: Vec<Ipv6Addr> = first.iter().map(|(_, group)| *group).collect();
+    assert!(first.iter().all(|(kind, _)| *kind == 4) && groups.contains(&solicited_node(address)));
+    assert_eq!(groups.len(), 2, "and that of the link-local address");
+    // With the link-local address it reports again, and then no more.
+    let again: Vec<_> = (0..5).flat_map(|_| reports(pair.after(1))).collect();
+    assert!((2..=3).contains(&again.len()) && again.iter().all(|all| all == first), "{again:?}");
+    assert_eq!(reports(pair.after(1000)), Vec::<Vec<_>>::new());
+    let all: Ipv6Addr = "ff02::1".parse().unwrap();
+    let ask = query(ROUTER, all, Ipv6Addr::UNSPECIFIED, &[2, 125, 0, 0]);
+    let answers = reports(pair.send(&ask));
+    assert_eq!(answers, [groups.iter().map(|group| (2, *group)).collect::<Vec<_>>()]);
+    // One for a group, which comes to that.
+    let group = solicited_node(address);
+    pair.after(1);
+    let answers = reports(pair.send(&query(ROUTER, group, group, &[2, 125, 0, 0])));
+    assert_eq!(answers, [[(2, group)]]);
+    assert_eq!((pair.dropped(), pair.host.counters().reports), (vec![], 3 + again.len() as u64));
+}
+
+#[test]
+fn queries_that_no_router_of_the_link_has_sent_are_counted() {
+    let all: Ipv6Addr = "ff02::1".parse().unwrap();
+    let none = Ipv6Addr::UNSPECIFIED;
+    let good = query(ROUTER, all, none, &[2, 125, 0, 0]);
+    let changed = |at: usize, value: u8| {
+        let mut frame = good.clone();
+        frame[at] = value;
+        frame
+    };
+    for (frame, reason) in [
+        (changed(21, 2), Drop::BadQuery),
+        // Padding in place of the router alert, and an alert of another protocol.
+        (changed(56, 1), Drop::BadQuery),
+        (changed(59, 1), Drop::BadQuery),
+        (changed(63, 1), Drop::BadChecksum),
+        (query(THEIRS, all, none, &[2, 125, 0, 0]), Drop::BadQuery),
+        (query(ROUTER, all, none, &[2, 125, 0]), Drop::BadQuery),
+        (query(ROUTER, all, THEIRS, &[2, 125, 0, 0]), Drop::BadQuery),
+    ] {
+        let mut pair = Pair::new();
+        pair.after(5);
+        pair.after(5);
+        assert_eq!(pair.send(&frame), Vec::<Vec<u8>>::new(), "{frame:02x?}");
+        assert_eq!(pair.after(100), Vec::<Vec<u8>>::new(), "{frame:02x?}");
+        assert_eq!(pair.dropped(), [reason], "{frame:02x?}");
+    }
+}
+
+#[test]
+fn a_redirect_is_counted_and_changes_no_route() {
+    let mut pair = Pair::with(|config| config.gateway = Some(THEIRS));
+    let ask = solicitation(own(), &option(1, MAC));
+    pair.send(&discovery(THEIRS, solicited_node(own()), &ask));
+    let far: Ipv6Addr = "2001:db8::9".parse().unwrap();
+    let [target, to] = [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 66), far].map(|ip| ip.octets());
+    let options = option(2, Mac::local(66));
+    let redirect = [&[137, 0, 0, 0, 0, 0, 0, 0][..], &target, &to, &options].concat();
+    pair.send(&discovery(THEIRS, own(), &redirect));
+    pair.send(&discovery(ROUTER, own(), &redirect));
+    assert_eq!(pair.host.counters().dropped(Drop::Redirect), 2);
+    let socket = pair.host.udp_bind(9).unwrap();
+    let to = SocketAddrV6::new(far, 7, 0, 0);
+    pair.host.udp_send(socket, to, b"x", pair.world.now).unwrap();
+    let sent = pair.answers();
+    let datagram = sent.iter().find(|frame| frame[20] == Protocol::UDP.0).unwrap();
+    assert_eq!(parsed(datagram).0, MAC, "by the router that was named");
 }
 
 #[test]
@@ -283,7 +402,7 @@ fn what_makes_no_sense_is_counted_and_not_answered() {
             icmp(THEIRS, own(), &[&[2, 0, 0, 0, 0, 0, 5, 0][..], &[0x60; 30]].concat()),
             Drop::OtherIcmp,
         ),
-        (icmp(THEIRS, own(), &[137, 0, 0, 0, 0, 0, 0, 0]), Drop::OtherIcmp),
+        (icmp(THEIRS, own(), &[137, 0, 0, 0, 0, 0, 0, 0]), Drop::Redirect),
         (packet((THEIRS, own()), Protocol::SCTP, &[0; 8], 2), Drop::UnknownProtocol),
         (extended(44, [58, 0, 0, 1, 0, 0, 0, 1]), Drop::Fragment),
         (extended(43, [58, 0, 0, 1, 0, 0, 0, 0]), Drop::BadExtension),

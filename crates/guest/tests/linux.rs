@@ -148,6 +148,29 @@ fn curl_fetches_pages_from_hyper_on_a_guest() {
     assert_eq!(pages.split(|byte| *byte == b'\n').count(), 51);
 }
 
+/// A bridge of Linux that forwards groups to listeners only learns a guest's groups: those of its
+/// addresses. The guest is there before the bridge, so it has to be asked.
+#[test]
+fn a_snooping_bridge_learns_the_groups_of_a_guest() {
+    let test = "a_snooping_bridge_learns_the_groups_of_a_guest";
+    let Some(house) = House::new(test, "httpd") else { return };
+    house.curl(&["http://[fd09::2]/1k"]);
+    let make = "ip link add tkbridge0 type bridge mcast_snooping 1 mcast_querier 1 && \
+                ip link set tkbridge0 up && ip link set tkguest0 master tkbridge0";
+    let made = house.namespace.run(&["sh", "-c", make]);
+    if !made.status.success() {
+        return skip(test, "the kernel has no bridge that snoops");
+    }
+    let groups = wait_for("groups", || {
+        let shown = house.namespace.run(&["bridge", "mdb", "show", "dev", "tkbridge0"]).stdout;
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        shown.contains("port tkguest0 grp ff02::1:ff00:2").then_some(shown)
+    });
+    let local = own_address(0xfe80, "vale0:guest").segments();
+    let local = format!("ff02::1:ff{:02x}:{:x}", local[6] & 0xff, local[7]);
+    assert!(groups.contains(&format!("grp {local}")), "{local}: {groups}");
+}
+
 /// The address that a guest makes itself, in this network.
 fn own_address(network: u16, port: &str) -> Ipv6Addr {
     let [a, b, c, d, e, f] = Mac::of_name(port).octets();

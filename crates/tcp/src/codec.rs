@@ -96,8 +96,11 @@ struct Ip<'p> {
 
 fn parse_v4(packet: &[u8], len: usize, verify: Verify) -> Result<Ip<'_>, Drop> {
     let (ip, payload) = Ipv4::parse(packet).ok_or(Drop::Truncated)?;
-    if ip.protocol() != Protocol::TCP || ip.is_fragment() {
+    if ip.protocol() != Protocol::TCP {
         return Err(Drop::NotTcp);
+    }
+    if ip.is_fragment() {
+        return Err(Drop::Fragment);
     }
     if ip.total_len() > len {
         return Err(Drop::Truncated);

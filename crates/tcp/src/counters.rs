@@ -25,7 +25,8 @@ macro_rules! drops {
 }
 
 drops! {
-    NotTcp "not-tcp" "The packet is not TCP, or a fragment.",
+    NotTcp "not-tcp" "The packet is not TCP.",
+    Fragment "fragment" "The packet is a fragment.",
     Truncated "truncated" "A header is cut short or contradicts itself.",
     BadChecksum "bad-checksum" "A checksum is wrong.",
     BadOption "bad-option" "An option says a length that cannot be.",

@@ -9,14 +9,15 @@ use tcp::{Flow, Segment, Seq};
 use crate::counters::Drop;
 use crate::input::{Input, Packet};
 use crate::neighbours::Advertised;
+use crate::v6::groups::{QUERY, Query, ROUTER_ALERT};
 use crate::v6::message::{
-    self, Advertisement, ECHO_REQUEST, NEVER_FORWARDED, Neighbour, ROUTER_ADVERTISEMENT,
+    self, Advertisement, ECHO_REQUEST, NEVER_FORWARDED, Neighbour, REDIRECT, ROUTER_ADVERTISEMENT,
     SOLICITATION, TOO_BIG, UNREACHABLE,
 };
 use crate::v6::solicited_node;
 
 /// Extension headers (RFC 8200, 4).
-const HOP_BY_HOP: u8 = 0;
+pub(super) const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
@@ -70,6 +71,32 @@ fn are_known(mut options: &[u8]) -> bool {
     true
 }
 
+/// Whether a hop-by-hop header, all of whose options may be passed over, tells routers to look at a
+/// message for multicast listeners (RFC 2711, 2.1).
+fn has_router_alert(ip: &Ipv6, payload: &[u8]) -> bool {
+    let [_, len, ..] = *payload else { return false };
+    let options = payload.get(2..8 + usize::from(len) * 8);
+    let mut options = options.filter(|_| ip.next_header().0 == HOP_BY_HOP).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        options = match (kind, rest) {
+            (0, rest) => rest,
+            (&ROUTER_ALERT, [2, 0, 0, ..]) => return true,
+            (_, [len, rest @ ..]) => rest.get(usize::from(*len)..).unwrap_or_default(),
+            (_, []) => return false,
+        };
+    }
+    false
+}
+
+/// Checks the checksum of an ICMPv6 message.
+fn check_icmp_v6(ip: &Ipv6, bytes: &[u8], trusted: bool) -> Result<(), Drop> {
+    let sum = Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, bytes.len() as u32);
+    match trusted || sum.with(bytes).checksum() == 0 {
+        true => Ok(()),
+        false => Err(Drop::BadChecksum),
+    }
+}
+
 impl Input<'_> {
     /// Processes an IPv6 packet. `group`: its frame is for several hosts.
     pub fn ipv6<'f>(
@@ -99,6 +126,9 @@ impl Input<'_> {
         }
         let (protocol, at) = upper_layer(ip, payload)?;
         match protocol {
+            Protocol::ICMPV6 if payload.get(at) == Some(&QUERY) => {
+                self.query(ip, payload, at, packet.trusted)?;
+            }
             Protocol::ICMPV6 => self.icmp_v6(ip, &payload[at..], packet.trusted)?,
             // Only a host without an address has none, and it says nothing else.
             _ if from.is_unspecified() || v6.is_own(from) => return Err(Drop::BadSource),
@@ -124,11 +154,7 @@ impl Input<'_> {
     }
 
     fn icmp_v6(&mut self, ip: &Ipv6, bytes: &[u8], trusted: bool) -> Result<(), Drop> {
-        let sum =
-            Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, bytes.len() as u32);
-        if !trusted && sum.with(bytes).checksum() != 0 {
-            return Err(Drop::BadChecksum);
-        }
+        check_icmp_v6(ip, bytes, trusted)?;
         let [kind, code, _, _, a, b, c, d, rest @ ..] = bytes else { return Err(Drop::Truncated) };
         let (from, to) = (ip.source(), ip.destination());
         let local = ip.hop_limit() == NEVER_FORWARDED && *code == 0;
@@ -138,6 +164,8 @@ impl Input<'_> {
             }
             ROUTER_ADVERTISEMENT => self.router(from, bytes),
             SOLICITATION | message::ADVERTISEMENT => self.neighbour(from, to, bytes),
+            // Any host of the link could forge one, and packets take the same way without it.
+            REDIRECT => Err(Drop::Redirect),
             _ if from.is_unspecified() => Err(Drop::BadSource),
             ECHO_REQUEST => self.echo_v6(from, to, bytes),
             // Every path carries 1280 bytes: a smaller MTU is raised to that.
@@ -149,6 +177,21 @@ impl Input<'_> {
             UNREACHABLE => self.undelivered(rest, None).ok_or(Drop::OtherIcmp),
             _ => Err(Drop::OtherIcmp),
         }
+    }
+
+    /// A query for the groups that the host listens to (RFC 3810, 6.2).
+    fn query(&mut self, ip: &Ipv6, payload: &[u8], at: usize, trusted: bool) -> Result<(), Drop> {
+        let message = &payload[at..];
+        check_icmp_v6(ip, message, trusted)?;
+        let local = ip.source().is_unicast_link_local() && ip.hop_limit() == 1;
+        let alert = local && message.get(1) == Some(&0) && has_router_alert(ip, payload);
+        let query = Query::parse(message).filter(|_| alert).ok_or(Drop::BadQuery)?;
+        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        if v6.is_own(ip.source()) {
+            return Err(Drop::BadSource);
+        }
+        v6.asked(&query, self.now);
+        Ok(())
     }
 
     fn echo_v6(&mut self, from: Ipv6Addr, to: Ipv6Addr, request: &[u8]) -> Result<(), Drop> {

@@ -18,11 +18,12 @@ pub(crate) const ECHO_REPLY: u8 = 129;
 pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(crate) const SOLICITATION: u8 = 135;
 pub(crate) const ADVERTISEMENT: u8 = 136;
+pub(crate) const REDIRECT: u8 = 137;
 
 /// The hop limit of neighbour discovery: a packet that has it was not forwarded (RFC 4861, 3.1).
 pub(crate) const NEVER_FORWARDED: u8 = 255;
 /// The offset of the hop limit in the IP header.
-const HOP_LIMIT: usize = 7;
+pub(crate) const HOP_LIMIT: usize = 7;
 
 /// A network: its prefix, and the prefix's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

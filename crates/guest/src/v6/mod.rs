@@ -5,6 +5,7 @@
 //! came before it. Advertisements end what they have announced; they never shorten the life of an
 //! address below two hours (RFC 4862, 5.5.3).
 
+mod groups;
 mod input;
 mod message;
 mod output;
@@ -16,6 +17,7 @@ use tcp::Nanos;
 
 use crate::config::Ipv6Config;
 use crate::neighbours::Neighbours;
+use groups::{Groups, Query, Told};
 pub(crate) use message::{Advertisement, Prefix};
 
 /// Maximum number of addresses, the link-local one included.
@@ -73,7 +75,7 @@ impl Address {
 }
 
 /// What a host is to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Say {
     /// A probe for another host with this address (RFC 4862, 5.4.2).
     Probe(Ipv6Addr),
@@ -81,6 +83,8 @@ pub(crate) enum Say {
     Announce(Ipv6Addr),
     /// A question for routers (RFC 4861, 6.3.7).
     SolicitRouters,
+    /// The groups that the host listens to.
+    Groups(Told),
 }
 
 /// The way of a packet.
@@ -105,6 +109,7 @@ pub(crate) struct V6 {
     /// Networks on the link, and until when each is there.
     networks: Vec<(Prefix, Nanos)>,
     pub neighbours: Neighbours<Ipv6Addr>,
+    groups: Groups,
     /// Router solicitations that are left, and when the next one is due.
     solicitations: Option<(u8, Nanos)>,
     /// The MTU that a router has advertised.
@@ -152,6 +157,7 @@ impl V6 {
             routers: Vec::new(),
             networks: Vec::new(),
             neighbours: Neighbours::new(max_neighbours),
+            groups: Groups::new(mac.word()),
             solicitations: config.autoconfigure.then_some((SOLICITATIONS, Nanos(0))),
             mtu: None,
             due: Nanos(0),
@@ -262,8 +268,30 @@ impl V6 {
     /// it was one.
     pub fn is_taken(&mut self, ip: Ipv6Addr) -> bool {
         let tentative = |a: &&mut Address| a.ip == ip && matches!(a.state, State::Tentative { .. });
-        let found = self.addresses.iter_mut().find(tentative);
-        found.map(|address| address.state = State::Duplicate).is_some()
+        let Some(address) = self.addresses.iter_mut().find(tentative) else { return false };
+        address.state = State::Duplicate;
+        // Its group is to be left.
+        self.due = Nanos(0);
+        true
+    }
+
+    /// Takes a query for the groups that the host listens to.
+    fn asked(&mut self, query: &Query, now: Nanos) {
+        self.groups.asked(query, now);
+        self.due = self.due.min(self.groups.due());
+    }
+
+    /// The groups that the host listens to, one or several times. No host reports that it listens
+    /// to [`ALL_NODES`] (RFC 3810, 6).
+    fn memberships(addresses: &[Address]) -> impl Iterator<Item = Ipv6Addr> + Clone {
+        let listens = |address: &&Address| address.state != State::Duplicate;
+        addresses.iter().filter(listens).map(|address| solicited_node(address.ip))
+    }
+
+    /// The source of reports (RFC 3590, 4): the link-local address, once the host has it.
+    fn reporter(&self) -> Ipv6Addr {
+        let local = |ip: &Ipv6Addr| ip.is_unicast_link_local();
+        self.addresses().find(local).unwrap_or(Ipv6Addr::UNSPECIFIED)
     }
 
     /// Returns the next thing that is due.
@@ -274,11 +302,19 @@ impl V6 {
         self.addresses.retain(|address| now < address.valid);
         self.routers.retain(|(_, until)| now < *until);
         self.networks.retain(|(_, until)| now < *until);
+        self.groups.set(Self::memberships(&self.addresses), now);
+        // Before a probe: its answer comes to the group.
+        if let Some(told) = self.groups.next(now) {
+            return Some(Say::Groups(told));
+        }
         for address in &mut self.addresses {
             match &mut address.state {
                 State::Tentative { due, .. } if now < *due => {}
                 State::Tentative { left: 0, .. } | State::Own { announced: false } => {
                     address.state = State::Own { announced: true };
+                    if address.ip.is_unicast_link_local() {
+                        self.groups.repeat(now);
+                    }
                     return Some(Say::Announce(address.ip));
                 }
                 State::Tentative { left, due } => {
@@ -317,7 +353,8 @@ impl V6 {
         let ends = ends.chain(self.routers.iter().map(|(_, until)| *until));
         let ends = ends.chain(self.networks.iter().map(|(_, until)| *until));
         let asks = self.solicitations.iter().map(|(_, due)| *due).filter(|_| self.may_solicit());
-        steps.chain(ends).chain(asks).min().unwrap_or(Nanos::NEVER)
+        let groups = std::iter::once(self.groups.due());
+        steps.chain(ends).chain(asks).chain(groups).min().unwrap_or(Nanos::NEVER)
     }
 
     /// Returns when [`next`](Self::next) or a neighbour next has work.

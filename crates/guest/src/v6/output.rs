@@ -95,9 +95,13 @@ impl Link {
     }
 
     fn push_message(&mut self, message: Sent, from: Ipv6Addr, to: Ipv6Addr, mac: Mac) {
+        self.push_packet_to(&message.packet(from, to), mac);
+    }
+
+    fn push_packet_to(&mut self, packet: &[u8], mac: Mac) {
         let mut frame = vec![0; ETHERNET_HEADER];
         write_ethernet(&mut frame, mac, self.mac, EtherType::IPV6);
-        frame.extend(message.packet(from, to));
+        frame.extend_from_slice(packet);
         self.push_frame(frame);
     }
 
@@ -138,6 +142,12 @@ impl Link {
                     self.push_to_group(message, Ipv6Addr::UNSPECIFIED, group);
                 }
                 Say::Announce(target) => self.advertise(target, None),
+                Say::Groups(told) => {
+                    let from = self.v6.as_ref().map(|v6| v6.reporter());
+                    let packet = told.packet(from.unwrap_or(Ipv6Addr::UNSPECIFIED));
+                    self.counters.reports += 1;
+                    self.push_packet_to(&packet, group_mac(told.to()));
+                }
                 Say::SolicitRouters => {
                     let from = self.v6.as_ref().and_then(|v6| v6.source(ALL_ROUTERS, now));
                     let message = Sent::SolicitRouters { source: from.map(|_| self.mac) };

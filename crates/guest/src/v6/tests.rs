@@ -61,19 +61,51 @@ impl Told {
     }
 }
 
+/// The next thing that is due, but for reports of groups.
+fn next(v6: &mut V6, now: Nanos) -> Option<Say> {
+    std::iter::from_fn(|| v6.next(now)).find(|say| !matches!(say, Say::Groups(_)))
+}
+
+/// The groups of the reports until `now`, joined and left.
+fn reported(v6: &mut V6, now: Nanos) -> Vec<(u8, Ipv6Addr)> {
+    let told = std::iter::from_fn(|| v6.next(now)).filter_map(|say| match say {
+        Say::Groups(groups::Told::Report(records)) => Some(records),
+        _ => None,
+    });
+    told.flatten().collect()
+}
+
+#[test]
+fn the_group_of_an_address_is_reported_and_left_again_with_it() {
+    let mut v6 = host(Some(OWN));
+    assert!(matches!(v6.next(START), Some(Say::Groups(_))), "before the first probe");
+    let now = START + 10 * PROBE;
+    while v6.next(now).is_some() {}
+    let mut v6 = host(Some(OWN));
+    let joined = reported(&mut v6, START);
+    let local = solicited_node(v6.addresses[0].ip);
+    assert_eq!(joined, [(4, local), (4, solicited_node(OWN))]);
+    assert!(v6.is_taken(OWN));
+    assert_eq!(v6.deadline(), Some(Nanos(0)), "it is to be said at once");
+    let left = reported(&mut v6, START + 1);
+    assert!(left.contains(&(3, solicited_node(OWN))) && !left.contains(&(3, local)), "{left:?}");
+}
+
 #[test]
 fn addresses_are_probed_for_a_second_before_they_are_used() {
     let mut v6 = host(Some(OWN));
     let link_local: Ipv6Addr = "fe80::ff:fe00:7".parse().unwrap();
-    assert_eq!(v6.next(START), Some(Say::Probe(link_local)));
-    assert_eq!((v6.next(START), v6.next(START)), (Some(Say::Probe(OWN)), None));
+    assert_eq!(next(&mut v6, START), Some(Say::Probe(link_local)));
+    assert_eq!((next(&mut v6, START), next(&mut v6, START)), (Some(Say::Probe(OWN)), None));
     assert!(!v6.is_own(OWN) && v6.is_tentative(OWN) && !v6.is_configured());
     assert!(v6.is_member(solicited_node(OWN)) && v6.is_member(ALL_NODES));
-    assert_eq!(v6.next(START + (PROBE - 1)), None);
+    assert_eq!(next(&mut v6, START + (PROBE - 1)), None);
     let announced = [Say::Announce(link_local), Say::Announce(OWN)];
-    assert_eq!([v6.next(START + PROBE), v6.next(START + PROBE)], announced.map(Some));
+    assert_eq!([next(&mut v6, START + PROBE), next(&mut v6, START + PROBE)], announced.map(Some));
     assert!(v6.is_own(OWN) && v6.is_configured());
-    assert_eq!((v6.next(START + PROBE), v6.deadline()), (None, None));
+    assert_eq!(next(&mut v6, START + PROBE), None);
+    let later = START + 10 * PROBE;
+    assert_eq!((next(&mut v6, later), v6.deadline()), (None, None));
     assert!(!v6.is_taken(OWN), "it is too late to claim it");
 }
 

@@ -1,4 +1,9 @@
-//! What fuzzers drive: conversations with applications, and RPC between two ends.
+//! What fuzzers drive: a host under arbitrary frames, conversations with applications, and RPC
+//! between two ends.
+
+mod frames;
+
+pub use frames::frames;
 
 use std::collections::{HashSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
