@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use tcp::{ConnId, Events, ListenerId, Machine, Nanos, OpenError};
 
@@ -92,9 +93,26 @@ impl<N: Nic, A: App> Guest<N, A> {
     /// # Errors
     /// The error of the NIC.
     pub fn run(&mut self, mut done: impl FnMut(&mut A) -> bool) -> Result<(), N::Error> {
+        self.run_with(|_, app, _| match done(app) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(None),
+        })
+    }
+
+    /// Like [`run`](Self::run), until `work` breaks off. Before each turn, `work` may use the stack;
+    /// it returns when it is to be called again if no frame arrives before.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub fn run_with(
+        &mut self,
+        mut work: impl FnMut(&mut Stack<N>, &mut A, Nanos) -> ControlFlow<(), Option<Nanos>>,
+    ) -> Result<(), N::Error> {
         let (mut last, mut seen) = (Nanos(0), 0);
-        while !done(&mut self.connections.app) {
+        loop {
             let now = clock::now();
+            let (stack, app) = self.parts();
+            let ControlFlow::Continue(due) = work(stack, app, now) else { return Ok(()) };
             let deadline = self.poll(now)?;
             let frames = self.stack.counters().frames_in;
             if frames != seen {
@@ -102,10 +120,9 @@ impl<N: Nic, A: App> Guest<N, A> {
             }
             match now - last < SPIN {
                 true => std::hint::spin_loop(),
-                false => self.stack.wait(deadline, now)?,
+                false => self.stack.wait(deadline.into_iter().chain(due).min(), now)?,
             }
         }
-        Ok(())
     }
 
     /// The application.
@@ -116,6 +133,11 @@ impl<N: Nic, A: App> Guest<N, A> {
     /// The stack.
     pub fn stack(&mut self) -> &mut Stack<N> {
         &mut self.stack
+    }
+
+    /// The stack and the application, for one that uses the stack between turns.
+    pub fn parts(&mut self) -> (&mut Stack<N>, &mut A) {
+        (&mut self.stack, &mut self.connections.app)
     }
 
     /// Connections that are open.

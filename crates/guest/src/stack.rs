@@ -197,6 +197,19 @@ impl<N: Nic> Stack<N> {
         self.udp.bind(port)
     }
 
+    /// Sets how many bytes of datagrams may wait in a UDP socket; 128 KiB by default. 256 datagrams
+    /// may wait in any.
+    pub fn udp_buffer(&mut self, id: UdpId, bytes: usize) {
+        self.udp.buffer(id, bytes);
+    }
+
+    /// The longest data of a datagram over IPv4 or IPv6.
+    #[must_use]
+    pub fn udp_longest(&self, v6: bool) -> usize {
+        let ip_len = if v6 { Ipv6::LEN } else { Ipv4::LEN };
+        self.mtu - ip_len - Udp::LEN
+    }
+
     /// Closes a UDP socket, and drops its queued datagrams.
     pub fn udp_close(&mut self, id: UdpId) {
         self.udp.close(id);
@@ -223,7 +236,7 @@ impl<N: Nic> Stack<N> {
             return Err(UdpError::Closed);
         }
         let ip_len = if to.is_ipv4() { Ipv4::LEN } else { Ipv6::LEN };
-        let most = self.mtu - ip_len - Udp::LEN;
+        let most = self.udp_longest(to.is_ipv6());
         if data.len() > most {
             return Err(UdpError::TooLong(data.len(), most));
         }

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 /// Maximum number of queued datagrams of a socket.
 const MOST: usize = 256;
-/// Maximum number of queued bytes of a socket.
+/// Maximum number of queued bytes of a socket, by default.
 const MOST_BYTES: usize = 128 << 10;
 
 /// A UDP socket's handle.
@@ -40,10 +40,11 @@ pub enum UdpError {
     Full,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Socket {
     queue: VecDeque<(SocketAddr, Box<[u8]>)>,
     bytes: usize,
+    most_bytes: usize,
 }
 
 /// The sockets, by port.
@@ -66,8 +67,14 @@ impl Sockets {
         if self.0.contains_key(&port) {
             return Err(UdpError::InUse(port));
         }
-        self.0.insert(port, Socket::default());
+        let socket = Socket { queue: VecDeque::new(), bytes: 0, most_bytes: MOST_BYTES };
+        self.0.insert(port, socket);
         Ok(UdpId(port))
+    }
+
+    /// Sets the maximum number of queued bytes of a socket.
+    pub fn buffer(&mut self, id: UdpId, bytes: usize) {
+        self.0.entry(id.0).and_modify(|socket| socket.most_bytes = bytes);
     }
 
     pub fn close(&mut self, id: UdpId) {
@@ -80,7 +87,7 @@ impl Sockets {
 
     pub fn deliver(&mut self, port: u16, from: SocketAddr, data: &[u8]) -> Delivered {
         let Some(socket) = self.0.get_mut(&port) else { return Delivered::NoSocket };
-        if socket.queue.len() >= MOST || socket.bytes + data.len() > MOST_BYTES {
+        if socket.queue.len() >= MOST || socket.bytes + data.len() > socket.most_bytes {
             return Delivered::Full;
         }
         socket.bytes += data.len();
@@ -149,6 +156,9 @@ mod tests {
             bytes += 1400;
         }
         assert!(bytes <= MOST_BYTES && bytes > MOST_BYTES / 2);
+        sockets.buffer(id, bytes + 1400);
+        assert_eq!(sockets.deliver(7, from, &[1; 1400]), Delivered::Queued);
+        assert_eq!(sockets.deliver(7, from, &[1; 1400]), Delivered::Full);
         sockets.close(id);
         assert_eq!((sockets.receive(id), sockets.is_open(id)), (None, false));
     }

@@ -92,6 +92,16 @@ impl House {
         Some((namespace, daemon))
     }
 
+    /// Pings three times. After some replies, ping waits for the others for two round trips only, so
+    /// each has a process of its own.
+    fn ping(&self, to: &str) {
+        for _ in 0..3 {
+            let out = self.namespace.run(&["ping", "-c", "1", "-W", "30", "-s", "1400", to]);
+            let told = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(told.contains("1 received"), "{told}");
+        }
+    }
+
     fn curl(&self, args: &[&str]) -> Vec<u8> {
         let retry = ["--retry", "20", "--retry-all-errors", "--retry-delay", "0"];
         let common = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
@@ -120,9 +130,7 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     let args = ["--etag-compare", tags, "--write-out", "%{http_code}", url];
     assert_eq!(house.curl(&args), b"304");
 
-    let out = house.namespace.run(&["ping", "-c", "3", "-i", "0.01", "-s", "1400", "10.9.0.2"]);
-    let out = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.contains("3 received"), "{out}");
+    house.ping("10.9.0.2");
 }
 
 /// hyper, unchanged: keep-alive, a body back, what is not there, ten clients at once.
@@ -243,14 +251,8 @@ fn curl_and_ping_reach_a_guest_by_ipv6() {
     let Some(house) = House::new(test, "httpd") else { return };
     let url = "http://[fd09::2]/1m";
     assert_eq!(house.curl(&["-6", url, url]), vec![b'x'; 2 << 20]);
-    let ping = |to: &str| {
-        let args = ["ping", "-6", "-c", "3", "-i", "0.01", "-s", "1400", to];
-        let out = house.namespace.run(&args);
-        let told = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(told.contains("3 received"), "{told}");
-    };
-    ping("fd09::2");
-    ping(&format!("{}%tkguest0", own_address(0xfe80, "vale0:guest")));
+    house.ping("fd09::2");
+    house.ping(&format!("{}%tkguest0", own_address(0xfe80, "vale0:guest")));
     // A guest is the client of another guest.
     let args = ["vale0:load", "fd09::3/64", "[fd09::2]:80", "/1k", "4", "0.2"];
     let out = house.daemon.example("http-load", &args).output().unwrap();
@@ -285,7 +287,8 @@ fn a_memcached_client_stores_and_finds_values_in_kv() {
 
 /// iperf3's JSON, of a test to the address in the namespace.
 fn iperf3(house: &House, args: &[&str]) -> serde_json::Value {
-    let common = ["iperf3", "-J", "-t", "1", "-c", "10.9.0.2"];
+    let server = if args.contains(&"-6") { "fd09::2" } else { "10.9.0.2" };
+    let common = ["iperf3", "-J", "-t", "1", "-c", server];
     let out = house.namespace.run(&[&common[..], args].concat());
     let told = String::from_utf8_lossy(&out.stdout).into_owned();
     serde_json::from_str(&told).unwrap_or_else(|error| panic!("{args:?}: {error}: {told}"))
@@ -314,7 +317,25 @@ fn the_real_iperf3_measures_a_guest_that_is_its_server() {
             assert!(bytes("sum_received_bidir_reverse") > 100_000, "{end}");
         }
     }
-    let told = iperf3(&house, &["-u"]);
+    for args in [
+        &["-u", "-b", "20M"][..],
+        &["-u", "-b", "20M", "-R", "--udp-counters-64bit"],
+        &["-u", "-b", "5M", "-P", "3"],
+        &["-u", "-b", "5M", "-P", "2", "-R"],
+        &["-u", "-b", "5M", "--bidir"],
+        &["-6", "-u", "-b", "20M"],
+    ] {
+        let told = iperf3(&house, args);
+        assert_eq!(told.get("error"), None, "{args:?}: {told}");
+        let sum = &told["end"]["sum"];
+        let number = |what: &str| sum[what].as_f64().unwrap_or_else(|| panic!("{what}: {told}"));
+        // Some may be lost while the cores are busy.
+        let (packets, lost) = (number("packets"), number("lost_packets"));
+        assert!(packets > 400.0 && lost < packets / 2.0, "{args:?}: {sum}");
+        assert!(number("jitter_ms") < 1000.0 && number("bytes") > 400_000.0, "{args:?}: {sum}");
+    }
+    // Longer datagrams would be cut into fragments.
+    let told = iperf3(&house, &["-u", "-l", "4000"]);
     assert!(told["error"].as_str().unwrap().contains("not implemented"), "{told}");
     assert_eq!(iperf3(&house, none).get("error"), None);
 }
@@ -350,5 +371,21 @@ fn a_guest_measures_the_real_iperf3() {
             "{told}"
         );
         assert!(bytes("peer") > 100_000, "{told}");
+    }
+    for (args, sends, receives) in [
+        (&["-u", "-b", "20M"][..], true, false),
+        (&["-u", "-b", "10M", "-R", "-P", "2"], false, true),
+        (&["-u", "-b", "10M", "--bidir"], true, true),
+    ] {
+        let told = run(args).unwrap_or_else(|| panic!("{args:?} failed"));
+        let number = |what: &str| told[what].as_u64();
+        // Each receiver knows how many were sent, and misses few of them.
+        for (packets, lost, there) in
+            [("packets", "lost", receives), ("peer_packets", "peer_lost", sends || receives)]
+        {
+            let counted = number(packets).zip(number(lost));
+            assert_eq!(counted.is_some(), there, "{args:?}: {told}");
+            assert!(counted.is_none_or(|(n, lost)| n > 400 && lost < n / 2), "{args:?}: {told}");
+        }
     }
 }

@@ -6,16 +6,18 @@ mod frames;
 pub use frames::frames;
 
 use std::collections::{HashSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use frame::Mac;
 use tcp::{Full, Nanos};
 
 use crate::app::{App, Io, Line};
+use crate::apps::iperf3::{self, Server};
 use crate::nic::Room;
 use crate::rpc::{
-    Answer, Call, Carrier, Client, Config, ETHERTYPE, Failure, Peer, Server, SessionId,
+    self, Answer, Call, Carrier, Client, Config, ETHERTYPE, Failure, Peer, SessionId,
 };
+use crate::udp::UdpId;
 
 /// The longest piece that an application is offered.
 const PIECE: usize = 16 << 10;
@@ -52,6 +54,28 @@ pub fn converse<A: App>(app: &mut A, input: &[u8], cuts: &[u8]) -> Vec<u8> {
     sent
 }
 
+/// An iperf3 server, which serves tests over UDP, too.
+#[must_use]
+pub fn iperf3_server() -> Server {
+    Server::new(|| 0.0).at(SOCKET, [1472, 1452])
+}
+
+const SOCKET: UdpId = UdpId(iperf3::PORT);
+
+/// Gives an iperf3 server datagrams from the peer of [`converse`]. Each begins with the last byte
+/// of its port, and its length. Returns how many were answered.
+pub fn iperf3_datagrams(server: &mut Server, mut input: &[u8]) -> usize {
+    let (mut answers, mut now) = (0, Nanos(Nanos::SECOND));
+    while let [port, len, rest @ ..] = input {
+        let (data, after) = rest.split_at(rest.len().min((*len).into()));
+        input = after;
+        now = now + Nanos::MILLI;
+        let from = SocketAddr::from(([10, 0, 0, 2], u16::from(*port) + 1));
+        answers += usize::from(server.datagram(SOCKET, from, data, now).is_some());
+    }
+    answers
+}
+
 const CLIENT: Mac = Mac::local(1);
 const SERVER: Mac = Mac::local(2);
 
@@ -79,7 +103,7 @@ impl Room for Ring {
 /// Two ends of RPC, and the frames between them.
 struct Ends {
     client: Client,
-    server: Server,
+    server: rpc::Server,
     /// Frames in flight, and whether each goes to the server.
     air: VecDeque<(bool, Vec<u8>)>,
     results: HashSet<u64>,
@@ -146,7 +170,7 @@ fn rpc_in(mut script: &[u8], carriers: [Carrier; 2], peer: Peer, ethertype: [u8;
     let config = Config { carrier, ..config };
     let mut ends = Ends {
         client: Client::new(Config { mac: CLIENT, carrier: own, ..config.clone() }),
-        server: Server::new(config),
+        server: rpc::Server::new(config),
         air: VecDeque::new(),
         results: HashSet::new(),
         now: Nanos(Nanos::SECOND),
@@ -234,6 +258,20 @@ mod tests {
             assert_eq!(converse(&mut site(), pages, cuts), pages_whole);
             assert_eq!(converse(&mut Kv::new(1 << 20, 0), items, cuts), items_whole);
         }
+    }
+
+    #[test]
+    fn streams_over_udp_are_opened_and_counted() {
+        let params = br#"{"udp":true,"parallel":2,"len":100}"#;
+        let stream = [&[b'c'; 37][..], &[0, 0, 0, params.len() as u8], params].concat();
+        let mut server = iperf3_server();
+        assert_eq!(converse(&mut server, &stream, &[5]), [9, 10]);
+        let datagram = |port: u8, data: &[u8]| [&[port, data.len() as u8][..], data].concat();
+        let greetings = [datagram(1, b"9876"), datagram(1, b"9876"), datagram(2, b"9876")];
+        assert_eq!(iperf3_datagrams(&mut server, &greetings.concat()), 3);
+        let data = [datagram(1, &[0; 12]), datagram(2, &[1; 100]), datagram(3, &[1; 100])];
+        assert_eq!(iperf3_datagrams(&mut server, &data.concat()), 0);
+        assert_eq!(server.strays, 1);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub const PROGRAMS: [(&str, &str); 9] = [
     ("httpd", "a web server with pages /1k, /4k, /16k, /64k, /1m"),
     (
         "iperf3",
-        "an iperf3 server, or a client; [SERVER[:PORT] [-t N] [-P N] [-l N] [-R | --bidir]]",
+        "an iperf3 server, or a client; [SERVER[:PORT] [-t N] [-P N] [-l N] [-R | --bidir] [-u [-b N]]]",
     ),
     ("kv", "a cache for memcached clients; [MEBIBYTES]"),
     ("load", "requests pages; SERVER:PORT PATH [CONNECTIONS [SECONDS]]"),

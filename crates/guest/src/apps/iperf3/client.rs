@@ -7,20 +7,28 @@ use std::net::SocketAddr;
 use tcp::{Bytes, CloseReason, ConnId, Nanos};
 
 use super::Report;
+use super::udp::{self, Streams};
 use super::wire::{COOKIE, Params, Results, StreamResult, Text, number, state, write};
 use crate::app::{App, Io};
 use crate::clock;
 use crate::guest::Guest;
 use crate::nic::Nic;
 use crate::stack::Stack;
+use crate::udp::{UdpError, UdpId};
 
 /// How long a server may take for a step.
 const STEP: u64 = 10 * Nanos::SECOND;
+/// How long a server may take to hear the end.
+const GOODBYE: u64 = 2 * Nanos::SECOND;
+/// After this time, a server is asked again to open a stream over UDP.
+const AGAIN: u64 = Nanos::SECOND;
+/// Ports that are tried for a stream over UDP.
+const PORTS: u16 = 100;
 
 impl Default for Params {
     fn default() -> Self {
         let piece = super::wire::PIECE;
-        Self { parallel: 1, reverse: false, both: false, piece, seconds: 10 }
+        Self { parallel: 1, reverse: false, both: false, piece, seconds: 10, udp: None }
     }
 }
 
@@ -44,6 +52,12 @@ pub struct Client {
     streams: Vec<Stream>,
     /// Streams that are to be opened now.
     wanted: usize,
+    /// The streams of a test over UDP, and the one that is being opened: its socket, and when the
+    /// server is asked again.
+    datagrams: Option<Streams>,
+    opening: Option<(UdpId, Nanos)>,
+    /// Sockets of open streams.
+    sockets: Vec<UdpId>,
     piece: Bytes,
     began: (Nanos, f64),
     /// When the test is to end.
@@ -87,7 +101,10 @@ impl Client {
             control: None,
             streams: params.directions(false).into_iter().map(stream).collect(),
             wanted: 0,
-            piece: vec![0x5a; params.piece].into(),
+            datagrams: params.udp.map(|settings| Streams::new(settings, params.piece)),
+            opening: None,
+            sockets: Vec::new(),
+            piece: vec![0x5a; if params.udp.is_some() { 0 } else { params.piece }].into(),
             began: (Nanos(0), 0.0),
             end: Nanos(u64::MAX),
             seconds: 0.0,
@@ -98,9 +115,80 @@ impl Client {
         }
     }
 
-    /// The streams that are to be opened now: their places.
+    /// The streams that are to be opened now: their places. Over UDP,
+    /// [`datagrams`](Self::datagrams) opens them.
     pub fn wanted(&mut self) -> std::ops::Range<usize> {
-        0..std::mem::take(&mut self.wanted)
+        match self.datagrams {
+            Some(_) => 0..0,
+            None => 0..std::mem::take(&mut self.wanted),
+        }
+    }
+
+    /// Opens the streams of a test over UDP, receives their datagrams, and sends those that are
+    /// due. Returns when to call it again, if no frame arrives before.
+    ///
+    /// # Errors
+    /// No port is free, or the server cannot be reached.
+    pub fn datagrams<N: Nic>(
+        &mut self,
+        stack: &mut Stack<N>,
+        server: SocketAddr,
+        now: Nanos,
+    ) -> Result<Option<Nanos>, UdpError> {
+        let Some(streams) = &mut self.datagrams else { return Ok(None) };
+        for socket in &self.sockets {
+            while let Some((from, data)) = stack.udp_receive(*socket) {
+                // What comes before the test or after it is not of it.
+                if self.phase == Phase::Running {
+                    streams.count(*socket, from, &data, now);
+                }
+            }
+        }
+        if self.wanted > 0 {
+            return self.open(stack, server, now).map(Some);
+        }
+        if self.phase != Phase::Running || now >= self.end {
+            return Ok(None);
+        }
+        Ok(streams.send(stack, self.began.0, now))
+    }
+
+    /// Opens streams, one after the other, as a server takes them.
+    fn open<N: Nic>(
+        &mut self,
+        stack: &mut Stack<N>,
+        server: SocketAddr,
+        now: Nanos,
+    ) -> Result<Nanos, UdpError> {
+        let Some(streams) = &mut self.datagrams else { return Ok(now) };
+        if let Some((socket, _)) = self.opening {
+            while let Some((from, data)) = stack.udp_receive(socket) {
+                if from == server && udp::is_answer(&data) {
+                    let sends = self.streams.get(streams.len()).is_some_and(|stream| stream.sends);
+                    streams.add(socket, server, sends);
+                    self.sockets.push(socket);
+                    (self.opening, self.wanted) = (None, self.wanted - 1);
+                    return Ok(now);
+                }
+            }
+        }
+        let (socket, again) = match self.opening {
+            Some(opening) => opening,
+            None => {
+                let socket = free_port(stack)?;
+                stack.udp_buffer(socket, udp::RECEIVE);
+                (socket, now)
+            }
+        };
+        if now < again {
+            return Ok(again);
+        }
+        match stack.udp_send(socket, server, &udp::greeting(), now) {
+            Ok(()) | Err(UdpError::Full) => {}
+            Err(error) => return Err(error),
+        }
+        self.opening = Some((socket, now + AGAIN));
+        Ok(now + AGAIN)
     }
 
     /// Ends the test when its time is over. Returns when to ask again.
@@ -155,6 +243,7 @@ impl Client {
             }
             (state::DISPLAY_RESULTS, Phase::Ending) if self.report.is_some() => {
                 self.phase = Phase::Done;
+                self.wakes.extend(self.streams.iter().filter_map(|stream| stream.id));
                 io.send(Bytes::from_static(&[state::IPERF_DONE]));
                 io.close();
             }
@@ -180,8 +269,11 @@ impl Client {
             let streams = self.streams.iter().filter(|stream| stream.sends == sends);
             streams.map(|stream| stream.bytes).sum()
         };
-        let (sent, received) = (sum(true), sum(false));
-        self.report = Some(Report { seconds: self.seconds, sent, received, peer });
+        let (seconds, sent, received) = (self.seconds, sum(true), sum(false));
+        self.report = Some(match &self.datagrams {
+            Some(streams) => streams.report(seconds, peer),
+            None => Report { seconds, sent, received, datagrams: Vec::new(), peer },
+        });
         self.phase = Phase::Ending;
         len
     }
@@ -190,9 +282,14 @@ impl Client {
         let of = |(index, stream): (usize, &Stream)| StreamResult {
             id: number(index),
             bytes: stream.bytes,
+            ..StreamResult::default()
         };
         let cpu = self.used / self.seconds.max(1e-9) * 100.0;
-        Results { cpu, streams: self.streams.iter().enumerate().map(of).collect() }
+        let streams = match &self.datagrams {
+            Some(streams) => streams.all_results(),
+            None => self.streams.iter().enumerate().map(of).collect(),
+        };
+        Results { cpu, streams }
     }
 
     fn send(&mut self, index: usize, io: &mut Io<'_>) {
@@ -255,6 +352,8 @@ impl App for Client {
     fn woken(&mut self, line: &mut Line, io: &mut Io<'_>) {
         match *line {
             Line::Control => io.send(Bytes::from_static(&[state::TEST_END])),
+            // Nobody waits for what is still under way.
+            Line::Data(_) if self.phase == Phase::Done => io.abort(),
             Line::Data(index) => self.send(index, io),
         }
     }
@@ -292,12 +391,12 @@ where
         for index in guest.app().wanted() {
             guest.connect(server, Line::Data(index), now)?;
         }
+        let (stack, client) = guest.parts();
+        let due = client.datagrams(stack, server, now)?;
         match guest.app().result() {
             Some(Ok(report)) => {
                 let report = report.clone();
-                // The farewell leaves with this turn.
-                guest.poll(clock::now())?;
-                return Ok(report);
+                return say_goodbye(&mut guest).map(|()| report);
             }
             Some(Err(why)) => return Err(why.into()),
             None if now - started > last => {
@@ -307,8 +406,40 @@ where
         }
         // A sender always has work; the others sleep until a frame comes.
         let rest = Some(now + Nanos::SECOND);
-        guest.stack().wait(deadline.into_iter().chain(end).chain(rest).min(), now)?;
+        let due = deadline.into_iter().chain(end).chain(due).chain(rest).min();
+        guest.stack().wait(due, now)?;
     }
+}
+
+/// Runs until the server has the farewell, which would be lost with the port, and has closed its
+/// end, too. A server without it waits for a long time.
+fn say_goodbye<N: Nic>(guest: &mut Guest<N, Client>) -> Result<(), Box<dyn Error>>
+where
+    N::Error: Error + 'static,
+{
+    let end = clock::now() + GOODBYE;
+    loop {
+        let now = clock::now();
+        let deadline = guest.poll(now)?;
+        if guest.stack().usage().tcp.connections == 0 || now >= end {
+            return Ok(());
+        }
+        guest.stack().wait(deadline.into_iter().chain([end]).min(), now)?;
+    }
+}
+
+/// Opens a UDP socket at an ephemeral port (RFC 6335, 6).
+fn free_port<N: Nic>(stack: &mut Stack<N>) -> Result<UdpId, UdpError> {
+    let first = RandomState::new().build_hasher().finish() as u16;
+    let port = |i: u16| first.wrapping_add(i) | 0xc000;
+    let mut last = UdpError::NoPort;
+    for i in 0..PORTS {
+        match stack.udp_bind(port(i)) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Letters as iperf3 makes them.

@@ -1,17 +1,20 @@
-//! iperf3's protocol over TCP, both ends: one control connection with states and JSON, and the data
-//! connections of a test.
+//! iperf3's protocol over TCP and UDP, both ends: one control connection with states and JSON, and
+//! the streams of a test.
 //!
 //! The real iperf3 (3.1 and later) may be at the other end, forwards, in reverse (`-R`), both ways
-//! (`--bidir`) and with parallel streams (`-P`). UDP is refused.
+//! (`--bidir`) and with parallel streams (`-P`). Over UDP, datagrams are sent at a rate, and the
+//! receiver counts those that are missing or late, and their jitter.
 
 mod client;
 mod command;
 mod server;
+mod udp;
 mod wire;
 
 pub use client::{Client, Line, run};
 pub use command::Command;
 pub use server::Server;
+pub use udp::{Counted, Udp};
 pub use wire::{Params, Results, StreamResult};
 
 /// The port of servers.
@@ -26,6 +29,8 @@ pub struct Report {
     pub sent: u64,
     /// Bytes that this end has received.
     pub received: u64,
+    /// Over UDP: what this end has counted on each stream that it has received.
+    pub datagrams: Vec<Counted>,
     /// What the other end has counted.
     pub peer: Results,
 }

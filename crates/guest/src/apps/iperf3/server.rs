@@ -1,12 +1,16 @@
 //! The server's end. It runs one test at a time, as iperf3 does.
 
+use std::net::{IpAddr, SocketAddr};
+
 use tcp::{Bytes, CloseReason, ConnId, Nanos};
 
-use super::Report;
-use super::wire::{
-    COOKIE, PIECE, Params, Results, StreamResult, Text, number, refusal, state, write,
-};
+use super::udp::{self, Streams};
+use super::wire::{COOKIE, Params, Results, StreamResult, Text, number, refusal, state, write};
+use super::{PORT, Report};
 use crate::app::{App, Io};
+use crate::nic::Nic;
+use crate::stack::Stack;
+use crate::udp::{UdpError, UdpId};
 
 /// How long a client may take for a step, before another client's test takes its place.
 const STEP: u64 = 10 * Nanos::SECOND;
@@ -25,6 +29,10 @@ pub struct Server {
     pub reports: Vec<Report>,
     /// Connections that were turned away.
     pub refused: u64,
+    /// The socket of tests over UDP, and the longest datagrams over IPv4 and IPv6.
+    socket: Option<(UdpId, [usize; 2])>,
+    /// Datagrams that are of no test.
+    pub strays: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +48,16 @@ enum Phase {
 struct Test {
     serial: u64,
     control: ConnId,
+    /// The client. Streams over UDP have no cookie, and must come from there.
+    client: IpAddr,
     cookie: [u8; COOKIE],
     phase: Phase,
     /// When it may be given up.
     due: Nanos,
     params: Params,
     streams: Vec<Stream>,
+    /// The streams of a test over UDP.
+    datagrams: Option<Streams>,
     piece: Bytes,
     began: (Nanos, f64),
     seconds: f64,
@@ -76,7 +88,31 @@ impl Server {
     /// A server. `cpu` says how many seconds this thread has spent on a core.
     #[must_use]
     pub fn new(cpu: fn() -> f64) -> Self {
-        Self { test: None, tests: 0, cpu, wakes: Vec::new(), reports: Vec::new(), refused: 0 }
+        Self {
+            test: None,
+            tests: 0,
+            cpu,
+            wakes: Vec::new(),
+            reports: Vec::new(),
+            refused: 0,
+            socket: None,
+            strays: 0,
+        }
+    }
+
+    /// Serves tests over UDP, too. [`datagrams`](Self::datagrams) is to be called in each turn.
+    ///
+    /// # Errors
+    /// The port is in use.
+    pub fn over_udp<N: Nic>(self, stack: &mut Stack<N>) -> Result<Self, UdpError> {
+        let socket = stack.udp_bind(PORT)?;
+        stack.udp_buffer(socket, udp::RECEIVE);
+        Ok(self.at(socket, [stack.udp_longest(false), stack.udp_longest(true)]))
+    }
+
+    /// The same with a socket. `longest`: of the datagrams over IPv4 and IPv6.
+    pub(crate) fn at(self, socket: UdpId, longest: [usize; 2]) -> Self {
+        Self { socket: Some((socket, longest)), ..self }
     }
 
     /// True while a test is under way.
@@ -98,12 +134,10 @@ impl Server {
             Some(test) if test.cookie == cookie => match test.join(io.id()) {
                 Some(index) => {
                     if test.phase == Phase::Running {
-                        test.began = (io.now(), (self.cpu)());
-                        test.due = io.now() + test.params.seconds * Nanos::SECOND + STEP;
                         let senders = test.streams.iter().filter(|stream| stream.sends);
                         self.wakes.extend(senders.map(|stream| stream.id));
                         // The last one comes first.
-                        self.wakes.push(test.control);
+                        self.wakes.push(test.begin(io.now(), self.cpu));
                     }
                     Line::Data(test.serial, index)
                 }
@@ -128,18 +162,70 @@ impl Server {
         }
     }
 
+    /// Receives the datagrams of a test, and sends those that are due. Returns when to call it
+    /// again, if no frame arrives before.
+    pub fn datagrams<N: Nic>(&mut self, stack: &mut Stack<N>, now: Nanos) -> Option<Nanos> {
+        let (socket, _) = self.socket?;
+        while let Some((from, data)) = stack.udp_receive(socket) {
+            if let Some(answer) = self.datagram(socket, from, &data, now) {
+                // A client whose answer is lost asks again.
+                let _ = stack.udp_send(socket, from, &answer, now);
+            }
+        }
+        if !self.wakes.is_empty() {
+            return Some(now);
+        }
+        let test = self.test.as_mut().filter(|test| test.phase == Phase::Running)?;
+        // A client that has vanished gets no more.
+        let streams = test.datagrams.as_mut().filter(|_| now < test.due)?;
+        streams.send(stack, test.began.0, now)
+    }
+
+    /// Takes a datagram. Returns the answer, if it opens a stream.
+    pub(crate) fn datagram(
+        &mut self,
+        socket: UdpId,
+        from: SocketAddr,
+        data: &[u8],
+        now: Nanos,
+    ) -> Option<[u8; 4]> {
+        let test = self.test.as_mut().filter(|test| test.client == from.ip());
+        let Some((test, greeting)) = test.map(|test| (test, udp::answer(data))) else {
+            self.strays += 1;
+            return None;
+        };
+        match (greeting, &mut test.datagrams) {
+            (Some(answer), Some(streams)) if streams.has(socket, from) => return Some(answer),
+            (Some(answer), Some(streams)) if test.phase == Phase::Streams => {
+                let all = test.params.directions(true);
+                streams.add(socket, from, all.get(streams.len()).is_some_and(|sends| *sends));
+                if streams.len() == all.len() {
+                    test.phase = Phase::Running;
+                    self.wakes.push(test.begin(now, self.cpu));
+                }
+                return Some(answer);
+            }
+            (None, Some(streams)) if test.phase == Phase::Running => {
+                self.strays += u64::from(!streams.count(socket, from, data, now));
+            }
+            // Of a test that has ended just now, or of none.
+            _ => self.strays += 1,
+        }
+        None
+    }
+
     fn test(&mut self, serial: u64) -> Option<&mut Test> {
         self.test.as_mut().filter(|test| test.serial == serial)
     }
 
     /// Takes one message of the control connection. Returns its bytes; 0 if it is not complete.
     fn control(&mut self, serial: u64, io: &mut Io<'_>, data: &[u8]) -> usize {
-        let cpu = self.cpu;
+        let (cpu, longest) = (self.cpu, self.socket.map(|(_, longest)| longest));
         let Some(test) = self.test(serial) else {
             io.abort();
             return data.len();
         };
-        let (step, report) = test.step(io, data, cpu);
+        let (step, report) = test.step(io, data, cpu, longest);
         report.into_iter().for_each(|report| self.keep(report));
         match step {
             Step::Part => return 0,
@@ -171,14 +257,20 @@ enum Step {
 
 impl Test {
     /// Takes a message. The client's results end the test, with a report.
-    fn step(&mut self, io: &mut Io<'_>, data: &[u8], cpu: fn() -> f64) -> (Step, Option<Report>) {
+    fn step(
+        &mut self,
+        io: &mut Io<'_>,
+        data: &[u8],
+        cpu: fn() -> f64,
+        longest: Option<[usize; 2]>,
+    ) -> (Step, Option<Report>) {
         let step = match (self.phase, data.first().copied().unwrap_or(0)) {
             (Phase::Params | Phase::Results, _) => match Text::read(data) {
                 Text::Part => Step::Part,
                 Text::Wrong => Step::Abort,
                 Text::Whole(len, value) if self.phase == Phase::Params => {
                     // Otherwise it was told why not.
-                    if self.configure(&value, io) { Step::Took(len) } else { Step::Close }
+                    if self.configure(&value, io, longest) { Step::Took(len) } else { Step::Close }
                 }
                 Text::Whole(len, value) => return self.conclude(io, len, &value),
             },
@@ -210,15 +302,16 @@ impl Test {
     }
 
     fn new(serial: u64, cookie: [u8; COOKIE], io: &Io<'_>) -> Self {
-        let params = Params { parallel: 0, reverse: false, both: false, piece: PIECE, seconds: 0 };
         Self {
             serial,
             control: io.id(),
+            client: io.peer().ip(),
             cookie,
             phase: Phase::Params,
             due: io.now() + STEP,
-            params,
+            params: Params { parallel: 0, ..Params::default() },
             streams: Vec::new(),
+            datagrams: None,
             piece: Bytes::new(),
             began: (io.now(), 0.0),
             seconds: 0.0,
@@ -226,14 +319,24 @@ impl Test {
         }
     }
 
-    /// Takes the parameters; false if the client was told that they cannot be.
-    fn configure(&mut self, value: &serde_json::Value, io: &mut Io<'_>) -> bool {
-        let Some(params) = Params::read(value) else {
+    /// Takes the parameters; false if the client was told that they cannot be. `longest`: of the
+    /// datagrams over IPv4 and IPv6, if there is UDP.
+    fn configure(
+        &mut self,
+        value: &serde_json::Value,
+        io: &mut Io<'_>,
+        longest: Option<[usize; 2]>,
+    ) -> bool {
+        let longest = longest.map_or(0, |longest| longest[usize::from(self.client.is_ipv6())]);
+        // Longer datagrams would come and go as fragments.
+        let fits = |params: &Params| params.udp.is_none() || params.piece <= longest;
+        let Some(params) = Params::read(value).filter(fits) else {
             io.send(refusal());
             return false;
         };
         self.params = params;
-        if params.both || params.reverse {
+        self.datagrams = params.udp.map(|settings| Streams::new(settings, params.piece));
+        if params.udp.is_none() && (params.both || params.reverse) {
             self.piece = vec![0x5a; params.piece].into();
         }
         (self.phase, self.due) = (Phase::Streams, io.now() + STEP);
@@ -241,8 +344,18 @@ impl Test {
         true
     }
 
+    /// The last stream is there. Returns the connection to be told.
+    fn begin(&mut self, now: Nanos, cpu: fn() -> f64) -> ConnId {
+        self.began = (now, cpu());
+        self.due = now + self.params.seconds * Nanos::SECOND + STEP;
+        self.control
+    }
+
     /// Adds a stream; the test runs with the last of them.
     fn join(&mut self, id: ConnId) -> Option<usize> {
+        if self.datagrams.is_some() {
+            return None;
+        }
         let all = self.params.directions(true);
         let index = self.streams.len();
         let sends = *all.get(index).filter(|_| self.phase == Phase::Streams)?;
@@ -257,17 +370,26 @@ impl Test {
         let of = |(index, stream): (usize, &Stream)| StreamResult {
             id: number(index),
             bytes: stream.bytes,
+            ..StreamResult::default()
         };
         let cpu = self.cpu / self.seconds.max(1e-9) * 100.0;
-        Results { cpu, streams: self.streams.iter().enumerate().map(of).collect() }
+        let streams = match &self.datagrams {
+            Some(streams) => streams.all_results(),
+            None => self.streams.iter().enumerate().map(of).collect(),
+        };
+        Results { cpu, streams }
     }
 
     fn report(&self, peer: Results) -> Report {
+        if let Some(streams) = &self.datagrams {
+            return streams.report(self.seconds, peer);
+        }
         let sum = |sends: bool| {
             let streams = self.streams.iter().filter(|stream| stream.sends == sends);
             streams.map(|stream| stream.bytes).sum()
         };
-        Report { seconds: self.seconds, sent: sum(true), received: sum(false), peer }
+        let (sent, received) = (sum(true), sum(false));
+        Report { seconds: self.seconds, sent, received, datagrams: Vec::new(), peer }
     }
 
     fn send(&mut self, index: usize, io: &mut Io<'_>) {

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use tcp::Bytes;
 
+use super::udp::Udp;
+
 /// Bytes of a cookie: 36 letters and a zero byte.
 pub const COOKIE: usize = 37;
 /// The maximum number of bytes of a JSON text. The stack offers a message in one piece up to 16
@@ -11,9 +13,12 @@ const MAX_JSON: usize = (16 << 10) - 4;
 /// The maximum number of streams of a test in one direction, as in iperf3.
 pub const MAX_STREAMS: usize = 128;
 /// The maximum number of bytes of a piece that a sender writes at once.
-const MAX_PIECE: u64 = 1 << 20;
+const MAX_PIECE: usize = 1 << 20;
 /// Bytes of a piece by default.
 pub const PIECE: usize = 128 << 10;
+/// Bytes of a datagram by default, and the least, which holds its header.
+pub const DATAGRAM: usize = 1448;
+const MIN_DATAGRAM: usize = 16;
 
 /// The states that one end tells the other (`iperf_api.h`).
 pub mod state {
@@ -87,26 +92,42 @@ pub struct Params {
     pub piece: usize,
     /// Seconds, as far as the client says.
     pub seconds: u64,
+    /// Settings of a test over UDP. Then `piece` is the length of a datagram.
+    pub udp: Option<Udp>,
 }
 
 impl Params {
-    /// Reads a client's parameters; `None` if this is no test over TCP, or too large.
+    /// Reads a client's parameters; `None` if this is no test over TCP or UDP, or too large.
     #[must_use]
     pub fn read(value: &Value) -> Option<Self> {
         let flag = |name: &str| value[name].as_bool().unwrap_or(false);
         let number = |name: &str| value[name].as_u64();
         let parallel = usize::try_from(number("parallel").unwrap_or(1)).ok()?;
-        let is_tcp = flag("tcp") && !flag("udp") && !flag("sctp");
-        if !is_tcp || !(1..=MAX_STREAMS).contains(&parallel) {
+        let (tcp, udp) = (flag("tcp"), flag("udp"));
+        if tcp == udp || flag("sctp") || !(1..=MAX_STREAMS).contains(&parallel) {
             return None;
         }
-        let piece = number("len").filter(|len| (1..=MAX_PIECE).contains(len));
+        let len = number("len").and_then(|len| usize::try_from(len).ok());
+        let (udp, piece) = match udp {
+            false => (None, len.filter(|len| (1..=MAX_PIECE).contains(len)).unwrap_or(PIECE)),
+            true => {
+                // iperf3 looks whether it is there.
+                let wide = value.get("udp_counters_64bit").is_some();
+                // A client leaves it out for a test without a limit.
+                let rate = number("bandwidth").unwrap_or(0);
+                (Some(Udp { rate, wide }), len.unwrap_or(DATAGRAM))
+            }
+        };
+        if udp.is_some() && !(MIN_DATAGRAM..=u16::MAX.into()).contains(&piece) {
+            return None;
+        }
         Some(Self {
             parallel,
             reverse: flag("reverse"),
             both: flag("bidirectional"),
-            piece: piece.map_or(PIECE, |len| len as usize),
+            piece,
             seconds: number("time").unwrap_or(10).min(86_400),
+            udp,
         })
     }
 
@@ -114,13 +135,21 @@ impl Params {
     #[must_use]
     pub fn json(&self) -> Value {
         let mut value = json!({
-            "tcp": true, "omit": 0, "time": self.seconds, "num": 0, "blockcount": 0,
+            "omit": 0, "time": self.seconds, "num": 0, "blockcount": 0,
             "parallel": self.parallel, "len": self.piece, "pacing_timer": 1000,
             "client_version": "3.12",
         });
-        for (name, set) in [("reverse", self.reverse), ("bidirectional", self.both)] {
-            if set {
-                value[name] = true.into();
+        let flags = [("reverse", self.reverse), ("bidirectional", self.both)];
+        let protocols = [("tcp", self.udp.is_none()), ("udp", self.udp.is_some())];
+        for (name, _) in flags.into_iter().chain(protocols).filter(|(_, set)| *set) {
+            value[name] = true.into();
+        }
+        if let Some(Udp { rate, wide }) = self.udp {
+            if rate > 0 {
+                value["bandwidth"] = rate.into();
+            }
+            if wide {
+                value["udp_counters_64bit"] = 1.into();
             }
         }
         value
@@ -143,6 +172,12 @@ pub struct StreamResult {
     pub id: u64,
     /// Bytes that it has sent or received.
     pub bytes: u64,
+    /// Over UDP: the highest number of a datagram that it has sent or received.
+    pub packets: u64,
+    /// Over UDP: datagrams that its receiver misses.
+    pub lost: u64,
+    /// Over UDP: the jitter at its receiver, in seconds.
+    pub jitter: f64,
 }
 
 /// What an end says after a test.
@@ -164,7 +199,17 @@ impl Results {
     #[must_use]
     pub fn read(value: &Value) -> Option<Self> {
         let stream = |value: &Value| {
-            Some(StreamResult { id: value["id"].as_u64()?, bytes: value["bytes"].as_u64()? })
+            // iperf3 counts in numbers with a sign.
+            let count = |name: &str| value[name].as_u64().unwrap_or(0);
+            let jitter = value["jitter"].as_f64().unwrap_or(0.0);
+            let (id, bytes) = (value["id"].as_u64()?, value["bytes"].as_u64()?);
+            Some(StreamResult {
+                id,
+                bytes,
+                packets: count("packets"),
+                lost: count("errors"),
+                jitter,
+            })
         };
         let streams = value["streams"].as_array()?;
         if streams.len() > 2 * MAX_STREAMS {
@@ -179,8 +224,8 @@ impl Results {
     pub fn json(&self, seconds: f64) -> Value {
         let stream = |of: &StreamResult| {
             json!({
-                "id": of.id, "bytes": of.bytes, "retransmits": -1, "jitter": 0, "errors": 0,
-                "packets": 0, "start_time": 0, "end_time": seconds,
+                "id": of.id, "bytes": of.bytes, "retransmits": -1, "jitter": of.jitter,
+                "errors": of.lost, "packets": of.packets, "start_time": 0, "end_time": seconds,
             })
         };
         json!({
@@ -208,7 +253,8 @@ mod tests {
 
     #[test]
     fn parameters_and_results_are_read_as_they_were_written() {
-        let params = Params { parallel: 3, reverse: true, both: false, piece: 1000, seconds: 2 };
+        let params =
+            Params { parallel: 3, reverse: true, piece: 1000, seconds: 2, ..Params::default() };
         assert_eq!(Params::read(&params.json()), Some(params));
         assert_eq!(params.directions(true), [true; 3]);
         let both = Params { both: true, reverse: false, parallel: 1, ..params };
@@ -216,12 +262,25 @@ mod tests {
             (both.directions(true), both.directions(false)),
             (vec![false, true], vec![true, false])
         );
-        for wrong in [json!({"udp": true}), json!({"tcp": true, "parallel": 129}), json!({})] {
+        let udp = Some(Udp { rate: 5_000_000, wide: true });
+        let over_udp = Params { udp, ..params };
+        assert_eq!(Params::read(&over_udp.json()), Some(over_udp));
+        for wrong in [
+            json!({"tcp": true, "udp": true}),
+            json!({"tcp": true, "parallel": 129}),
+            json!({"udp": true, "len": 15}),
+            json!({"udp": true, "len": 65_536}),
+            json!({"udp": true, "sctp": true}),
+            json!({}),
+        ] {
             assert_eq!(Params::read(&wrong), None, "{wrong}");
         }
+        let plain = Params::read(&json!({"udp": true})).unwrap();
+        assert_eq!((plain.udp, plain.piece), (Some(Udp { rate: 0, wide: false }), DATAGRAM));
+        let datagrams = StreamResult { packets: 9, lost: 2, jitter: 0.25, ..Default::default() };
         let streams = vec![
-            StreamResult { id: number(0), bytes: 7 },
-            StreamResult { id: number(1), bytes: 8 },
+            StreamResult { id: number(0), bytes: 7, ..datagrams },
+            StreamResult { id: number(1), bytes: 8, ..Default::default() },
         ];
         let results = Results { cpu: 12.5, streams };
         assert_eq!(Results::read(&results.json(1.0)), Some(results));
