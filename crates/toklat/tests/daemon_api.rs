@@ -107,7 +107,8 @@ fn replies_are_what_the_description_says() {
     let daemon = Daemon::start();
     daemon.apply(NET);
     daemon.apply("[quota]\nports = 3\n[quota.user.1000]\nports = '2KiB'\n[switch.vale0]\nsflow = '127.0.0.1'\n\
-        [switch.vale0.port.p1]\nvlan = { access = 7 }\n[switch.vale0.port.vm]\nkind = { vhost_user = {} }");
+        [switch.vale0.port.p1]\nvlan = { access = 7 }\n[switch.vale0.port.vm]\nkind = { vhost_user = {} }\n\
+        [guest.web]\napp = 'httpd'\nport = 'vale0:web'\naddress = '10.0.0.2/24'\nslots = 64");
     let _port = daemon.open("vale1:open").unwrap();
     let entry = json!({"mac": "02:00:00:00:00:07", "vlan": 7, "port": "p1"});
     assert_eq!(daemon.ask("POST", "/v1/switches/vale0/fdb", &entry).0, 204);
@@ -116,6 +117,7 @@ fn replies_are_what_the_description_says() {
     let mut checked = 0;
     for route in ROUTES.iter().filter(|route| route.method == "GET" && route.replies.is_some()) {
         let path = route.path.replace("{switch}", "vale0").replace("{port}", "p1");
+        let path = path.replace("{guest}", "web");
         if path.starts_with("/v1/evpn") {
             // The daemon has no EVPN, so these requests are refused.
             let (status, refusal) = daemon.ask("GET", &path, &Value::Null);

@@ -38,6 +38,9 @@ pub enum Restart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [
+    {"app": "httpd", "port": "vale7:site", "address": "10.0.0.2/24"},
+])))]
 #[serde(deny_unknown_fields)]
 pub struct GuestSpec {
     /// The program: a path, or the name of one that is built in (`toklat guest programs`).

@@ -22,6 +22,7 @@ mod change;
 mod drops;
 mod error;
 mod fdb;
+mod guest;
 mod interface;
 mod query;
 mod quota;
@@ -33,8 +34,9 @@ pub use change::{Action, Change, Setting};
 pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
+pub use guest::{GuestEntry, GuestInfo, GuestState};
 pub use interface::{InterfaceInfo, LinkInfo};
-pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, StatsQuery};
+pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, GuestLogQuery, StatsQuery};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 pub use routes::{Body, Draw, Operation, ROUTES, Route};
 pub use sflow::{Collector, SflowInfo};
@@ -47,7 +49,7 @@ use dataplane::state::MappedMemory;
 use jail::Walls;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-pub use topology::{PortKind, PortSpec, SwitchSpec, Topology};
+pub use topology::{GuestSpec, PortKind, PortSpec, SwitchSpec, Topology};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";

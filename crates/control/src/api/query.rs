@@ -41,6 +41,15 @@ pub struct StatsQuery {
     pub switch: Option<String>,
 }
 
+/// Which guest's log is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuestLogQuery {
+    /// One of the entry's guests; the one with the entry's name if it is left out.
+    #[schemars(regex(pattern = topology::PORT_PATTERN))]
+    pub guest: Option<String>,
+}
+
 /// Which segment's station is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,9 +4,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
 use super::{
-    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, NewFdbEntry,
-    NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
-    SwitchInfo, SwitchSpec, Topology, Upgraded,
+    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, GuestEntry,
+    GuestLogQuery, GuestSpec, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec,
+    QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec, Topology, Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.
@@ -55,6 +55,19 @@ pub enum Operation {
     GetStats,
     /// Replies a list of `PipeInfo`.
     ListPipes,
+    /// The topology's guests: replies a list of `GuestEntry`.
+    ListGuests,
+    /// Replies `GuestEntry`.
+    GetGuest,
+    /// Starts guests, or replaces them: takes `GuestSpec`, replies `GuestEntry`. Over TCP, programs
+    /// are those that are built in.
+    PutGuest,
+    /// Ends the guests of an entry, and removes it.
+    DeleteGuest,
+    /// Ends the guests of an entry, which stay ended until the entry is put again.
+    StopGuest,
+    /// What a guest has printed, as text: the last one to two MiB. `?guest=` names one of several.
+    GetGuestLog,
     /// The state of EVPN: replies `EvpnInfo`.
     GetEvpn,
     /// The stations that EVPN knows: replies a list of `MacInfo`.
@@ -171,6 +184,14 @@ routes! {
         "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
     GET "/v1/stats" GetStats (StatsQuery) () -> (Stats) "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes () () -> (Vec<PipeInfo>) "All pipes.";
+    GET "/v1/guests" ListGuests () () -> (Vec<GuestEntry>) "The topology's guests.";
+    GET "/v1/guests/{guest}" GetGuest () () -> (GuestEntry) "The guests of one entry.";
+    PUT "/v1/guests/{guest}" PutGuest () (GuestSpec) -> (GuestEntry)
+        "Starts guests, or replaces them if their settings differ or one has ended.";
+    DELETE "/v1/guests/{guest}" DeleteGuest () () -> () "Ends guests, and removes their entry.";
+    POST "/v1/guests/{guest}/stop" StopGuest () () -> () "Ends guests; their entry stays.";
+    GET "/v1/guests/{guest}/log" GetGuestLog (GuestLogQuery) () -> ()
+        "What a guest has printed, as text.";
     GET "/v1/evpn" GetEvpn () () -> (Value) "EVPN: its daemon, neighbours and hosts.";
     GET "/v1/evpn/macs" ListEvpnMacs () () -> (Vec<Value>) "The stations that EVPN knows.";
     GET "/v1/evpn/routes" ListEvpnRoutes () () -> (Vec<Value>) "The routes of other hosts.";

@@ -26,12 +26,13 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use super::apply::How;
+use super::apply::{Caller, How};
 use super::problem::{PROBLEM, Problem};
 use super::supervisor::{Supervisor, monotonic_ns};
 use super::{metrics, openapi, shape};
 use crate::api::{
-    ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, Operation, ROUTES, StatsQuery,
+    Action, ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, GuestLogQuery,
+    Operation, ROUTES, StatsQuery,
 };
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
@@ -43,9 +44,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 type Params = HashMap<String, String>;
 
+/// A request, but for what it is to do.
+#[derive(Clone, Copy)]
+struct Asked<'r> {
+    uri: &'r Uri,
+    params: &'r Params,
+    body: &'r [u8],
+    caller: Caller,
+}
+
 /// Serves clients of the Unix socket until the daemon is to stop and all requests are answered.
 pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) {
-    serve(listener, router(Arc::clone(&to)), http1::Builder::new(), to).await;
+    let router = router(Arc::clone(&to), Caller::Local);
+    serve(listener, router, http1::Builder::new(), to).await;
 }
 
 /// Serves TCP clients that send `token`, until the daemon is to stop and all requests are answered.
@@ -54,7 +65,7 @@ pub async fn serve_tcp(listener: TcpListener, to: Arc<Supervisor>, token: Arc<st
         let token = Arc::clone(&token);
         async move { if knows(&request, &token) { next.run(request).await } else { unknown() } }
     };
-    let router = router(Arc::clone(&to)).layer(middleware::from_fn(guard));
+    let router = router(Arc::clone(&to), Caller::Remote).layer(middleware::from_fn(guard));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     serve(listener, router, http, to).await;
@@ -116,7 +127,7 @@ fn unknown() -> Response {
 }
 
 /// The router that [`ROUTES`] describes.
-fn router(to: Arc<Supervisor>) -> Router {
+fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
     let nothing = |request: Request| async move {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
         refusal(&ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json"))
@@ -134,8 +145,10 @@ fn router(to: Arc<Supervisor>) -> Router {
                 let body = body.map_err(|e| unread(&e))?;
                 // The handler runs in a task of its own: a client that disconnects must not stop a
                 // change halfway.
-                let done =
-                    tokio::spawn(async move { answer(operation, &to, &uri, &params, &body).await });
+                let done = tokio::spawn(async move {
+                    let asked = Asked { uri: &uri, params: &params, body: &body, caller };
+                    answer(operation, &to, &asked).await
+                });
                 let failed =
                     |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
                 done.await.unwrap_or_else(failed)
@@ -207,19 +220,18 @@ fn filter(method: &str) -> MethodFilter {
 async fn answer(
     operation: Operation,
     to: &Arc<Supervisor>,
-    uri: &Uri,
-    params: &Params,
-    body: &[u8],
+    asked: &Asked<'_>,
 ) -> Result<Response, ApiError> {
+    let Asked { uri, params, body, caller } = *asked;
     let param = |name: &str| params.get(name).map_or("", String::as_str);
-    let (switch, port) = (param("switch"), param("port"));
+    let (switch, port, guest) = (param("switch"), param("port"), param("guest"));
     match operation {
         Operation::GetStatus => reply(&to.status().await),
         Operation::GetTopology => {
             let (topology, tag) = to.get_topology().await;
             Ok(([(ETAG, tag)], axum::Json(topology)).into_response())
         }
-        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, params)).await?),
+        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, asked)).await?),
         Operation::ListSwitches => reply(&to.switch_infos().await),
         Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
         Operation::GetSwitch => reply(&to.switch_info(switch).await?),
@@ -249,6 +261,18 @@ async fn answer(
             reply(&to.stats(switch.as_deref()).await?)
         }
         Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::ListGuests => reply(&to.guest_entries().await),
+        Operation::GetGuest => reply(&to.guest_entry(guest).await?),
+        Operation::PutGuest => match to.put_guest(guest, parse(body)?, caller).await? {
+            (Action::Added, entry) => created(&entry),
+            (_, entry) => reply(&entry),
+        },
+        Operation::DeleteGuest => done(to.delete_guest(guest).await),
+        Operation::StopGuest => done(to.stop_guest(guest).await),
+        Operation::GetGuestLog => {
+            let GuestLogQuery { guest: which } = query(uri)?;
+            Ok(to.guest_log(guest, which.as_deref()).await?.into_response())
+        }
         Operation::GetEvpn => reply(&to.evpn_summary().await?),
         Operation::ListEvpnMacs => reply(&to.evpn_macs().await?),
         Operation::ListEvpnRoutes => reply(&to.evpn_routes().await?),
@@ -289,12 +313,13 @@ fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
 }
 
 /// How a topology is applied, according to the request's query and `If-Match`.
-fn how(query: ApplyQuery, params: &Params) -> How {
+fn how(query: ApplyQuery, asked: &Asked<'_>) -> How {
     How {
         file: query.file.unwrap_or_else(|| "api".into()),
         prune: query.prune,
         dry_run: query.dry_run,
-        expected: params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
+        expected: asked.params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
+        caller: asked.caller,
     }
 }
 

@@ -16,6 +16,41 @@ use super::guests::Health;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
+use crate::guests::programs;
+
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caller {
+    /// The operator: at the control socket, or by the daemon's own options.
+    #[default]
+    Local,
+    /// A client over TCP. A token is easier lost than a login, so it starts no programs of the
+    /// host, but those that are built in.
+    Remote,
+}
+
+impl Caller {
+    /// Checks the programs of guests. Those that are there already may stay.
+    ///
+    /// # Errors
+    /// Names the first guest whose program the caller may not start.
+    pub(super) fn check_programs(self, now: &Topology, wanted: &Topology) -> Result<(), ApiError> {
+        let may = |(name, spec): &(&String, &GuestSpec)| {
+            self == Self::Local
+                || programs::is_built_in(&spec.app)
+                || now.guest.get(*name) == Some(*spec)
+        };
+        match wanted.guest.iter().find(|entry| !may(entry)) {
+            None => Ok(()),
+            Some((name, spec)) => {
+                let reason = format!("guest.{name}: over TCP, {} cannot be started", spec.app);
+                let remedy = "use the control socket, or a program that is built in \
+                              (`toklat guest programs`)";
+                Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
+            }
+        }
+    }
+}
 
 /// How a topology is applied.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +64,8 @@ pub struct How {
     /// The entity tag of the topology that this one is based on. If the topology has changed since,
     /// the request is refused.
     pub expected: Option<String>,
+    /// Who asks.
+    pub caller: Caller,
 }
 
 impl Supervisor {
@@ -42,6 +79,7 @@ impl Supervisor {
         let mut now = self.topology.lock().await;
         // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).
         check_each(&wanted)?;
+        how.caller.check_programs(&now, &wanted)?;
         if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
             let reason = "The topology has changed since it was read";
             return Err(ApiError::new(ErrorCode::Stale, reason, "read it again, and apply that"));
@@ -118,7 +156,7 @@ impl Supervisor {
     }
 
     /// Checks that the switches of new guests exist.
-    fn check_switches(&self, all: &Topology, wanted: &Topology) -> Result<(), ApiError> {
+    pub(super) fn check_switches(&self, all: &Topology, wanted: &Topology) -> Result<(), ApiError> {
         let is_there = |name: &str| all.switch.contains_key(name) || self.handle(name).is_some();
         match wanted.guest.iter().find(|(_, spec)| !is_there(spec.switch())) {
             None => Ok(()),
@@ -134,7 +172,12 @@ impl Supervisor {
     }
 
     /// Guests come after the switches that they are on.
-    async fn plan_guests(&self, now: &Configured, wanted: &Topology, plan: &mut Vec<Change>) {
+    pub(super) async fn plan_guests(
+        &self,
+        now: &Configured,
+        wanted: &Topology,
+        plan: &mut Vec<Change>,
+    ) {
         for (name, spec) in &wanted.guest {
             let (whole, health) = (guest(name), self.guests.health(name).await);
             plan.push(match (now.guest.get(name), health) {
@@ -267,7 +310,7 @@ impl Supervisor {
     }
 
     /// Ends the guests of an entry, and starts them as they are to be; none if they are to go.
-    async fn change_guest(
+    pub(super) async fn change_guest(
         &self,
         now: &mut Configured,
         name: &str,
@@ -308,7 +351,7 @@ const LOST: &str = "it is open: its client or guest loses it";
 const RUNS: &str = "it runs: its peers lose their connections";
 
 /// The topology that applying will lead to.
-fn merged(now: &Topology, wanted: &Topology) -> Topology {
+pub(super) fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
     all.evpn = wanted.evpn.clone().or(all.evpn);
     all.guest.extend(wanted.guest.iter().map(|(name, spec)| (name.clone(), spec.clone())));

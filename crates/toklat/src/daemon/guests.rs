@@ -38,14 +38,10 @@ const MAX_LINE: u64 = 4096;
 pub struct Guests {
     dir: PathBuf,
     exe: PathBuf,
-    entries: AsyncMutex<Entries>,
-}
-
-#[derive(Debug, Default)]
-struct Entries {
-    /// Managers that an earlier daemon left were looked for.
-    serving: bool,
-    all: BTreeMap<String, Arc<Entry>>,
+    /// Locked for look-ups only, and changed while `serving` is locked.
+    all: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Managers that an earlier daemon left were looked for. Locked while entries start and end.
+    serving: AsyncMutex<bool>,
 }
 
 #[derive(Debug)]
@@ -71,23 +67,28 @@ pub enum Health {
 
 impl Guests {
     pub fn new(dir: &Path, exe: &Path) -> Self {
-        Self { dir: dir.to_owned(), exe: exe.to_owned(), entries: AsyncMutex::default() }
+        let (dir, exe) = (dir.to_owned(), exe.to_owned());
+        Self { dir, exe, all: Mutex::default(), serving: AsyncMutex::default() }
     }
 
     /// Notes the entries of a saved topology. They start with [`serve`](Self::serve).
-    pub async fn begin(&self, entries: &BTreeMap<String, GuestSpec>) {
-        let mut own = self.entries.lock().await;
-        own.all =
-            entries.iter().map(|(name, spec)| (name.clone(), Entry::new(name, spec))).collect();
+    pub fn begin(&self, entries: &BTreeMap<String, GuestSpec>) {
+        let entry = |(name, spec): (&String, &GuestSpec)| (name.clone(), Entry::new(name, spec));
+        *locked(&self.all) = entries.iter().map(entry).collect();
+    }
+
+    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
+        locked(&self.all).get(name).cloned()
     }
 
     /// Takes over managers that an earlier daemon left, ends those without an entry, and starts the
     /// others. From now on entries start at once.
     pub async fn serve(self: Arc<Self>) {
-        let mut own = self.entries.lock().await;
-        own.serving = true;
+        let mut serving = self.serving.lock().await;
+        *serving = true;
+        let all = locked(&self.all).clone();
         for (kept, process) in self.find().await {
-            let entry = own.all.get(&kept.name).filter(|entry| entry.kept == kept);
+            let entry = all.get(&kept.name).filter(|entry| entry.kept == kept);
             match entry.filter(|entry| locked(&entry.manager).is_none()) {
                 Some(entry) => {
                     tracing::info!(
@@ -100,9 +101,8 @@ impl Guests {
                 None => process.end().await,
             }
         }
-        for entry in own.all.values() {
-            let found = locked(&entry.manager).clone();
-            let process = match found {
+        for entry in all.values() {
+            let process = match entry.manager() {
                 Some(process) => Ok(process),
                 None => self.start_manager(&entry.kept).await.map(Arc::new),
             };
@@ -118,31 +118,32 @@ impl Guests {
     /// # Errors
     /// The manager cannot be started, or refuses the entry.
     pub async fn start(self: &Arc<Self>, name: &str, spec: &GuestSpec) -> Result<(), ApiError> {
-        let mut own = self.entries.lock().await;
+        let serving = self.serving.lock().await;
         let entry = Entry::new(name, spec);
-        if own.serving {
+        if *serving {
             let process = self.start_manager(&entry.kept).await?;
             self.keep_up(&entry, Some(Arc::new(process)));
         }
-        own.all.insert(name.to_owned(), entry);
+        locked(&self.all).insert(name.to_owned(), entry);
         Ok(())
     }
 
     /// Ends the guests of an entry, and forgets it.
     pub async fn end(&self, name: &str) {
-        let mut own = self.entries.lock().await;
-        if let (Some(entry), true) = (own.all.remove(name), own.serving) {
+        let serving = self.serving.lock().await;
+        let entry = locked(&self.all).remove(name);
+        if let (Some(entry), true) = (entry, *serving) {
             entry.end().await;
         }
     }
 
     /// Ends all guests, before their switches end.
     pub async fn end_all(&self) {
-        let mut own = self.entries.lock().await;
-        if !std::mem::take(&mut own.serving) {
+        let mut serving = self.serving.lock().await;
+        if !std::mem::take(&mut *serving) {
             return;
         }
-        let all = std::mem::take(&mut own.all);
+        let all = std::mem::take(&mut *locked(&self.all));
         // All entries are told to end before any is waited for.
         all.values().for_each(|entry| drop(entry.leave()));
         for entry in all.values() {
@@ -152,13 +153,11 @@ impl Guests {
 
     /// The states of an entry's guests.
     pub async fn health(&self, name: &str) -> Health {
-        let own = self.entries.lock().await;
-        let Some(entry) = own.all.get(name) else { return Health::Absent };
-        if !own.serving {
+        let Some(entry) = self.entry(name) else { return Health::Absent };
+        if !*self.serving.lock().await {
             return Health::Good;
         }
-        let manager = locked(&entry.manager).clone();
-        let Some(manager) = manager else { return Health::Bad };
+        let Some(manager) = entry.manager() else { return Health::Bad };
         let all = self.ask::<Vec<GuestInfo>>(manager.pid, Request::List).await;
         let is_bad = |info: &GuestInfo| {
             info.state == State::Ended && info.last_end.as_deref() != Some("ended")
@@ -168,6 +167,26 @@ impl Guests {
             true => Health::Bad,
             false => Health::Good,
         }
+    }
+
+    /// The guests of an entry; none if it has no manager that answers.
+    pub async fn list(&self, name: &str) -> Vec<GuestInfo> {
+        self.ask_entry(name, Request::List).await.unwrap_or_default()
+    }
+
+    /// Ends the guests of an entry, and keeps their manager. False if it does not answer.
+    pub async fn stop(&self, name: &str) -> bool {
+        let all = Request::Stop { names: Vec::new() };
+        self.ask_entry::<Vec<GuestInfo>>(name, all).await.is_some()
+    }
+
+    async fn ask_entry<T: serde::de::DeserializeOwned + Send + 'static>(
+        &self,
+        name: &str,
+        request: Request,
+    ) -> Option<T> {
+        let manager = self.entry(name)?.manager()?;
+        self.ask(manager.pid, request).await
     }
 
     /// Asks a manager, in a thread that may wait.
@@ -261,7 +280,7 @@ impl Guests {
                 Err(ApiError::new(
                     ErrorCode::BadRequest,
                     reason,
-                    "correct the file, and apply it again",
+                    "correct the entry, and repeat the command",
                 ))
             }
         }
@@ -286,6 +305,10 @@ impl Entry {
         let kept = Kept { name: name.to_owned(), spec: spec.clone() };
         let [leaving, gone] = [(); 2].map(|()| watch::Sender::new(false));
         Arc::new(Self { kept, manager: Mutex::default(), leaving, gone })
+    }
+
+    fn manager(&self) -> Option<Arc<Process>> {
+        locked(&self.manager).clone()
     }
 
     /// Notes the entry's manager, which ends at once if the entry has ended meanwhile.

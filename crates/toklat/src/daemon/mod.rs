@@ -25,6 +25,7 @@ mod directory;
 pub(crate) mod evpn;
 pub mod file;
 mod front_ends;
+mod guest_entries;
 mod guests;
 mod hangups;
 mod interfaces;

@@ -85,14 +85,22 @@ impl Schemas {
     fn good(&mut self, route: &Route) -> Value {
         match (route.replies, route.operation) {
             (Some(draw), operation) => {
-                let made = matches!(operation, Operation::AddSwitch | Operation::AddPort);
-                let status = if made { "201" } else { "200" };
+                let statuses: &[&str] = match operation {
+                    Operation::AddSwitch | Operation::AddPort => &["201"],
+                    Operation::PutGuest => &["200", "201"],
+                    _ => &["200"],
+                };
                 let content = json!({ "application/json": { "schema": draw(&mut self.replied) } });
-                json!({ status: { "description": "Done", "content": content } })
+                let done = json!({ "description": "Done", "content": content });
+                statuses.iter().map(|status| ((*status).to_owned(), done.clone())).collect()
             }
             (None, Operation::GetMetrics) => {
                 let content = json!({ "text/plain": { "schema": { "type": "string" } } });
                 json!({ "200": { "description": "Metrics", "content": content } })
+            }
+            (None, Operation::GetGuestLog) => {
+                let content = json!({ "text/plain": { "schema": { "type": "string" } } });
+                json!({ "200": { "description": "Printed lines", "content": content } })
             }
             (None, Operation::GetOpenApi) => {
                 let content = json!({ "application/json": { "schema": { "type": "object" } } });
@@ -125,7 +133,7 @@ impl Schemas {
     fn in_path(&mut self, name: &str) -> Value {
         match name {
             "switch" => json!({ "type": "string", "pattern": SWITCH_PATTERN }),
-            "port" => json!({ "type": "string", "pattern": PORT_PATTERN }),
+            "port" | "guest" => json!({ "type": "string", "pattern": PORT_PATTERN }),
             "mac" => self.asked.subschema_for::<frame::Mac>().into(),
             _ => json!({ "type": "string" }),
         }
@@ -172,7 +180,9 @@ fn without_null(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{NewFdbEntry, NewPort, NewSwitch, PortSpec, Quotas, SwitchSpec, Topology};
+    use crate::api::{
+        GuestSpec, NewFdbEntry, NewPort, NewSwitch, PortSpec, Quotas, SwitchSpec, Topology,
+    };
 
     #[test]
     fn every_reference_leads_to_a_type_and_every_type_is_closed() {
@@ -237,6 +247,7 @@ mod tests {
         are::<Topology>(schemas, "Topology");
         are::<Quotas>(schemas, "Quotas");
         are::<NewFdbEntry>(schemas, "NewFdbEntry");
+        are::<GuestSpec>(schemas, "GuestSpec");
     }
 
     #[test]

@@ -386,7 +386,7 @@ impl Supervisor {
         self.environment.ledger.configure(wanted.quota.clone());
         *topology = wanted;
         self.changed(&topology);
-        self.guests.begin(&topology.guest).await;
+        self.guests.begin(&topology.guest);
         for (name, spec) in &topology.switch {
             let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;
             let handle = match made {

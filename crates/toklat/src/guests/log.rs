@@ -1,7 +1,7 @@
 //! The files for the output of guests: one each, of bounded size.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,23 @@ pub fn path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.log"))
 }
 
+/// Reads what is left of a guest's output.
+///
+/// # Errors
+/// The kernel's error.
+pub fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    for path in [path.with_extension("log.1"), path.to_owned()] {
+        match File::open(path) {
+            // A piece may be written meanwhile.
+            Ok(file) => drop(file.take(MAX_FILE + PIECE as u64).read_to_end(&mut bytes)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(printable(&bytes))
+}
+
 /// A guest's output without characters that control a terminal.
 pub fn printable(bytes: &[u8]) -> String {
     let safe = |c: char| if c.is_control() && c != '\t' && c != '\n' { '\u{fffd}' } else { c };
@@ -100,6 +117,9 @@ mod tests {
             ["web.log", "web.log.1"].map(|name| dir.path().join(name).metadata().unwrap().len());
         assert!(sizes.iter().all(|size| *size <= MAX_FILE), "{sizes:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+        let all = read(&path(dir.path(), "web")).unwrap();
+        assert_eq!(all.len() as u64, sizes.iter().sum::<u64>());
+        assert_eq!(read(&path(dir.path(), "other")).unwrap(), "");
     }
 
     #[test]

@@ -35,3 +35,11 @@ pub fn logs(directory: &std::path::Path, name: &str) -> Option<std::path::PathBu
     let paths = homes.into_iter().flatten().map(|home| log::path(&home, name));
     paths.into_iter().find(|path| path.is_file())
 }
+
+/// What a guest of this user has printed, without characters that control a terminal.
+///
+/// # Errors
+/// There is a log, but it cannot be read.
+pub fn printed(directory: &std::path::Path, name: &str) -> std::io::Result<String> {
+    logs(directory, name).map_or_else(|| Ok(String::new()), |path| log::read(&path))
+}

@@ -30,9 +30,14 @@ pub const PROGRAMS: [(&str, &str); 9] = [
     ("source", "sends bulk data; SERVER:PORT [SECONDS [CONNECTIONS]]"),
 ];
 
+/// Whether a program is built in.
+pub fn is_built_in(app: &str) -> bool {
+    PROGRAMS.iter().any(|(name, _)| *name == app)
+}
+
 /// The file to run for a program, and the first words of its command line.
 pub fn find(app: &str) -> (PathBuf, Vec<String>) {
-    match PROGRAMS.iter().any(|(name, _)| *name == app) {
+    match is_built_in(app) {
         true => {
             let words = ["toklat", "guest-program", app].map(str::to_owned);
             ("/proc/self/exe".into(), words.into())

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use guest::Place;
 use jail::Walls;
-use serde::{Deserialize, Serialize};
 use topology::Restart;
 
 use super::groups::Confined;
 use super::log::Log;
 use super::process::{End, Process};
+pub use crate::api::{GuestInfo, GuestState as State};
 
 /// The pause before the first restart. It doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -17,65 +17,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A guest that has served for this long counts as started without failure.
 const HEALTHY: Duration = Duration::from_secs(10);
-
-/// The state of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// The guest waits for its turn to start.
-    Queued,
-    /// The guest's process exists, and is not confined yet.
-    Starting,
-    /// The guest is confined, and serves.
-    Running,
-    /// The guest has failed, and will be started again after a pause.
-    Waiting,
-    /// The guest has ended, and will not be started again.
-    Ended,
-}
-
-impl State {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Ended => "ended",
-        }
-    }
-}
-
-/// A guest, as `toklat guest list` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct GuestInfo {
-    /// Its name.
-    pub name: String,
-    /// Its program.
-    pub app: String,
-    /// The guest's ports: more than one if it has several threads.
-    pub ports: Vec<String>,
-    /// The guest's addresses, in the order of its ports.
-    pub addresses: Vec<String>,
-    /// The guest's state.
-    pub state: State,
-    /// The guest's process, if it has one.
-    pub pid: Option<u32>,
-    /// Milliseconds in this state.
-    pub for_ms: u64,
-    /// Microseconds from the request for the guest's port to its report that it serves.
-    pub start_us: Option<u64>,
-    /// How often the guest was started again.
-    pub restarts: u32,
-    /// How the guest's last process ended.
-    pub last_end: Option<String>,
-    /// The walls around the guest.
-    pub walls: Walls,
-    /// The process of the guest's manager.
-    pub manager: u32,
-    /// Its log.
-    pub log: String,
-}
 
 pub struct Unit {
     pub name: String,
