@@ -1,13 +1,13 @@
-//! iperf3's control connection, both ends, and the server's datagrams: answers do not depend on where
-//! the stream is cut, and a hostile peer makes neither of them panic.
+//! iperf3's control connection, both ends, and the server's datagrams: answers do not depend on
+//! where the stream is cut, and a hostile peer makes neither of them panic.
 #![no_main]
 
 use guest::apps::iperf3::{Client, Params, Server};
 use guest::fuzz::{converse, iperf3_datagrams, iperf3_server};
 use libfuzzer_sys::fuzz_target;
 
-// The first byte says which end is driven, and how many of the next ones are lengths of pieces. With
-// 0x40, two bytes and as many as they say are the stream, and datagrams follow.
+// The first byte says which end is driven, and how many of the next ones are lengths of pieces.
+// With 0x40, two bytes and as many as they say are the stream, and datagrams follow.
 fuzz_target!(|input: &[u8]| {
     let Some((head, rest)) = input.split_first() else { return };
     let (cuts, stream) = rest.split_at(rest.len().min(usize::from(*head % 16)));

@@ -99,8 +99,8 @@ impl<N: Nic, A: App> Guest<N, A> {
         })
     }
 
-    /// Like [`run`](Self::run), until `work` breaks off. Before each turn, `work` may use the stack;
-    /// it returns when it is to be called again if no frame arrives before.
+    /// Like [`run`](Self::run), until `work` breaks off. Before each turn, `work` may use the
+    /// stack; it returns when it is to be called again if no frame arrives before.
     ///
     /// # Errors
     /// The error of the NIC.

@@ -92,8 +92,8 @@ impl House {
         Some((namespace, daemon))
     }
 
-    /// Pings three times. After some replies, ping waits for the others for two round trips only, so
-    /// each has a process of its own.
+    /// Pings three times. After some replies, ping waits for the others for two round trips only,
+    /// so each has a process of its own.
     fn ping(&self, to: &str) {
         for _ in 0..3 {
             let out = self.namespace.run(&["ping", "-c", "1", "-W", "30", "-s", "1400", to]);

@@ -6,7 +6,7 @@ mod frames;
 pub use frames::frames;
 
 use std::collections::{HashSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use frame::Mac;
 use tcp::{Full, Nanos};
@@ -155,11 +155,16 @@ impl Ends {
 /// passes. No request may have two results, and memory stays bounded. Returns how many
 /// results there were.
 pub fn rpc(script: &[u8]) -> usize {
-    let address = |number| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), 4000);
-    let carriers = [1, 2].map(|number| Carrier::Udp(address(number)));
-    let over_udp = rpc_in(script, carriers, Peer::over_udp(SERVER, address(2)), [0x08, 0x00]);
+    let over_udp = |address: fn(u8) -> IpAddr, ethertype| {
+        let [client, server] = [1, 2].map(|number| SocketAddr::new(address(number), 4000));
+        let carriers = [client, server].map(Carrier::Udp);
+        rpc_in(script, carriers, Peer::over_udp(SERVER, server), ethertype)
+    };
+    let v4 = over_udp(|number| Ipv4Addr::new(10, 0, 0, number).into(), [0x08, 0x00]);
+    let v6 = |number: u8| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()).into();
+    let v6 = over_udp(v6, [0x86, 0xdd]);
     let in_frames = rpc_in(script, [Carrier::Ethernet; 2], SERVER.into(), ETHERTYPE);
-    over_udp.min(in_frames)
+    v4.min(v6).min(in_frames)
 }
 
 /// The same in one kind of carriers: of the client and of the server, whose address is `peer`.

@@ -17,11 +17,13 @@ pub struct Budget {
     bytes: usize,
     max_bytes: usize,
     max_sessions_of_peer: usize,
+    /// The server's own IPv6 network.
+    network: Option<u64>,
 }
 
 impl Budget {
-    pub fn new(max_bytes: usize, max_sessions_of_peer: usize) -> Self {
-        Self { peers: HashMap::new(), bytes: 0, max_bytes, max_sessions_of_peer }
+    pub fn new(max_bytes: usize, max_sessions_of_peer: usize, network: Option<u64>) -> Self {
+        Self { peers: HashMap::new(), bytes: 0, max_bytes, max_sessions_of_peer, network }
     }
 
     /// Bytes in use.
@@ -31,7 +33,7 @@ impl Budget {
 
     /// Counts a new session of the peer. Returns false if it has too many.
     pub fn open(&mut self, peer: Peer) -> bool {
-        let share = self.peers.entry(peer.host()).or_default();
+        let share = self.peers.entry(peer.host(self.network)).or_default();
         let has_room = share.sessions < self.max_sessions_of_peer;
         share.sessions += usize::from(has_room);
         has_room
@@ -39,17 +41,17 @@ impl Budget {
 
     /// Notes that a session of the peer has ended. Its memory was given back before.
     pub fn close(&mut self, peer: Peer) {
-        if let Some(share) = self.peers.get_mut(&peer.host()) {
+        if let Some(share) = self.peers.get_mut(&peer.host(self.network)) {
             share.sessions = share.sessions.saturating_sub(1);
             if share.sessions == 0 {
-                self.peers.remove(&peer.host());
+                self.peers.remove(&peer.host(self.network));
             }
         }
     }
 
     /// True if the peer may use `bytes` more. One peer may use a quarter of all memory.
     pub fn has_room(&self, peer: Peer, bytes: usize) -> bool {
-        let share = self.peers.get(&peer.host()).map_or(0, |share| share.bytes);
+        let share = self.peers.get(&peer.host(self.network)).map_or(0, |share| share.bytes);
         self.bytes.saturating_add(bytes) <= self.max_bytes
             && share.saturating_add(bytes) <= self.max_bytes / 4
     }
@@ -66,7 +68,7 @@ impl Budget {
             return;
         }
         self.bytes = (self.bytes + to).saturating_sub(from);
-        if let Some(share) = self.peers.get_mut(&peer.host()) {
+        if let Some(share) = self.peers.get_mut(&peer.host(self.network)) {
             share.bytes = (share.bytes + to).saturating_sub(from);
         }
     }
@@ -86,7 +88,7 @@ mod tests {
             let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, host), port);
             Peer::over_udp(Mac::local(host.into()), address)
         };
-        let mut budget = Budget::new(400, 2);
+        let mut budget = Budget::new(400, 2, None);
         assert!(budget.open(peer(1, 1)) && budget.open(peer(1, 2)) && !budget.open(peer(1, 3)));
         assert!(budget.open(peer(2, 1)));
         budget.change(peer(1, 1), 0, 60);

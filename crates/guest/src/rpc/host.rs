@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tcp::{Bytes, Nanos};
@@ -16,6 +16,10 @@ use crate::nic::{BATCH, Exchange, Frame, Nic, Room, SendRing};
 
 /// The maximum number of batches of frames in a turn.
 const BATCHES: usize = 4;
+
+/// How long a server's station is looked for, before the tries to open a session count: both ends
+/// may be probing their IPv6 addresses, and questions are repeated after a second.
+const LOCATING: u64 = 3 * Nanos::SECOND;
 
 /// The frame in one piece, copied if necessary.
 fn whole<'f>(frame: &Frame<'f>) -> Cow<'f, [u8]> {
@@ -70,8 +74,9 @@ impl<N: Nic, H: Handler> Serving<N, H> {
         Self { nic, server: Server::new(config), network: None, handler }
     }
 
-    /// Makes a server on a UDP port of `host`, that answers requests by `handler`. Of the host's
-    /// settings, the addresses and the limit of neighbours count.
+    /// Makes a server on a UDP port of `host`, that answers requests by `handler`: at its IPv4
+    /// address, or at its IPv6 address if it has no other. Of the host's settings, the addresses
+    /// and the limit of neighbours count.
     pub fn over_udp(
         nic: N,
         host: &crate::Config,
@@ -145,8 +150,8 @@ pub struct Calling<N> {
     client: Client,
     /// Its neighbours, over UDP.
     network: Option<Box<Network>>,
-    /// Sessions whose server's station is not known yet.
-    unlocated: Vec<SessionId>,
+    /// Sessions whose server's station is not known yet, and until when it is waited for.
+    unlocated: Vec<(SessionId, Nanos)>,
 }
 
 impl<N> fmt::Debug for Calling<N> {
@@ -178,8 +183,8 @@ impl<N: Nic> Calling<N> {
         Self { nic, client: Client::new(config), network: None, unlocated: Vec::new() }
     }
 
-    /// Calls from a UDP port of `host`. Of the host's settings, the addresses and the limit of
-    /// neighbours count.
+    /// Calls from a UDP port of `host`: from its IPv4 address, or from its IPv6 address if it has
+    /// no other. Of the host's settings, the addresses and the limit of neighbours count.
     pub fn over_udp(nic: N, host: &crate::Config, port: u16, mut config: Config) -> Self {
         let network = Network::new(host, port, &mut config);
         let network = Some(Box::new(network));
@@ -194,9 +199,9 @@ impl<N: Nic> Calling<N> {
     /// Opens a session with the server at a UDP address, for clients that call
     /// [over UDP](Self::over_udp). The first packet leaves when the address of the server's, or the
     /// router's, station is known.
-    pub fn connect_udp(&mut self, to: SocketAddrV4, now: Nanos) -> SessionId {
+    pub fn connect_udp(&mut self, to: impl Into<SocketAddr>, now: Nanos) -> SessionId {
         let session = self.connect(Peer::over_udp(UNKNOWN, to), now);
-        self.unlocated.push(session);
+        self.unlocated.push((session, now + LOCATING));
         self.locate(now);
         session
     }
@@ -206,9 +211,13 @@ impl<N: Nic> Calling<N> {
         let Self { nic, client, network, unlocated } = self;
         let Some(network) = network else { return };
         let room = &mut SendRing(nic);
-        unlocated.retain(|session| {
-            let station_of = |to: SocketAddrV4| network.station_of(*to.ip(), now);
-            !client.locate(session.0, station_of, room)
+        unlocated.retain(|(session, until)| {
+            let station_of = |to: SocketAddr| network.station_of(to.ip(), now);
+            let located = client.locate(session.0, station_of, room);
+            if !located && now < *until {
+                client.wait_for_station(session.0);
+            }
+            !located
         });
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   0        6        12     14                                   50
 //!   | to     | from   | type | header (36 bytes, little-endian)   | payload |      Ethernet
-//!   | to     | from   | IPv4, UDP | header                        | payload |      UDP
+//!   | to     | from   | IP, UDP   | header                        | payload |      UDP
 //! ```
 
 use frame::Mac;
@@ -187,7 +187,11 @@ pub fn seal(out: &mut [u8], to: Peer, from: End, mut header: Header, payload: us
         header.checksum = U32::new(checksum(&header, payload));
     }
     head[from.carrier.head()..].copy_from_slice(header.as_bytes());
-    from.head() + payload
+    let len = from.head() + payload;
+    if let Some(frame) = out.get_mut(..len) {
+        from.carrier.complete(frame);
+    }
+    len
 }
 
 /// Odd constants with as many ones as zeros.

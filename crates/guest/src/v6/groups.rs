@@ -12,7 +12,7 @@ use tcp::Nanos;
 use zerocopy::IntoBytes;
 
 use super::ALL_ROUTERS;
-use super::message::HOP_LIMIT;
+use super::message::{HOP_BY_HOP, HOP_LIMIT};
 
 /// Types of messages (RFC 3810, 5; RFC 2710, 3).
 pub(super) const QUERY: u8 = 130;
@@ -145,7 +145,7 @@ impl Told {
         // A hop-by-hop header with a router alert for MLD (RFC 2711), and two bytes of padding.
         let alert = [Protocol::ICMPV6.0, 0, ROUTER_ALERT, 2, 0, 0, 1, 0];
         let len = alert.len() + message.len();
-        let ip = Ipv6::new(from, to, Protocol(super::input::HOP_BY_HOP), len as u16);
+        let ip = Ipv6::new(from, to, Protocol(HOP_BY_HOP), len as u16);
         let sum = frame::checksum::Sum::new();
         let sum = sum.with_pseudo_header(ip.addresses(), Protocol::ICMPV6, message.len() as u32);
         let sum = sum.with(&message).checksum();

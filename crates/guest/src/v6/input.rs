@@ -4,20 +4,20 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
 
 use frame::checksum::Sum;
 use frame::{EtherType, Ipv6, Mac, Protocol, Udp};
-use tcp::{Flow, Segment, Seq};
+use tcp::{Flow, Nanos, Segment, Seq};
 
 use crate::counters::Drop;
 use crate::input::{Input, Packet};
+use crate::link::Link;
 use crate::neighbours::Advertised;
 use crate::v6::groups::{QUERY, Query, ROUTER_ALERT};
 use crate::v6::message::{
-    self, Advertisement, ECHO_REQUEST, NEVER_FORWARDED, Neighbour, REDIRECT, ROUTER_ADVERTISEMENT,
-    SOLICITATION, TOO_BIG, UNREACHABLE,
+    self, Advertisement, ECHO_REQUEST, HOP_BY_HOP, NEVER_FORWARDED, Neighbour, REDIRECT,
+    ROUTER_ADVERTISEMENT, SOLICITATION, TOO_BIG, UNREACHABLE,
 };
 use crate::v6::solicited_node;
 
 /// Extension headers (RFC 8200, 4).
-pub(super) const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
@@ -88,15 +88,6 @@ fn has_router_alert(ip: &Ipv6, payload: &[u8]) -> bool {
     false
 }
 
-/// Checks the checksum of an ICMPv6 message.
-fn check_icmp_v6(ip: &Ipv6, bytes: &[u8], trusted: bool) -> Result<(), Drop> {
-    let sum = Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, bytes.len() as u32);
-    match trusted || sum.with(bytes).checksum() == 0 {
-        true => Ok(()),
-        false => Err(Drop::BadChecksum),
-    }
-}
-
 impl Input<'_> {
     /// Processes an IPv6 packet. `group`: its frame is for several hosts.
     pub fn ipv6<'f>(
@@ -110,30 +101,30 @@ impl Input<'_> {
         if end > packet.len {
             return Err(Drop::Truncated);
         }
-        let (from, to) = (ip.source(), ip.destination());
-        let own = v6.is_own(to);
+        let own = v6.is_own(ip.destination());
         if ip.next_header() == Protocol::TCP && own && !group {
             // The TCP machine verifies everything else itself.
             return Ok(self.tcp(packet, Ipv6::LEN, end, ip.addresses()));
         }
-        // A host that asks if it may have an address hears the others' messages about it.
-        let member = group && v6.is_member(to);
-        if !own && !member {
-            return Err(Drop::NotForUs);
-        }
-        if from.is_multicast() || from.is_loopback() || from.to_ipv4_mapped().is_some() {
-            return Err(Drop::BadSource);
-        }
-        let (protocol, at) = upper_layer(ip, payload)?;
+        let (protocol, at) = self.link.admit_v6(ip, payload, group)?;
+        let from = ip.source();
         match protocol {
-            Protocol::ICMPV6 if payload.get(at) == Some(&QUERY) => {
-                self.query(ip, payload, at, packet.trusted)?;
+            Protocol::ICMPV6 => {
+                let lost = self.link.icmp_v6((ip, payload, at), packet.trusted, self.now)?;
+                match lost {
+                    Some(Undelivered { flow, seq, mtu: Some(mtu) }) => {
+                        self.machine.too_big(&flow, seq, mtu, self.now);
+                    }
+                    Some(Undelivered { flow, seq, mtu: None }) => {
+                        self.machine.unreachable(&flow, seq);
+                    }
+                    None => {}
+                }
             }
-            Protocol::ICMPV6 => self.icmp_v6(ip, &payload[at..], packet.trusted)?,
             // Only a host without an address has none, and it says nothing else.
-            _ if from.is_unspecified() || v6.is_own(from) => return Err(Drop::BadSource),
+            _ if from.is_unspecified() || self.link.is_own_v6(from) => return Err(Drop::BadSource),
             Protocol::UDP => self.udp_v6(ip, &payload[at..], packet.trusted)?,
-            _ if member => return Err(Drop::NotForUs),
+            _ if !own => return Err(Drop::NotForUs),
             Protocol::TCP => return Ok(self.tcp(packet, Ipv6::LEN + at, end, ip.addresses())),
             _ => return Err(Drop::UnknownProtocol),
         }
@@ -152,115 +143,182 @@ impl Input<'_> {
         }
         self.deliver(udp.destination(), from.into(), &datagram[Udp::LEN..])
     }
+}
 
-    fn icmp_v6(&mut self, ip: &Ipv6, bytes: &[u8], trusted: bool) -> Result<(), Drop> {
-        check_icmp_v6(ip, bytes, trusted)?;
+/// A packet of ours that was not delivered, quoted in an error of ICMPv6.
+#[derive(Debug)]
+struct Undelivered {
+    flow: Flow,
+    seq: Seq,
+    /// It was longer than this.
+    mtu: Option<u16>,
+}
+
+/// A packet, its payload, and where the message begins after the extension headers.
+type Message<'p> = (&'p Ipv6, &'p [u8], usize);
+
+impl Link {
+    /// Whether the host has the address.
+    fn is_own_v6(&self, ip: Ipv6Addr) -> bool {
+        self.v6.as_ref().is_some_and(|v6| v6.is_own(ip))
+    }
+
+    /// Checks a packet's addresses and extension headers. Returns what is behind them, and where.
+    /// `group`: its frame is for several hosts.
+    fn admit_v6(&self, ip: &Ipv6, payload: &[u8], group: bool) -> Result<(Protocol, usize), Drop> {
+        let Some(v6) = &self.v6 else { return Err(Drop::UnknownType) };
+        let (from, to) = (ip.source(), ip.destination());
+        // A host that asks if it may have an address hears the others' messages about it.
+        if !(v6.is_own(to) || group && v6.is_member(to)) {
+            return Err(Drop::NotForUs);
+        }
+        if from.is_multicast() || from.is_loopback() || from.to_ipv4_mapped().is_some() {
+            return Err(Drop::BadSource);
+        }
+        upper_layer(ip, payload)
+    }
+
+    /// Handles a packet for a host without a [`Stack`](crate::Stack): neighbour discovery, queries
+    /// for listeners, and echoes.
+    ///
+    /// # Errors
+    /// The reason why it is dropped.
+    pub fn control_v6(&mut self, packet: &[u8], group: bool, now: Nanos) -> Result<(), Drop> {
+        let (ip, payload) = Ipv6::parse(packet).ok_or(Drop::Truncated)?;
+        if payload.len() < ip.payload_len() {
+            return Err(Drop::Truncated);
+        }
+        match self.admit_v6(ip, payload, group)? {
+            (Protocol::ICMPV6, at) => self.icmp_v6((ip, payload, at), false, now).map(|_| ()),
+            _ => Err(Drop::UnknownProtocol),
+        }
+    }
+
+    /// Handles a message of ICMPv6. An error is returned if it is about a segment of TCP.
+    fn icmp_v6(
+        &mut self,
+        (ip, payload, at): Message<'_>,
+        trusted: bool,
+        now: Nanos,
+    ) -> Result<Option<Undelivered>, Drop> {
+        let bytes = &payload[at..];
+        let sum =
+            Sum::new().with_pseudo_header(ip.addresses(), Protocol::ICMPV6, bytes.len() as u32);
+        if !trusted && sum.with(bytes).checksum() != 0 {
+            return Err(Drop::BadChecksum);
+        }
         let [kind, code, _, _, a, b, c, d, rest @ ..] = bytes else { return Err(Drop::Truncated) };
         let (from, to) = (ip.source(), ip.destination());
         let local = ip.hop_limit() == NEVER_FORWARDED && *code == 0;
-        match *kind {
+        let done = match *kind {
             ROUTER_ADVERTISEMENT | SOLICITATION | message::ADVERTISEMENT if !local => {
                 Err(Drop::BadDiscovery)
             }
-            ROUTER_ADVERTISEMENT => self.router(from, bytes),
-            SOLICITATION | message::ADVERTISEMENT => self.neighbour(from, to, bytes),
+            QUERY => self.query((ip, payload, at), now),
+            ROUTER_ADVERTISEMENT => self.router(from, bytes, now),
+            SOLICITATION | message::ADVERTISEMENT => self.neighbour((from, to), bytes, now),
             // Any host of the link could forge one, and packets take the same way without it.
             REDIRECT => Err(Drop::Redirect),
             _ if from.is_unspecified() => Err(Drop::BadSource),
-            ECHO_REQUEST => self.echo_v6(from, to, bytes),
+            ECHO_REQUEST => self.echo_v6((from, to), bytes, now),
             // Every path carries 1280 bytes: a smaller MTU is raised to that.
             TOO_BIG => {
                 let mtu = u32::from_be_bytes([*a, *b, *c, *d]);
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-                self.undelivered(rest, Some(mtu)).ok_or(Drop::OtherIcmp)
+                return self.undelivered(rest, Some(mtu)).ok_or(Drop::OtherIcmp).map(Some);
             }
-            UNREACHABLE => self.undelivered(rest, None).ok_or(Drop::OtherIcmp),
+            UNREACHABLE => return self.undelivered(rest, None).ok_or(Drop::OtherIcmp).map(Some),
             _ => Err(Drop::OtherIcmp),
-        }
+        };
+        done.map(|()| None)
     }
 
     /// A query for the groups that the host listens to (RFC 3810, 6.2).
-    fn query(&mut self, ip: &Ipv6, payload: &[u8], at: usize, trusted: bool) -> Result<(), Drop> {
+    fn query(&mut self, (ip, payload, at): Message<'_>, now: Nanos) -> Result<(), Drop> {
         let message = &payload[at..];
-        check_icmp_v6(ip, message, trusted)?;
         let local = ip.source().is_unicast_link_local() && ip.hop_limit() == 1;
         let alert = local && message.get(1) == Some(&0) && has_router_alert(ip, payload);
         let query = Query::parse(message).filter(|_| alert).ok_or(Drop::BadQuery)?;
-        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        let Some(v6) = &mut self.v6 else { return Err(Drop::UnknownType) };
         if v6.is_own(ip.source()) {
             return Err(Drop::BadSource);
         }
-        v6.asked(&query, self.now);
+        v6.asked(&query, now);
         Ok(())
     }
 
-    fn echo_v6(&mut self, from: Ipv6Addr, to: Ipv6Addr, request: &[u8]) -> Result<(), Drop> {
-        let v6 = self.link.v6.as_ref();
+    fn echo_v6(
+        &mut self,
+        (from, to): (Ipv6Addr, Ipv6Addr),
+        request: &[u8],
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        let v6 = self.v6.as_ref();
         let own = v6.and_then(|v6| match v6.is_own(to) {
             true => Some(to),
             // A question to a group is answered from the host's own address (RFC 4443, 4.2).
-            false => v6.source(from, self.now),
+            false => v6.source(from, now),
         });
         let own = own.filter(|own| *own != from).ok_or(Drop::BadSource)?;
         let mut reply = request.to_vec();
         reply[0] = message::ECHO_REPLY;
-        self.link.counters.echoes += 1;
-        self.link.push_icmp_v6(own, from, reply);
+        self.counters.echoes += 1;
+        self.push_icmp_v6(own, from, reply);
         Ok(())
     }
 
-    /// Handles an ICMPv6 error: a packet of ours, quoted in part, was not delivered. With `mtu`, it
+    /// Reads an ICMPv6 error: a packet of ours, quoted in part, was not delivered. With `mtu`, it
     /// was too big.
-    fn undelivered(&mut self, quoted: &[u8], mtu: Option<u16>) -> Option<()> {
+    fn undelivered(&self, quoted: &[u8], mtu: Option<u16>) -> Option<Undelivered> {
         let (ip, rest) = Ipv6::parse(quoted)?;
-        let v6 = self.link.v6.as_ref()?;
-        if ip.next_header() != Protocol::TCP || !v6.is_own(ip.source()) {
+        if ip.next_header() != Protocol::TCP || !self.is_own_v6(ip.source()) {
             return None;
         }
         let [a, b, c, d, e, f, g, h, ..] = *rest else { return None };
         let local = (IpAddr::V6(ip.source()), u16::from_be_bytes([a, b]));
         let remote = (IpAddr::V6(ip.destination()), u16::from_be_bytes([c, d]));
         let (flow, seq) = (Flow::new(local, remote)?, Seq(u32::from_be_bytes([e, f, g, h])));
-        match mtu {
-            Some(mtu) => self.machine.too_big(&flow, seq, mtu, self.now),
-            None => self.machine.unreachable(&flow, seq),
-        }
-        Some(())
+        Some(Undelivered { flow, seq, mtu })
     }
 
     /// A router advertisement (RFC 4861, 6.1.2).
-    fn router(&mut self, from: Ipv6Addr, bytes: &[u8]) -> Result<(), Drop> {
+    fn router(&mut self, from: Ipv6Addr, bytes: &[u8], now: Nanos) -> Result<(), Drop> {
         let told = Advertisement::parse(bytes).filter(|_| from.is_unicast_link_local());
         let told = told.ok_or(Drop::BadDiscovery)?;
-        let (longest, now) = (self.link.longest, self.now);
-        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        let longest = self.longest;
+        let Some(v6) = &mut self.v6 else { return Err(Drop::UnknownType) };
         if v6.is_own(from) {
             return Err(Drop::BadSource);
         }
         v6.advertised(from, &told, longest, now);
-        self.link.choose_mtu();
+        self.choose_mtu();
         if let Some(mac) = told.source() {
-            self.mention(from, mac);
+            self.mention(from, mac, now);
         }
         Ok(())
     }
 
-    fn mention(&mut self, ip: Ipv6Addr, mac: Mac) {
-        let Some(v6) = &mut self.link.v6 else { return };
-        let kept = v6.neighbours.mention(ip, mac, true, self.now);
-        self.link.push_kept(kept, mac, EtherType::IPV6);
+    fn mention(&mut self, ip: Ipv6Addr, mac: Mac, now: Nanos) {
+        let Some(v6) = &mut self.v6 else { return };
+        let kept = v6.neighbours.mention(ip, mac, true, now);
+        self.push_kept(kept, mac, EtherType::IPV6);
     }
 
     /// A solicitation or an advertisement of a neighbour (RFC 4861, 7.1 and 7.2).
-    fn neighbour(&mut self, from: Ipv6Addr, to: Ipv6Addr, bytes: &[u8]) -> Result<(), Drop> {
-        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+    fn neighbour(
+        &mut self,
+        (from, to): (Ipv6Addr, Ipv6Addr),
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        let Some(v6) = &mut self.v6 else { return Err(Drop::UnknownType) };
         let told = Neighbour::parse(bytes).ok_or(Drop::BadDiscovery)?;
         if v6.is_own(from) {
             return Err(Drop::BadSource);
         }
         match told {
             Neighbour::Solicitation { target, source } => {
-                self.solicitation((from, to), target, source)
+                self.solicitation((from, to), target, source, now)
             }
             Neighbour::Advertisement { target, .. } if target.is_multicast() => {
                 Err(Drop::BadDiscovery)
@@ -273,12 +331,12 @@ impl Input<'_> {
             }
             Neighbour::Advertisement { target, mac, solicited, overrides, router } => {
                 let how = Advertised { solicited, overrides };
-                let kept = v6.neighbours.advertise(target, mac, how, self.now);
+                let kept = v6.neighbours.advertise(target, mac, how, now);
                 if !router {
                     v6.is_no_router(target);
                 }
                 if let Some(mac) = mac {
-                    self.link.push_kept(kept, mac, EtherType::IPV6);
+                    self.push_kept(kept, mac, EtherType::IPV6);
                 }
                 Ok(())
             }
@@ -291,8 +349,9 @@ impl Input<'_> {
         (from, to): (Ipv6Addr, Ipv6Addr),
         target: Ipv6Addr,
         source: Option<Mac>,
+        now: Nanos,
     ) -> Result<(), Drop> {
-        let Some(v6) = &mut self.link.v6 else { return Err(Drop::UnknownType) };
+        let Some(v6) = &mut self.v6 else { return Err(Drop::UnknownType) };
         let probe = from.is_unspecified();
         let bad = probe && (to != solicited_node(target) || source.is_some());
         if bad || target.is_multicast() {
@@ -309,13 +368,13 @@ impl Input<'_> {
             return Err(Drop::NotForUs);
         }
         match (probe, source) {
-            (true, _) => self.link.advertise(target, None),
+            (true, _) => self.advertise(target, None),
             (false, Some(mac)) => {
-                self.mention(from, mac);
-                self.link.advertise(target, Some((from, mac)));
+                self.mention(from, mac, now);
+                self.advertise(target, Some((from, mac)));
             }
             // Its address is known, or has to be asked for.
-            (false, None) => self.link.advertise_by_address(target, from),
+            (false, None) => self.advertise_by_address(target, from),
         }
         Ok(())
     }

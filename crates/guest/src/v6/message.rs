@@ -20,6 +20,8 @@ pub(crate) const SOLICITATION: u8 = 135;
 pub(crate) const ADVERTISEMENT: u8 = 136;
 pub(crate) const REDIRECT: u8 = 137;
 
+/// The header of options for all routers on the way (RFC 8200, 4.3).
+pub(crate) const HOP_BY_HOP: u8 = 0;
 /// The hop limit of neighbour discovery: a packet that has it was not forwarded (RFC 4861, 3.1).
 pub(crate) const NEVER_FORWARDED: u8 = 255;
 /// The offset of the hop limit in the IP header.

@@ -58,6 +58,20 @@ impl Link {
         self.put(nic, mac, EtherType::IPV6, head, offload, payload)
     }
 
+    /// The station to which packets for a host go. If it is not known, the link is asked.
+    pub fn station_of_v6(&mut self, to: Ipv6Addr, now: Nanos) -> Option<Mac> {
+        let v6 = self.v6.as_mut()?;
+        let Way::Hop(hop) = v6.way(to)? else { return None };
+        let (mac, ask) = match v6.neighbours.find(hop, now) {
+            Hop::Known { mac, ask } => (Some(mac), ask),
+            Hop::Unknown { ask } => (None, ask),
+        };
+        if ask {
+            self.solicit(hop, mac, now);
+        }
+        mac
+    }
+
     /// Asks for a neighbour's address: the one that has it, or all that may have it.
     fn solicit(&mut self, target: Ipv6Addr, mac: Option<Mac>, now: Nanos) {
         let source = self.v6.as_ref().and_then(|v6| v6.source(target, now));
@@ -125,15 +139,6 @@ impl Link {
 
     /// Does what is due: probes, announcements, questions for routers and for neighbours.
     pub fn run_v6(&mut self, now: Nanos) {
-        while let Some(due) = self.v6.as_mut().and_then(|v6| v6.neighbours.due(now)) {
-            match due {
-                Due::Ask(hop) => self.solicit(hop, None, now),
-                Due::Gone(hop, waiting) => {
-                    self.counters.count_many(Drop::NoNeighbour, waiting);
-                    self.v6.iter_mut().for_each(|v6| v6.lost(hop));
-                }
-            }
-        }
         while let Some(say) = self.v6.as_mut().and_then(|v6| v6.next(now)) {
             match say {
                 Say::Probe(target) => {
@@ -153,6 +158,16 @@ impl Link {
                     let message = Sent::SolicitRouters { source: from.map(|_| self.mac) };
                     let from = from.unwrap_or(Ipv6Addr::UNSPECIFIED);
                     self.push_to_group(message, from, ALL_ROUTERS);
+                }
+            }
+        }
+        // With an address that was probed until now, neighbours can be asked.
+        while let Some(due) = self.v6.as_mut().and_then(|v6| v6.neighbours.due(now)) {
+            match due {
+                Due::Ask(hop) => self.solicit(hop, None, now),
+                Due::Gone(hop, waiting) => {
+                    self.counters.count_many(Drop::NoNeighbour, waiting);
+                    self.v6.iter_mut().for_each(|v6| v6.lost(hop));
                 }
             }
         }

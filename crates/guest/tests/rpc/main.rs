@@ -53,8 +53,10 @@ fn requests_get_their_replies_and_a_clean_link_needs_no_repetition() {
 
 #[test]
 fn datagrams_carry_requests_as_frames_do() {
-    for (seed, bad) in [(1, GOOD), (2, AWFUL), (3, AWFUL)] {
-        let mut world = World::over_udp(seed, bad);
+    let links = [(1, GOOD), (2, AWFUL), (3, AWFUL)];
+    for (seed, bad, v6) in links.into_iter().flat_map(|(s, bad)| [(s, bad, false), (s, bad, true)])
+    {
+        let mut world = World::over_udp(seed, bad, v6);
         world.slots = 1024;
         let session = world.open();
         run(&mut world, session, 0..300, 20_000);

@@ -1,6 +1,6 @@
 //! Servers and clients at UDP ports, on a switch in this thread.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use frame::Mac;
 use guest::rpc::{Answer, Call, Calling, Config, Failure, Serving, SessionId};
@@ -17,8 +17,22 @@ fn plug(switch: &mut Inline, name: &str) -> RingNic {
     RingNic::new(port)
 }
 
-fn host(number: u8) -> guest::Config {
-    guest::Config::new(Mac::local(number.into()), Ipv4Addr::new(10, 0, 0, number), 24)
+fn ip(number: u8, v6: bool) -> IpAddr {
+    match v6 {
+        true => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()).into(),
+        false => Ipv4Addr::new(10, 0, 0, number).into(),
+    }
+}
+
+fn host(number: u8, v6: bool) -> guest::Config {
+    let mac = Mac::local(number.into());
+    match ip(number, v6) {
+        IpAddr::V4(ip) => guest::Config::new(mac, ip, 24),
+        IpAddr::V6(ip) => guest::Config {
+            v6: Some(guest::Ipv6Config { address: Some((ip, 64)), ..Default::default() }),
+            ..guest::Config::new(mac, Ipv4Addr::UNSPECIFIED, 0)
+        },
+    }
 }
 
 fn echo(_: Call, request: &[u8], reply: &mut [u8]) -> Answer {
@@ -31,17 +45,27 @@ fn echo(_: Call, request: &[u8], reply: &mut [u8]) -> Answer {
     }
 }
 
-/// The client knows the server's IP address alone. Its settings of the MAC address and the carrier
-/// are the host's.
 #[test]
 fn a_client_finds_its_server_by_its_ip_address() {
+    find_server(false);
+}
+
+/// By neighbour discovery, once both have probed their addresses.
+#[test]
+fn a_client_finds_its_server_by_its_ipv6_address() {
+    find_server(true);
+}
+
+/// The client knows the server's IP address alone. Its settings of the MAC address and the carrier
+/// are the host's.
+fn find_server(v6: bool) {
     let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..Default::default() }).unwrap();
     let config = Config::new(Mac::BROADCAST);
     let nic = plug(&mut switch, "server");
-    let mut server = Serving::over_udp(nic, &host(1), PORT, config.clone(), echo);
-    let mut client = Calling::over_udp(plug(&mut switch, "client"), &host(2), 5000, config);
+    let mut server = Serving::over_udp(nic, &host(1, v6), PORT, config.clone(), echo);
+    let mut client = Calling::over_udp(plug(&mut switch, "client"), &host(2, v6), 5000, config);
     let mut now = Nanos(Nanos::SECOND);
-    let to = |number| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), PORT);
+    let to = |number| SocketAddr::new(ip(number, v6), PORT);
     let session = client.connect_udp(to(1), now);
     let nowhere = client.connect_udp(to(9), now);
     let mut replies = Vec::new();

@@ -1,7 +1,7 @@
 //! A client and a server in virtual time, with a bad link between them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use frame::Mac;
 use guest::rpc::{
@@ -14,16 +14,19 @@ pub const CLIENT: Mac = Mac::local(1);
 pub const SERVER: Mac = Mac::local(2);
 
 /// The UDP address of an end.
-pub fn address(mac: Mac) -> SocketAddrV4 {
+pub fn address(mac: Mac, v6: bool) -> SocketAddr {
     let number = if mac == SERVER { 2 } else { 1 };
-    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), 4000)
+    match v6 {
+        true => (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number), 4000).into(),
+        false => (Ipv4Addr::new(10, 0, 0, number as u8), 4000).into(),
+    }
 }
 
 /// The client's settings, beside the server's.
 fn client(config: &Config) -> Config {
     let carrier = match config.carrier {
         Carrier::Ethernet => Carrier::Ethernet,
-        Carrier::Udp(_) => Carrier::Udp(address(CLIENT)),
+        Carrier::Udp(server) => Carrier::Udp(address(CLIENT, server.is_ipv6())),
     };
     Config { mac: CLIENT, carrier, ..config.clone() }
 }
@@ -165,8 +168,8 @@ impl World {
     }
 
     /// A world whose packets travel in UDP datagrams.
-    pub fn over_udp(seed: u64, bad: Bad) -> Self {
-        let carrier = Carrier::Udp(address(SERVER));
+    pub fn over_udp(seed: u64, bad: Bad, v6: bool) -> Self {
+        let carrier = Carrier::Udp(address(SERVER, v6));
         Self::with(seed, bad, Config { carrier, ..Config::new(SERVER) })
     }
 

@@ -1,11 +1,12 @@
 //! RPC between two light guests: round trips, rates, long messages, bursts, sizes of rings.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use frame::Mac;
 use guest::rpc::{Answer, Call, Calling, Config, Failure, Handler, Serving, SessionId, bay};
-use guest::{Bytes, Nanos, Nic, RingNic};
+use guest::{Bytes, Ipv6Config, Nanos, Nic, RingNic};
 use inline::{Inline, Policy, SwitchConfig};
 use netring::{Open, Region, RegionConfig};
 
@@ -59,24 +60,29 @@ struct World<H, N = RingNic> {
 impl<H: Handler> World<H> {
     fn new(slots: u32, mtu: u16, handler: H) -> Result<Self> {
         let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..SwitchConfig::default() })?;
-        let mut plug = |name: &str, mac| -> Result<RingNic> {
-            let mut ports = RegionConfig::ports(1, 1, slots);
-            if mtu > 1500 {
-                let usable = u32::from(mtu) + 32;
-                ports = ports.buffer_stride(usable.next_multiple_of(64) + 64).buffer_usable(usable);
-            }
-            let region = Region::private(ports)?;
-            let port = Open::new(name).slots(slots).in_region(&region).inline()?;
-            let policy = Policy { macs: vec![mac], mtu, ..Policy::default() };
-            switch.add_rings(name, policy, &port.rings())?;
-            #[allow(unsafe_code, reason = "the switch runs in this thread")]
-            // SAFETY: the region is private and its port's own; the switch writes to it in `turn`
-            // only, which runs between the turns of client and server.
-            Ok(unsafe { RingNic::in_place(port) })
-        };
-        let nics = [plug("server", SERVER)?, plug("client", CLIENT)?];
+        let nics = plug(&mut switch, slots, mtu)?;
         Ok(Self::on(switch, nics, |mac| Config { mtu, ..config(mac, slots as u16 - 1) }, handler))
     }
+}
+
+/// The NICs of a server and a client at two ports.
+fn plug(switch: &mut Inline, slots: u32, mtu: u16) -> Result<[RingNic; 2]> {
+    let mut plug = |name: &str, mac| -> Result<RingNic> {
+        let mut ports = RegionConfig::ports(1, 1, slots);
+        if mtu > 1500 {
+            let usable = u32::from(mtu) + 32;
+            ports = ports.buffer_stride(usable.next_multiple_of(64) + 64).buffer_usable(usable);
+        }
+        let region = Region::private(ports)?;
+        let port = Open::new(name).slots(slots).in_region(&region).inline()?;
+        let policy = Policy { macs: vec![mac], mtu, ..Policy::default() };
+        switch.add_rings(name, policy, &port.rings())?;
+        #[allow(unsafe_code, reason = "the switch runs in this thread")]
+        // SAFETY: the region is private and its port's own; the switch writes to it in `turn`
+        // only, which runs between the turns of client and server.
+        Ok(unsafe { RingNic::in_place(port) })
+    };
+    Ok([plug("server", SERVER)?, plug("client", CLIENT)?])
 }
 
 impl<H: Handler, N: Nic<Error: Send + Sync + 'static>> World<H, N> {
@@ -111,14 +117,19 @@ impl<H: Handler, N: Nic<Error: Send + Sync + 'static>> World<H, N> {
         for _ in 0..sessions {
             let now = self.now();
             let id = self.client.connect(SERVER, now);
-            while !self.client.client().is_open(id) {
-                let now = self.now();
-                self.turn(now)?;
-                ensure!(!self.client.client().is_closed(id), "the server refused a session");
-            }
+            self.until_open(id)?;
             ids.push(id);
         }
         Ok(ids)
+    }
+
+    fn until_open(&mut self, id: SessionId) -> Result<()> {
+        while !self.client.client().is_open(id) {
+            let now = self.now();
+            self.turn(now)?;
+            ensure!(!self.client.client().is_closed(id), "the server refused a session");
+        }
+        Ok(())
     }
 
     /// Sends `n` requests at once; returns when all have replies.
@@ -200,6 +211,49 @@ pub fn round_trip_cards(lab: &Lab) -> Result<f64> {
         })
     })?;
     lab.note("rpc cards", format!("in the last run p99 {:.2} us", us(&sorted, 99)));
+    Ok(us(&sorted, 50))
+}
+
+/// A host of `guest.rpc.rtt.udp`, with an address of one family.
+fn host(mac: Mac, number: u8, v6: bool) -> guest::Config {
+    let ip = Ipv4Addr::new(10, 0, 0, number);
+    if !v6 {
+        return guest::Config::new(mac, ip, 24);
+    }
+    let address = Some((Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()), 64));
+    let v6 = Some(Ipv6Config { address, probes: 0, ..Ipv6Config::default() });
+    guest::Config { v6, ..guest::Config::new(mac, Ipv4Addr::UNSPECIFIED, 0) }
+}
+
+/// Round trip of a request of 10 bytes in UDP datagrams, in us.
+pub fn round_trip_udp(lab: &Lab, v6: bool) -> Result<f64> {
+    const PORT: u16 = 4000;
+    let time = lab.duration();
+    let sorted = on_core(0, move || {
+        let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..SwitchConfig::default() })?;
+        let [server, client] = plug(&mut switch, 1024, 1500)?;
+        let hosts = [host(SERVER, 1, v6), host(CLIENT, 2, v6)];
+        let server = Serving::over_udp(server, &hosts[0], PORT, config(SERVER, 1023), echo);
+        let client = Calling::over_udp(client, &hosts[1], PORT, config(CLIENT, 1023));
+        let (count, started) = (Count::default(), Instant::now());
+        let mut world = World { switch, server, client, count, started };
+        let [ip, ..] = hosts.map(|host| match host.v6.and_then(|v6| v6.address) {
+            Some((ip, _)) => IpAddr::V6(ip),
+            None => host.address.into(),
+        });
+        let id = world.client.connect_udp((ip, PORT), world.now());
+        world.until_open(id)?;
+        let (mut now, mut rounds) = (world.now(), 0u32);
+        times(time, || {
+            rounds += 1;
+            if rounds.is_multiple_of(16) {
+                now = world.now();
+            }
+            world.burst(id, 1, &[7; 10], now)
+        })
+    })?;
+    let family = if v6 { "IPv6" } else { "IPv4" };
+    lab.note(&format!("rpc {family}"), format!("in the last run p99 {:.2} us", us(&sorted, 99)));
     Ok(us(&sorted, 50))
 }
 

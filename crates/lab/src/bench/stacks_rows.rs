@@ -9,6 +9,9 @@ const TCP: &str = "core 0: sender, switch and receiver in one thread, copies int
 const LOSS: &str = "the same, frames lost at random in both directions. Peer: without loss";
 const HTTP: &str = "core 0: httpd, switch and load generator in one thread, 16 connections, offloads, documents sent \
     from where they lie; pages a second of its time. Peer: nginx on core 1, wrk on core 0, pages a second of the busier's time";
+const UDP: &str = "core 0: client, switch and server in one thread, UDP over IPv4, or over IPv6 with its checksums; 10 \
+                   bytes. Peer: raw Ethernet";
+const RAW: Peer = Peer::Toklat("raw Ethernet", |lab| calls::burst(lab, 1, 10));
 const CONNECTIONS: &str = "pages of 64 bytes over 10,000 connections, all busy. Peer: over 16";
 
 const RPC_RINGS: &str = "core 0: 1,000 sessions ask at once, client, switch and server in one thread; us until \
@@ -128,6 +131,8 @@ pub const ROWS: &[Row] = &[
         calls::round_trip_cards,
         Peer::Toklat("ring ports", |lab| calls::burst(lab, 1, 10)),
     ),
+    less("guest.rpc.rtt.udp", "us", "-", UDP, |lab| calls::round_trip_udp(lab, false), RAW),
+    less("guest.rpc.rtt.udp6", "us", "-", UDP, |lab| calls::round_trip_udp(lab, true), RAW),
     Row {
         id: "guest.rpc.rate",
         unit: "M/s",

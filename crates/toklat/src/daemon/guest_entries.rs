@@ -1,7 +1,7 @@
 //! Single guests by the API: entries of the topology that are put, stopped and deleted.
 //!
-//! Whoever may write to the control socket starts programs as the daemon's user, so it is trusted as
-//! that user is. Clients over TCP start programs that are built in ([`Caller::Remote`]).
+//! A client of the control socket starts programs as the daemon's user, so it is trusted as that
+//! user is. Clients over TCP start programs that are built in ([`Caller::Remote`]).
 
 use tokio::task::JoinSet;
 use topology::{GuestSpec, check, check_each};

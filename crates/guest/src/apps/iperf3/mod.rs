@@ -14,8 +14,8 @@ mod wire;
 pub use client::{Client, Line, run};
 pub use command::Command;
 pub use server::Server;
-pub use udp::{Counted, Udp};
-pub use wire::{Params, Results, StreamResult};
+pub use udp::Counted;
+pub use wire::{Params, Results, StreamResult, Udp};
 
 /// The port of servers.
 pub const PORT: u16 = 5201;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use tcp::Nanos;
 
 use super::Report;
-use super::wire::{Results, StreamResult, number};
+use super::wire::{Results, StreamResult, Udp, number};
 use crate::nic::Nic;
 use crate::stack::Stack;
 use crate::udp::{UdpError, UdpId};
@@ -25,21 +25,6 @@ const BURST: usize = 64;
 const PATIENCE: u64 = 20 * Nanos::MICRO;
 /// Bytes that may wait in the socket between two turns.
 pub const RECEIVE: usize = 1 << 20;
-
-/// Settings of a test over UDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Udp {
-    /// Bits a second of each stream; 0 for no limit.
-    pub rate: u64,
-    /// Datagrams have counters of 64 bits.
-    pub wide: bool,
-}
-
-impl Default for Udp {
-    fn default() -> Self {
-        Self { rate: 1 << 20, wide: false }
-    }
-}
 
 /// The bytes that open a stream.
 pub fn greeting() -> [u8; 4] {

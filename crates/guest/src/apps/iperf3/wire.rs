@@ -3,8 +3,6 @@
 use serde_json::{Value, json};
 use tcp::Bytes;
 
-use super::udp::Udp;
-
 /// Bytes of a cookie: 36 letters and a zero byte.
 pub const COOKIE: usize = 37;
 /// The maximum number of bytes of a JSON text. The stack offers a message in one piece up to 16
@@ -77,6 +75,21 @@ pub fn write(value: &Value) -> Bytes {
     let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
     bytes.extend_from_slice(text.as_bytes());
     bytes.into()
+}
+
+/// Settings of a test over UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// Bits a second of each stream; 0 for no limit.
+    pub rate: u64,
+    /// Datagrams have counters of 64 bits.
+    pub wide: bool,
+}
+
+impl Default for Udp {
+    fn default() -> Self {
+        Self { rate: 1 << 20, wide: false }
+    }
 }
 
 /// What a client wants to measure.

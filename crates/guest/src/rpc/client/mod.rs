@@ -7,7 +7,7 @@ mod timers;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use frame::Mac;
@@ -305,7 +305,7 @@ impl Client {
     pub(super) fn locate(
         &mut self,
         number: u32,
-        station_of: impl FnOnce(SocketAddrV4) -> Option<Mac>,
+        station_of: impl FnOnce(SocketAddr) -> Option<Mac>,
         room: &mut impl Room,
     ) -> bool {
         let Some(session) = self.sessions.get_mut(number as usize) else { return true };
@@ -316,6 +316,15 @@ impl Client {
         session.peer = session.peer.at(mac);
         self.ask_to_open(number as usize, room);
         true
+    }
+
+    /// Begins to count the tries to open a session anew: its server's station is looked for.
+    pub(super) fn wait_for_station(&mut self, number: u32) {
+        if let Some(session) = self.sessions.get_mut(number as usize)
+            && session.state == State::Opening
+        {
+            session.tries = 0;
+        }
     }
 
     /// Starts to open a session, under a new nonce: an old one may name an earlier session.

@@ -145,7 +145,8 @@ impl Server {
     /// Makes a server.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let budget = Budget::new(config.memory, config.max_sessions_of_peer);
+        let network = config.carrier.network();
+        let budget = Budget::new(config.memory, config.max_sessions_of_peer, network);
         let granted = config.credits.max(1);
         Self {
             config,
