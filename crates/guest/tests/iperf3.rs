@@ -212,6 +212,67 @@ impl App for Talker {
     }
 }
 
+/// A client that waits for whole pieces, as iperf3 does, would wait for ever for the last one.
+#[test]
+fn regression_streams_end_with_the_test() {
+    let mut world = World::new();
+    let mut server = server(&mut world);
+    let cookie = [b'c'; 37];
+    let params = br#"{"tcp":true,"reverse":true,"time":1,"len":1000}"#;
+    let control = [&cookie[..], &[0, 0, 0, params.len() as u8], params].concat();
+    let host = world.host(CLIENT, None);
+    let mut client = Guest::new(host, Brief { control, data: 0, ended: false, told: Vec::new() });
+    client.connect(to(), true, world.now).unwrap();
+    let (mut opened, began) = (false, world.now);
+    while !(client.app().ended && client.app().told.ends_with(&[13])) {
+        client.poll(world.now).unwrap();
+        if client.app().told.contains(&10) && !opened {
+            client.connect(to(), false, world.now).unwrap();
+            opened = true;
+        }
+        world.turn();
+        server.poll(world.now).unwrap();
+        world.turn();
+        world.now = world.now + 10 * Nanos::MILLI;
+        assert!(world.now - began < 30 * Nanos::SECOND, "the stream does not end");
+    }
+    assert!(client.app().data > 1000 && client.app().told.ends_with(&[1, 2, 13]));
+}
+
+/// A client of one stream, which ends the test as soon as data comes.
+struct Brief {
+    control: Vec<u8>,
+    data: usize,
+    ended: bool,
+    told: Vec<u8>,
+}
+
+impl App for Brief {
+    type Conn = bool;
+    fn accepted(&mut self, _: &mut Io<'_>) -> bool {
+        false
+    }
+    fn connected(&mut self, is_control: &mut bool, io: &mut Io<'_>) {
+        let first = if *is_control { &self.control } else { &self.control[..37] };
+        io.send(Bytes::copy_from_slice(first));
+    }
+    fn data(&mut self, is_control: &mut bool, io: &mut Io<'_>, data: &[u8]) -> usize {
+        if !*is_control {
+            self.data += data.len();
+        } else {
+            self.told.extend_from_slice(data);
+            if data.contains(&2) {
+                io.send(Bytes::from_static(&[4]));
+            }
+        }
+        data.len()
+    }
+    fn ended(&mut self, is_control: &mut bool, io: &mut Io<'_>) {
+        self.ended |= !*is_control;
+        io.close();
+    }
+}
+
 #[test]
 fn a_client_that_stops_half_way_keeps_the_others_out_for_ten_seconds_only() {
     let mut world = World::new();

@@ -225,7 +225,12 @@ impl Server {
             io.abort();
             return data.len();
         };
+        let was_running = test.phase == Phase::Running;
         let (step, report) = test.step(io, data, cpu, longest);
+        if was_running && test.phase == Phase::Results {
+            let streams = test.streams.iter().map(|stream| stream.id).collect::<Vec<_>>();
+            self.wakes.extend(streams);
+        }
         report.into_iter().for_each(|report| self.keep(report));
         match step {
             Step::Part => return 0,
@@ -463,7 +468,9 @@ impl App for Server {
             return io.close();
         };
         match line {
-            Line::Data(_, index) => test.send(*index, io),
+            Line::Data(_, index) if test.phase == Phase::Running => test.send(*index, io),
+            // The test is over. A client may be waiting for the rest of a piece: it reads the end.
+            Line::Data(..) => io.close(),
             _ => {
                 io.send(Bytes::from_static(&[state::TEST_START]));
                 io.send(Bytes::from_static(&[state::TEST_RUNNING]));
