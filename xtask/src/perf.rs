@@ -4,7 +4,8 @@
 //! is (I(2N) - I(N)) / N: start-up and warm-up cancel. Counts are the same on every run and
 //! machine, for one compiler; times are for `toklat bench`. Of `virtio.*`, whose drivers are for
 //! tests, only turns of the switch are counted; of `e1000.*` and `pcnet.*`
-//! (`crates/nic/examples/cards.rs`) only those of the model.
+//! (`crates/nic/examples/cards.rs`) only those of the model; of `guest.*`
+//! (`crates/guest/examples/segments.rs`) only those of the guest that sends or receives.
 
 use std::path::Path;
 
@@ -28,13 +29,15 @@ pub fn run() -> Result<()> {
     tool::run(&mut cargo(&build))?;
     let cards = ["build", "--profile", PROFILE, "--package=toklat-nic", "--example=cards"];
     tool::run(&mut cargo(&cards))?;
+    let guest = ["build", "--profile", PROFILE, "--package=toklat-guest", "--example=segments"];
+    tool::run(&mut cargo(&guest))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let programs = target.join(PROFILE).join("examples");
     println!("{:<24} {:>12} {:>8}", "scenario", "instr/frame", "limit");
     let mut over = Vec::new();
     for (scenario, limit) in budgets {
-        let program = programs.join(if is_card(&scenario) { "cards" } else { "budget" });
+        let program = programs.join(program_of(&scenario));
         let short = instructions(&program, &scenario, FRAMES)?;
         let long = instructions(&program, &scenario, 2 * FRAMES)?;
         let per_frame = long.saturating_sub(short) as f64 / FRAMES as f64;
@@ -53,9 +56,13 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// True for the scenarios of emulated cards.
-fn is_card(scenario: &str) -> bool {
-    ["e1000.", "pcnet."].iter().any(|card| scenario.starts_with(card))
+/// The program that runs a scenario.
+fn program_of(scenario: &str) -> &'static str {
+    match scenario.split('.').next() {
+        Some("e1000" | "pcnet") => "cards",
+        Some("guest") => "segments",
+        _ => "budget",
+    }
 }
 
 /// Instructions of one whole run.
@@ -66,7 +73,7 @@ fn instructions(program: &Path, scenario: &str, frames: u64) -> Result<u64> {
     if scenario.starts_with("virtio.") || scenario.starts_with("scatter") {
         args.push("--toggle-collect=*Inline*turn*");
     }
-    if is_card(scenario) {
+    if program_of(scenario) != "budget" {
         args.extend(["--toggle-collect=*send_turn*", "--toggle-collect=*receive_turn*"]);
     }
     let done = command("valgrind", &args)
