@@ -70,7 +70,7 @@ impl Device {
         if answer.bound != wire::Bound::default()
             && self.bound.get().is_none()
             && let Ok(bound) = Bound::new(&answer.bound, fds, marks::raise)
-            && let Err(second) = self.bound.set(bound)
+            && let Err(second) = self.bound.set(bound.forwarding_all(forwards_all()))
         {
             // Another thread was first.
             marks::lower(second.internal_fds());
@@ -231,4 +231,10 @@ pub fn mmap(device: &Device, fd: RawFd, wanted: &Wanted) -> Result<*mut c_void, 
     // SAFETY: this is the program's own call, applied to another file.
     let mapped = unsafe { real::mmap(at, len, protection, flags, memory.as_raw_fd(), offset) };
     if mapped == libc::MAP_FAILED { Err(crate::errno()) } else { Ok(mapped) }
+}
+
+/// Returns true if the variable that stands for `dev.netmap.fwd` is set.
+fn forwards_all() -> bool {
+    static SET: OnceLock<bool> = OnceLock::new();
+    *SET.get_or_init(|| std::env::var_os("TOKLAT_NETMAP_FWD").is_some_and(|value| value == "1"))
 }

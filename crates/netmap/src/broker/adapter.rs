@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Watcher {
         /// The key of the adapter that is monitored.
         parent: String,
-        /// Its rings whose buffers the monitor gets.
+        /// Its rings whose buffers the monitor gets, host rings by the monitor's host rings.
         of: Choice,
         /// The parent was closed since. The monitor gets nothing any more.
         lost: bool,
@@ -55,6 +55,15 @@ pub(super) struct Rings {
     pub(super) tx: RingSpec,
     pub(super) rx: RingSpec,
     pub(super) host: Option<HostRings>,
+}
+
+impl Rings {
+    /// The rings by the numbers that [`Choice::ranges`] gives them.
+    pub(super) fn specs(&self) -> [RingSpec; 4] {
+        let none = RingSpec::default();
+        let host = self.host.map_or([none; 2], |host| [host.tx, host.rx]);
+        [self.tx, self.rx, host[0], host[1]]
+    }
 }
 
 /// The host rings of an interface, and the rings of transparent mode, which programs do not see.
@@ -107,15 +116,18 @@ pub(super) struct Adapter {
     pub(super) token: Option<OwnedFd>,
     /// The port's number, if its switch is trusted.
     pub(super) number_if_trusted: Option<u16>,
-    /// The token of the port that the host rings are, while there is one.
+    /// The interface of the host that the adapter is.
+    pub(super) ifname: Option<String>,
+    /// The switch and the port that the host rings are, if these are another port.
+    pub(super) host_place: Option<(String, String)>,
+    /// The token of that port, while there is one.
     pub(super) host_token: Option<OwnedFd>,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
     pub(super) header: u8,
-    /// The offsets in the slots of each send and receive ring, as long as the rings exist.
-    pub(super) offsets: [Vec<Option<Offsets>>; 2],
-    /// The receive ring that gets the buffers of each send and receive ring, if any: its number and
-    /// its slots.
-    pub(super) watchers: [Vec<Option<(u32, u32)>>; 2],
+    /// The offsets in the slots of each ring, as long as the rings exist.
+    pub(super) offsets: [Vec<Option<Offsets>>; 4],
+    /// The receive ring that gets the buffers of each ring, if any: its number and its slots.
+    pub(super) watchers: [Vec<Option<(u32, u32)>>; 4],
     /// Rings of zero-copy monitors that were closed. A process that is about to fill them may not
     /// know yet, so they stay as long as the rings of this adapter.
     pub(super) retired: Vec<(Rings, Shape)>,
@@ -133,7 +145,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    fn ranges(&self) -> [&Range<u32>; 4] {
+    /// The rings that send, those that receive, and the same of host rings.
+    pub(super) fn ranges(&self) -> [&Range<u32>; 4] {
         [&self.tx, &self.rx, &self.host_tx, &self.host_rx]
     }
 
@@ -151,7 +164,7 @@ impl Adapter {
         place: Option<(String, String)>,
     ) -> Self {
         let Shape { tx_rings, rx_rings, host: [host_tx, host_rx], .. } = shape;
-        let uses = [tx_rings, rx_rings, host_tx, host_rx].map(|n| vec![Use::default(); n as usize]);
+        let rings = [tx_rings, rx_rings, host_tx, host_rx].map(|n| n as usize);
         Self {
             kind,
             region,
@@ -161,26 +174,34 @@ impl Adapter {
             bindings: 0,
             token: None,
             number_if_trusted: None,
+            ifname: None,
+            host_place: None,
             host_token: None,
             header: 0,
-            watchers: [shape.tx_rings, shape.rx_rings].map(|n| vec![None; n as usize]),
+            watchers: rings.map(|n| vec![None; n]),
             retired: Vec::new(),
-            offsets: [shape.tx_rings, shape.rx_rings].map(|n| vec![None; n as usize]),
-            uses,
+            offsets: rings.map(|n| vec![None; n]),
+            uses: rings.map(|n| vec![Use::default(); n]),
         }
     }
 
-    /// What the slots of a ring hold besides frames. `way` is 0 for send rings, 1 for receive
-    /// rings.
+    /// Returns true if the host rings are those of a port, or of a monitor of one.
+    pub(super) fn has_host(&self) -> bool {
+        let is_monitor = matches!(self.kind, Kind::Monitor { .. } | Kind::Watcher { .. });
+        self.shape.host != [0; 2] && (is_monitor || self.host_token.is_some())
+    }
+
+    /// What the slots of a ring hold besides frames. `way` is the ring's place in
+    /// [`Choice::ranges`].
     pub(super) fn format(&self, way: usize, ring: u32) -> Format {
         let offsets = self.offsets[way].get(ring as usize).copied().flatten();
         let bits = offsets.map_or(0, |offsets| u32::from(offsets.bits));
         Format::from_bits(u32::from(self.header) | bits << 8)
     }
 
-    /// True if a receive ring has slots with offsets.
-    pub(super) fn has_offsets(&self) -> bool {
-        self.offsets[1].iter().any(Option::is_some)
+    /// True if a ring of this kind has slots with offsets.
+    pub(super) fn has_offsets(&self, way: usize) -> bool {
+        self.offsets[way].iter().any(Option::is_some)
     }
 
     /// True if only one descriptor uses a ring.
@@ -221,12 +242,14 @@ impl Adapter {
         Ok(Choice { tx, rx, host_tx, host_rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })
     }
 
-    /// Returns the rings that a new descriptor gets. A monitor's descriptor gets all receive rings;
-    /// the request selects those of the port.
+    /// Returns the rings that a new descriptor gets. A monitor's descriptor gets all receive rings
+    /// of the interface, of its host or of both; the request selects those of the port.
     pub(super) fn select(&self, request: &Register) -> Result<Choice, Errno> {
         match self.kind {
             Kind::Monitor { .. } | Kind::Watcher { .. } => {
-                Ok(Choice { rx: 0..self.shape.rx_rings, ..Choice::default() })
+                let has_nic = !matches!(request.mode, mode::SW | mode::ONE_SW);
+                let rx = if has_nic { 0..self.shape.rx_rings } else { 0..0 };
+                Ok(Choice { rx, host_rx: 0..self.shape.host[1], ..Choice::default() })
             }
             _ => self.choose(request),
         }

@@ -5,7 +5,7 @@
 use netring::layout::Format;
 use rustix::io::Errno;
 
-use super::adapter::{Choice, HostRings, Kind, Offsets, Rings};
+use super::adapter::{Kind, Offsets};
 use super::{Binding, Broker, Call, Switches};
 use crate::abi::option;
 
@@ -34,14 +34,13 @@ impl<S: Switches> Broker<S> {
         binding: &Binding,
     ) -> Result<(), Errno> {
         let adapter = self.adapters.get_mut(&binding.adapter).ok_or(Errno::NXIO)?;
-        if matches!(adapter.kind, Kind::Watcher { .. }) || binding.choice.has_host() {
+        if matches!(adapter.kind, Kind::Watcher { .. }) {
             return Err(Errno::OPNOTSUPP);
         }
         let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
         let offsets = check(asked, region.geometry.buf_size)?;
-        let Choice { tx, rx, .. } = binding.choice.clone();
-        let chosen =
-            [(0, tx), (1, rx)].into_iter().flat_map(|(way, rings)| rings.map(move |r| (way, r)));
+        let ranges = binding.choice.ranges().map(Clone::clone).into_iter().enumerate();
+        let chosen = ranges.flat_map(|(way, rings)| rings.map(move |ring| (way, ring)));
         let chosen: Vec<(usize, u32)> = chosen.collect();
         // The rings keep the offsets of their first user. Nothing is changed if one refuses.
         let known = |&(way, ring): &(usize, u32)| adapter.offsets[way][ring as usize];
@@ -49,10 +48,10 @@ impl<S: Switches> Broker<S> {
         if chosen.iter().filter_map(known).any(too_wide) {
             return Err(Errno::BUSY);
         }
-        let Rings { tx, rx, .. } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let specs = adapter.rings.ok_or(Errno::NOMEM)?.specs();
         let shared = matches!(adapter.kind, Kind::Pipe { .. });
         for (way, ring) in chosen {
-            let (spec, known) = ([tx, rx][way], &mut adapter.offsets[way][ring as usize]);
+            let (spec, known) = (specs[way], &mut adapter.offsets[way][ring as usize]);
             let offsets = *known.get_or_insert(offsets);
             let (mask, number) = (offsets.mask(), spec.first + ring);
             region.write_offset_mask(number, mask)?;
@@ -68,14 +67,14 @@ impl<S: Switches> Broker<S> {
     pub(super) fn write_formats(&self, key: &str) -> Result<(), Errno> {
         let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
         let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
-        let Some(Rings { tx, rx, host }) = adapter.rings else { return Ok(()) };
-        if let Some(HostRings { up, .. }) = host
-            && adapter.has_offsets()
-        {
+        let Some(rings) = adapter.rings else { return Ok(()) };
+        let onward =
+            rings.host.map_or_else(Default::default, |host| [(1, host.up), (3, host.down)]);
+        for (_, spec) in onward.iter().filter(|(way, _)| adapter.has_offsets(*way)) {
             // Forwarded frames lie where they were received.
-            region.write_format(up.first, FORWARDED)?;
+            (0..spec.rings).try_for_each(|n| region.write_format(spec.first + n, FORWARDED))?;
         }
-        for (way, spec) in [tx, rx].into_iter().enumerate() {
+        for (way, spec) in rings.specs().into_iter().enumerate() {
             for ring in 0..spec.rings {
                 region.write_format(spec.first + ring, adapter.format(way, ring))?;
             }
@@ -99,8 +98,11 @@ impl<S: Switches> Broker<S> {
     /// [`write_formats`](Self::write_formats).
     pub(super) async fn have_format_read(&self, key: &str) {
         let Some(adapter) = self.adapters.get(key) else { return };
-        if let (Some(_), Some((switch, port))) = (&adapter.token, &adapter.place) {
-            self.switches.read_format(switch, port).await;
+        let places = [(&adapter.token, &adapter.place), (&adapter.host_token, &adapter.host_place)];
+        for (token, place) in places {
+            if let (Some(_), Some((switch, port))) = (token, place) {
+                self.switches.read_format(switch, port).await;
+            }
         }
     }
 }

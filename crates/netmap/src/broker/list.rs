@@ -59,6 +59,18 @@ impl List {
         Some(number as u32)
     }
 
+    /// Removes the ports that are not there.
+    pub(super) fn retain(&mut self, is_there: impl Fn(&str, &str) -> bool) {
+        let all: Vec<_> = self.switches.iter().flatten().collect();
+        let names = all.iter().flat_map(|switch| {
+            switch.ports.iter().flatten().map(|port| (switch.name.clone(), port.clone()))
+        });
+        let gone: Vec<_> = names.filter(|(switch, port)| !is_there(switch, port)).collect();
+        for (switch, port) in gone {
+            self.remove(&switch, &port);
+        }
+    }
+
     /// Returns the numbers of a switch and a port.
     pub(super) fn find(&self, switch: &str, port: &str) -> Result<(u16, u32), Errno> {
         let at = self.position(switch).ok_or(Errno::NOENT)?;

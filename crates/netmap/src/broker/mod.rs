@@ -11,6 +11,7 @@
 
 mod adapter;
 mod books;
+mod enter;
 mod format;
 mod host;
 mod list;
@@ -29,10 +30,11 @@ use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-use self::adapter::{Adapter, Choice, HostRings, Kind};
+use self::adapter::{Adapter, Choice, HostRings, Kind, Rings};
 use self::list::List;
 pub use self::region::File;
 use self::region::Region;
+pub use self::vale::host_of;
 use crate::abi::{name_of, reqtype, text};
 use crate::wire::{Answer, Ask, Bound, Options, port};
 
@@ -55,6 +57,8 @@ pub struct NewPort<'a> {
     pub who: Requester,
     /// The switch.
     pub switch: &'a str,
+    /// The end of this interface of the host that the switch joins to programs.
+    pub interface: Option<(End, &'a str)>,
     /// The port.
     pub port: &'a str,
     /// If set, attaches a monitor of the port, which gets copies of these frames.
@@ -78,6 +82,8 @@ pub enum End {
     Host,
 }
 
+/// Limit of the length of a switch's name, in bytes.
+const SWITCH_NAME: usize = 15;
 /// The name of the programs' port in the switch of an [`End`].
 pub const CARD_PORT: &str = "netmap";
 
@@ -91,25 +97,31 @@ impl End {
         }
     }
 
-    /// The name of the switch that joins this end of an interface to programs.
+    /// The name of the switch that joins this end of an interface to programs. If the interface's
+    /// name is too long for it, or has other characters than switches may have, it has a part of
+    /// that name and a hash. Two such names may be the same.
     #[must_use]
     pub fn switch(self, ifname: &str) -> String {
-        format!("{}{ifname}", self.prefix())
+        let prefix = self.prefix();
+        let letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if prefix.len() + ifname.len() <= SWITCH_NAME && ifname.chars().all(|c| letter(&c)) {
+            return format!("{prefix}{ifname}");
+        }
+        // FNV-1a.
+        let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        let hash = ifname.bytes().fold(0x811c_9dc5, step);
+        let tail = format!(".{:06x}", (hash ^ hash >> 24) & 0x00ff_ffff);
+        let room = SWITCH_NAME - prefix.len() - tail.len();
+        let part: String = ifname.chars().filter(letter).take(room).collect();
+        format!("{prefix}{part}{tail}")
     }
 
-    /// The end of an interface that a switch of this name joins to programs, and the interface;
-    /// `None` for other switches.
+    /// The end of an interface to which a switch of this name may belong. No client may make a
+    /// switch that has such a name.
     #[must_use]
-    pub fn of(switch: &str) -> Option<(Self, &str)> {
-        let all = [Self::Card, Self::Host].into_iter();
-        all.filter_map(|end| Some((end, switch.strip_prefix(end.prefix())?))).next()
+    pub fn of(switch: &str) -> Option<Self> {
+        [Self::Card, Self::Host].into_iter().find(|end| switch.starts_with(end.prefix()))
     }
-}
-
-/// The interface that a switch of this name joins to programs; `None` for other switches.
-#[must_use]
-pub fn interface_of(switch: &str) -> Option<&str> {
-    End::of(switch).map(|(_, ifname)| ifname)
 }
 
 /// A user's charge for a region. Dropping it ends the charge.
@@ -130,8 +142,8 @@ pub trait Switches: Send + Sync {
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
     ///
-    /// If the switch is [an interface's](End::of), this also adds a port of the interface's end;
-    /// `detach` removes it.
+    /// If the switch is [an interface's](NewPort::interface), this also adds a port of the
+    /// interface's end; `detach` removes it.
     ///
     /// # Errors
     /// The error number for the program.
@@ -178,6 +190,12 @@ pub trait Switches: Send + Sync {
     ) -> impl Future<Output = Result<(), Errno>> + Send {
         let _ = (who, switch, ifname);
         std::future::ready(Err(Errno::NXIO))
+    }
+
+    /// The interfaces of the host that are ports of switches, and the hosts behind them: the names
+    /// of each switch and port, as `VALE_LIST` shows them.
+    fn plugged(&self) -> impl Future<Output = Vec<(String, String)>> + Send {
+        std::future::ready(Vec::new())
     }
 
     /// Has the switch read what the slots of a port's rings hold besides frames
@@ -304,7 +322,7 @@ impl<S: Switches> Broker<S> {
             reqtype::POOLS_INFO_GET => self.pools_info(call),
             reqtype::VALE_ATTACH => self.vale_attach(call).await,
             reqtype::VALE_DETACH => self.vale_detach(call).await,
-            reqtype::VALE_LIST => self.vale_list(call),
+            reqtype::VALE_LIST => self.vale_list(call).await,
             reqtype::VALE_NEWIF => self.vale_newif(call),
             reqtype::VALE_DELIF => self.vale_delif(&call),
             reqtype::PORT_HDR_SET => self.port_header_set(&call).await,
@@ -360,7 +378,6 @@ impl<S: Switches> Broker<S> {
             bound.port = port::WATCHER;
         }
         if let Some(token) = &adapter.token {
-            bound.port = port::SWITCHED;
             fds.push(token.as_fd());
             if let (Some(number), Some((switch, port))) =
                 (adapter.number_if_trusted, &adapter.place)
@@ -370,8 +387,11 @@ impl<S: Switches> Broker<S> {
                 bound.name.as_flattened_mut().copy_from_slice(&name);
             }
         }
-        if let (Some(token), Some(host)) = (&adapter.host_token, rings.host) {
-            fds.push(token.as_fd());
+        fds.extend(adapter.host_token.as_ref().map(AsFd::as_fd));
+        if adapter.token.is_some() || adapter.host_token.is_some() {
+            bound.port = port::SWITCHED;
+        }
+        if let Some(host) = rings.host.filter(|_| adapter.has_host()) {
             let all = binding.choice.tx.len() == rings.tx.rings as usize;
             bind_host(&mut bound, &host, &binding.choice, all);
         }
@@ -510,14 +530,16 @@ impl<S: Switches> Broker<S> {
         if let (Some(rings), Some(region)) = (rings, region) {
             region.remove_rings(rings.tx, true);
             region.remove_rings(rings.rx, own);
-            if let Some(HostRings { tx, rx, up, down }) = rings.host {
+            let retired = retired.into_iter().map(|(rings, _)| rings);
+            for Rings { tx, rx, .. } in retired.clone() {
+                region.remove_rings(tx, true);
+                region.remove_rings(rx, true);
+            }
+            let all = std::iter::once(rings).chain(retired);
+            for HostRings { tx, rx, up, down } in all.filter_map(|rings| rings.host) {
                 for rings in [tx, rx, up, down] {
                     region.remove_rings(rings, true);
                 }
-            }
-            for (rings, _) in retired {
-                region.remove_rings(rings.tx, true);
-                region.remove_rings(rings.rx, true);
             }
         }
     }

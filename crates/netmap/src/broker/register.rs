@@ -7,17 +7,17 @@ use rustix::io::Errno;
 use shmem::Memfd;
 
 use super::adapter::{Adapter, Choice, HostRings, Kind, Rings};
-use super::host::with_next;
 use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
-use super::{Binding, Broker, Call, End, NewPort, Requester, Switches, part};
+use super::watch::monitor_shape;
+use super::{Binding, Broker, Call, Switches, part};
 use crate::abi::{Register, flags, mode, option};
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
-const MOST_EXTRA: u32 = 128 * 4096;
+pub(super) const MOST_EXTRA: u32 = 128 * 4096;
 
 /// Returns the rings that a request asks for.
-fn shape_of(request: &Register) -> Shape {
+pub(super) fn shape_of(request: &Register) -> Shape {
     let Register { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *request;
     Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots))
 }
@@ -169,26 +169,20 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    pub(super) fn make_vale(
+    fn make_vale(
         &mut self,
         uid: u32,
         switch: &str,
         port: &str,
         request: &Register,
     ) -> Result<String, Errno> {
-        let is_card = End::of(switch).is_some_and(|(end, _)| end == End::Card);
-        let host = [request.host_tx_rings, request.host_rx_rings];
         let shape = shape_of(request);
-        let shape = if is_card { shape.with_host(host) } else { shape };
         let extra = request.extra_bufs.min(MOST_EXTRA);
         let region = self.region_for(uid, request.mem_id, || shape.geometry(extra))?;
         let place = Some((switch.to_owned(), port.to_owned()));
         let name = format!("{switch}:{port}");
         self.adapters.insert(name.clone(), Adapter::new(Kind::Ephemeral, region, shape, place));
-        // `VALE_LIST` does not show the switches of interfaces.
-        if !is_card {
-            self.list.add(switch, port);
-        }
+        self.list.add(switch, port);
         Ok(name)
     }
 
@@ -221,10 +215,8 @@ impl<S: Switches> Broker<S> {
         if of.token.is_none() {
             return Err(Errno::OPNOTSUPP);
         }
-        let rings = of.shape.tx_rings.max(of.shape.rx_rings) as u16;
-        let slots = |asked: u32, parents: u32| if asked == 0 { parents } else { asked };
-        let rx = (rings, slots(request.rx_slots, of.shape.rx_slots));
-        let shape = Shape::asked((1, of.shape.tx_slots), rx);
+        let chosen = of.choose(request)?;
+        let shape = monitor_shape(of, &chosen, request)?;
         let kind = Kind::Monitor {
             parent: parent.into(),
             of: Monitor::of(
@@ -233,10 +225,15 @@ impl<S: Switches> Broker<S> {
             )
             .ok_or(Errno::INVAL)?,
         };
-        let place = of.place.clone();
+        // What goes through host rings goes through another port.
+        let host_place = of.host_place.clone().filter(|_| chosen.has_host());
+        let has_nic = !chosen.tx.is_empty() || !chosen.rx.is_empty();
+        let place = of.place.clone().filter(|_| has_nic);
         let region = self.region_for(call.uid, request.mem_id, || shape.geometry(0))?;
         let name = format!("monitor#{}", call.cookie);
-        self.adapters.insert(name.clone(), Adapter::new(kind, region, shape, place));
+        let mut monitor = Adapter::new(kind, region, shape, place);
+        monitor.host_place = host_place;
+        self.adapters.insert(name.clone(), monitor);
         Ok(name)
     }
 
@@ -405,9 +402,10 @@ impl<S: Switches> Broker<S> {
         }
         let (shape, region) = (adapter.shape, adapter.region);
         let Kind::Pipe { twin, .. } = &adapter.kind else {
+            let own = u32::from(adapter.ifname.is_some());
             let retired = self.retired_rings(key)?;
             let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
-            let rings = retired.map_or_else(|| rings_of(region, shape), Ok)?;
+            let rings = retired.map_or_else(|| rings_of(region, shape, own), Ok)?;
             self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(rings));
             return Ok(());
         };
@@ -417,54 +415,6 @@ impl<S: Switches> Broker<S> {
         self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(ours));
         self.adapters.entry(twin).and_modify(|adapter| adapter.rings = Some(theirs));
         Ok(())
-    }
-
-    /// Attaches an adapter to its switch, if it belongs to one and is not attached.
-    pub(super) async fn enter_switch(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
-        let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
-        let (Some((switch, port)), Some(rings), None) =
-            (&adapter.place, adapter.rings, &adapter.token)
-        else {
-            return Ok(());
-        };
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
-        let (monitor, mut tx) = match adapter.kind {
-            Kind::Monitor { of, .. } => (Some(of), rings.tx),
-            _ => (None, rings.tx),
-        };
-        // A monitor's send ring exists because programs expect one. Its frames go nowhere.
-        tx.rings = if monitor.is_some() { 0 } else { tx.rings };
-        tx = if rings.host.is_some() { with_next(tx) } else { tx };
-        let (memory, geometry, rx) = (region.file(), region.geometry, rings.rx);
-        let new = NewPort { who, switch, port, monitor, memory, geometry, tx, rx };
-        // The card may be opened in a way that leaves the host its place.
-        let host_token = self.enter_host(new, rings.host).await;
-        let switch = switch.clone();
-        let attached = self.switches.attach(new).await;
-        if attached.is_err() {
-            self.leave_host(&switch, host_token.as_ref()).await;
-        }
-        let (token, name) = attached?;
-        let number = self.switches.number_if_trusted(&switch, &name).await;
-        if let Some(adapter) = self.adapters.get_mut(key) {
-            (adapter.token, adapter.number_if_trusted) = (Some(token), number);
-            adapter.host_token = host_token;
-            if let Some((_, port)) = &mut adapter.place {
-                *port = name;
-            }
-        }
-        Ok(())
-    }
-
-    /// Detaches an adapter from its switch.
-    pub(super) async fn leave_switch(&mut self, key: &str) {
-        let Some(adapter) = self.adapters.get_mut(key) else { return };
-        if let (Some(token), Some((switch, port))) = (adapter.token.take(), adapter.place.clone()) {
-            let host = adapter.host_token.take();
-            drop(token);
-            self.switches.detach(&switch, &port).await;
-            self.leave_host(&switch, host.as_ref()).await;
-        }
     }
 
     /// Undoes a binding. [`collect`](Self::collect) removes what is not needed any more.
@@ -502,8 +452,9 @@ fn check_mode(mode: u32) -> Result<(), Errno> {
     }
 }
 
-/// Makes the rings of an adapter. Of what was made before a failure, nothing is left.
-fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
+/// Makes the rings of an adapter, and with host rings `own` rings of transparent mode for each end.
+/// Of what was made before a failure, nothing is left.
+fn rings_of(region: &mut Region, shape: Shape, own: u32) -> Result<Rings, Errno> {
     let Shape { tx_rings, rx_rings, tx_slots, rx_slots, host } = shape;
     let mut made = Vec::new();
     let mut add = |way, earlier, rings, slots| -> Result<RingSpec, Errno> {
@@ -513,7 +464,6 @@ fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
     };
     let has_host = host != [0; 2];
     let mut all = || {
-        let own = u32::from(has_host);
         let tx = add(Direction::Send, 0, tx_rings + own, tx_slots)?;
         let rx = add(Direction::Receive, 0, rx_rings, rx_slots)?;
         if !has_host {

@@ -15,6 +15,8 @@ struct Noted {
     refuse: bool,
     /// Refuse what is in switches of this name.
     refused: Option<&'static str>,
+    /// Interfaces that are ports of switches.
+    plugged: Mutex<Vec<(String, String)>>,
 }
 
 impl Switches for Noted {
@@ -39,6 +41,10 @@ impl Switches for Noted {
         let flags = SocketFlags::CLOEXEC;
         let (token, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((token, name))
+    }
+
+    async fn plugged(&self) -> Vec<(String, String)> {
+        self.plugged.lock().unwrap().clone()
     }
 
     async fn detach(&self, switch: &str, port: &str) {
@@ -326,9 +332,98 @@ fn rings_of_closed_zero_copy_monitors_are_used_again_and_go_with_their_port() {
 }
 
 #[test]
+fn lists_show_interfaces_however_they_came() {
+    let mut broker = broker();
+    register(&mut broker, 1, "vale0:a").unwrap();
+    let mut walk = |plugged: &[(&str, &str)]| {
+        let owned = plugged.iter().map(|(switch, port)| (switch.to_string(), port.to_string()));
+        *broker.switches.plugged.lock().unwrap() = owned.collect();
+        let mut at = ValeList { bridge: 0, pad: 0, port: 0 };
+        let mut names = Vec::new();
+        loop {
+            let ask = ask(reqtype::VALE_LIST, "", &at);
+            let (answer, _) = run(broker.control(2, 1, &ask, None));
+            if answer.status != 0 {
+                return names;
+            }
+            names.push(crate::abi::text(&answer.name).unwrap().to_owned());
+            at = ValeList::read_from_prefix(&answer.body).ok().unwrap().0;
+            at.port += 1;
+        }
+    };
+    let both = [("vale0", "eth0"), ("vale0", "eth0^"), ("lan", "eth1"), ("vale7", "eth2")];
+    assert_eq!(walk(&both), ["vale0:a", "vale0:eth0", "vale0:eth0^", "vale7:eth2"]);
+    assert_eq!(walk(&both[3..]), ["vale0:a", "vale7:eth2"]);
+    assert_eq!(walk(&[]), ["vale0:a"]);
+}
+
+#[test]
+fn the_switches_of_interfaces_have_names_of_at_most_15_bytes() {
+    for (ifname, card, host) in
+        [("eth0", "nic-eth0", "os-eth0"), ("enp0s31f6.1", "nic-enp0s31f6.1", "os-enp0s31f6.1")]
+    {
+        assert_eq!(
+            (End::Card.switch(ifname), End::Host.switch(ifname)),
+            (card.into(), host.into())
+        );
+    }
+    let long = ["enp0s31f6.1000", "enp0s31f6.1001", "enp0s31f6.1000x", "br#1", "br!1", "\u{e9}0"];
+    let names: Vec<_> = [End::Card, End::Host]
+        .into_iter()
+        .flat_map(|end| long.map(|ifname| (end, end.switch(ifname))))
+        .collect();
+    for (at, (end, name)) in names.iter().enumerate() {
+        let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        assert!(name.len() <= 15 && name.chars().all(letter), "{name}");
+        assert_eq!(End::of(name), Some(*end));
+        assert!(names[..at].iter().all(|(_, other)| other != name), "{name}");
+    }
+    assert_eq!(End::of("vale0"), None);
+}
+
+#[test]
+fn monitors_of_host_rings_are_ports_of_the_hosts_switch() {
+    let mut broker = broker();
+    let with = |mode, flags| Register { mode, flags, ..Register::default() };
+    let copy = flags::MONITOR_TX | flags::MONITOR_RX;
+    for watch in [copy, flags::ZCOPY_MON] {
+        assert_eq!(register_as(&mut broker, 1, "eth0", with(mode::SW, watch)), Err(Errno::INVAL));
+    }
+    let wide = Register { host_tx_rings: 2, host_rx_rings: 3, ..with(mode::ALL_NIC, 0) };
+    register_as(&mut broker, 1, "eth0", wide).unwrap();
+    register_as(&mut broker, 2, "eth0", with(mode::SW, copy)).unwrap();
+    register_as(&mut broker, 3, "eth0", with(mode::NIC_SW, copy)).unwrap();
+    register_as(&mut broker, 4, "eth0", with(mode::NIC_SW, flags::ZCOPY_MON)).unwrap();
+    register_as(&mut broker, 5, "eth0", with(mode::ONE_SW, flags::ZCOPY_MON)).unwrap();
+    let names = ports(&broker);
+    let (host, card) = ("os-eth0:netmap", "nic-eth0:netmap");
+    let copies = [&format!("{host}/#"), &format!("{host}/#"), &format!("{card}/#")];
+    assert_eq!(names[..2], [host, card]);
+    assert_eq!(names[2..].iter().collect::<Vec<_>>(), copies);
+    for (cookie, rings, fds) in [(2, (0, 3), 3), (3, (1, 3), 4), (4, (1, 3), 2), (5, (0, 3), 2)] {
+        let (answer, given) = broker.identify(cookie, &Ask::new(kind::IDENTIFY, 0));
+        let Bound { rx, host_rx, tx, host_tx, up, down, .. } = answer.bound;
+        assert_eq!((rx.rings, host_rx.rings), rings, "{cookie}");
+        assert_eq!([tx, host_tx, up, down].map(|spec| spec.rings), [0; 4], "{cookie}");
+        assert_eq!(given.len(), fds, "{cookie}");
+    }
+    // A zero-copy monitor is in the chain of each ring that it was made for.
+    let of_port = &broker.adapters["netmap:eth0"].watchers;
+    let watched = |way: usize| of_port[way].iter().filter(|watcher| watcher.is_some()).count();
+    assert_eq!([watched(0), watched(1), watched(2), watched(3)], [1, 1, 2, 3]);
+    (1..6).for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty() && ports(&broker).is_empty());
+    // Without host rings there is nothing to see.
+    broker.switches.refused = Some("os-eth0");
+    (1..3).for_each(|cookie| broker.open(cookie, 0));
+    register(&mut broker, 1, "eth0").unwrap();
+    assert_eq!(register_as(&mut broker, 2, "eth0", with(mode::SW, copy)), Err(Errno::INVAL));
+}
+
+#[test]
 fn a_refused_option_has_its_status() {
     let zero_copy = flags::ZCOPY_MON;
-    let cases = [("vale0:a", mode::ALL_NIC, zero_copy), ("eth0", mode::NIC_SW, 0)];
+    let cases = [("vale0:a", mode::ALL_NIC, zero_copy)];
     let mut broker = broker();
     register(&mut broker, 1, "vale0:a").unwrap();
     for (name, mode, flags) in cases {

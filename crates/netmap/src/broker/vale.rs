@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::adapter::Kind;
+use super::adapter::{Adapter, Kind};
 use super::host::card_key;
 use super::name::Name;
 use super::region::{GLOBAL, Shape, global, pools};
@@ -188,8 +188,9 @@ impl<S: Switches> Broker<S> {
     }
 
     /// `VALE_LIST`: returns the numbers of a port, or the port of given numbers.
-    pub(super) fn vale_list(&self, mut call: Call<'_>) -> Result<(), Errno> {
+    pub(super) async fn vale_list(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut asked: ValeList = call.body()?;
+        self.list_plugged().await;
         let name = call.name()?.to_owned();
         if name.is_empty() {
             let next = self.list.next(asked.bridge, asked.port).ok_or(Errno::NOENT)?;
@@ -205,6 +206,26 @@ impl<S: Switches> Broker<S> {
         }
         call.answer(&asked);
         Ok(())
+    }
+
+    /// Brings the interfaces in the list up to date: they come and go by other ways, too.
+    async fn list_plugged(&mut self) {
+        let mut plugged = self.switches.plugged().await;
+        plugged.retain(|(switch, _)| Name::is_switched(switch));
+        for (switch, port) in &plugged {
+            self.list.add(switch, port);
+        }
+        let is_adapter = |switch: &str, port: &str| {
+            let place = |adapter: &Adapter| {
+                adapter.place.as_ref().is_some_and(|(s, p)| s == switch && p == port)
+            };
+            self.adapters.values().any(place)
+        };
+        let is_plugged =
+            |s: &str, p: &str| plugged.iter().any(|(switch, port)| s == switch && p == port);
+        let is_there =
+            |switch: &str, port: &str| is_plugged(switch, port) || is_adapter(switch, port);
+        self.list.retain(is_there);
     }
 
     /// `PORT_HDR_SET`: sets the length of the virtio-net header that comes before each frame.
@@ -252,6 +273,7 @@ impl<S: Switches> Broker<S> {
 }
 
 /// The name that lists show for the host behind an attached interface.
-fn host_of(ifname: &str) -> String {
+#[must_use]
+pub fn host_of(ifname: &str) -> String {
     format!("{ifname}^")
 }

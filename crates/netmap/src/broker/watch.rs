@@ -23,12 +23,7 @@ impl<S: Switches> Broker<S> {
     ) -> Result<String, Errno> {
         let of = self.adapters.get(parent).ok_or(Errno::INVAL)?;
         let chosen = Choice { exclusive: false, ..of.choose(request)? };
-        if chosen.has_host() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let (rings, asked) = (of.shape.tx_rings.max(of.shape.rx_rings) as u16, request.rx_slots);
-        let slots = if asked == 0 { of.shape.rx_slots } else { asked };
-        let shape = Shape::asked((1, of.shape.tx_slots), (rings, slots));
+        let shape = monitor_shape(of, &chosen, request)?;
         let kind = Kind::Watcher { parent: parent.into(), of: chosen, lost: false };
         let name = format!("monitor#{}", call.cookie);
         self.adapters.insert(name.clone(), Adapter::new(kind, of.region, shape, None));
@@ -47,7 +42,9 @@ impl<S: Switches> Broker<S> {
         let Some(retired) = retired else { return Ok(None) };
         let Some(at) = retired.iter().position(|(_, of)| *of == shape) else { return Ok(None) };
         let (rings, _) = retired.swap_remove(at);
-        self.regions.get(&region).ok_or(Errno::INVAL)?.empty(rings.rx)?;
+        let region = self.regions.get(&region).ok_or(Errno::INVAL)?;
+        let [_, rx, _, host_rx] = rings.specs();
+        [rx, host_rx].into_iter().try_for_each(|rx| region.empty(rx))?;
         Ok(Some(rings))
     }
 
@@ -58,14 +55,17 @@ impl<S: Switches> Broker<S> {
         else {
             return Ok(());
         };
-        let (parent, of, rings) = (parent.clone(), of.clone(), rings.ok_or(Errno::NOMEM)?);
-        for (way, range) in [of.tx, of.rx].into_iter().enumerate() {
-            for ring in range {
-                let ours = (rings.rx.first + ring, rings.rx.slots);
+        let (parent, of) = (parent.clone(), of.clone());
+        let [_, rx, _, host_rx] = rings.ok_or(Errno::NOMEM)?.specs();
+        for (way, (range, own)) in
+            of.ranges().into_iter().zip([rx, rx, host_rx, host_rx]).enumerate()
+        {
+            for ring in range.clone() {
+                let ours = (own.first + ring, own.slots);
                 let (mut last, mut place) = (parent.clone(), (way, ring));
                 while let Some(next) = self.watcher_of(&last, place) {
-                    let Some((name, at)) = self.owner_of(next.0) else { break };
-                    (last, place) = (name, (1, at));
+                    let Some(owner) = self.owner_of(next.0) else { break };
+                    (last, place) = owner;
                 }
                 if last != key {
                     self.set_watcher(&last, place, Some(ours))?;
@@ -84,7 +84,7 @@ impl<S: Switches> Broker<S> {
             return false;
         };
         let (parent, lost, rings) = (parent.clone(), *lost, *rings);
-        let Some(rx) = rings.map(|rings| rings.rx).filter(|_| !lost) else { return false };
+        let Some(rings) = rings.filter(|_| !lost) else { return false };
         let related = |(name, other): (&String, &Adapter)| {
             let sibling = matches!(&other.kind, Kind::Watcher { parent: of, .. } if *of == parent);
             (sibling || *name == parent).then(|| name.clone())
@@ -95,12 +95,12 @@ impl<S: Switches> Broker<S> {
             let mut found = Vec::new();
             for (way, watchers) in adapter.watchers.iter().enumerate() {
                 for (ring, watcher) in watchers.iter().enumerate() {
-                    let ours = watcher.and_then(|(number, _)| number.checked_sub(rx.first));
-                    found.extend(ours.filter(|at| *at < rx.rings).map(|at| (way, ring as u32, at)));
+                    let ours = watcher.and_then(|(number, _)| place_of(&rings, number));
+                    found.extend(ours.map(|at| (way, ring as u32, at)));
                 }
             }
             for (way, ring, ours) in found {
-                let after = self.watcher_of(key, (1, ours));
+                let after = self.watcher_of(key, ours);
                 // If the file cannot be written, the rings stay as they are.
                 let _ = self.set_watcher(&name, (way, ring), after);
             }
@@ -128,7 +128,9 @@ impl<S: Switches> Broker<S> {
                 && let (Some(rings), Some(region)) =
                     (adapter.rings, self.regions.get(&adapter.region))
             {
-                let _ = region.lose_port(rings.rx);
+                let [_, rx, _, host_rx] = rings.specs();
+                let _ = region.lose_port(rx);
+                let _ = region.lose_port(host_rx);
             }
         }
         let Some(adapter) = self.adapters.get(parent) else { return };
@@ -145,13 +147,11 @@ impl<S: Switches> Broker<S> {
         self.adapters.get(name)?.watchers[way].get(ring as usize).copied().flatten()
     }
 
-    /// The monitor that has a receive ring, and the ring's number there.
-    fn owner_of(&self, number: u32) -> Option<(String, u32)> {
+    /// The monitor that has a receive ring, and the ring's place there.
+    fn owner_of(&self, number: u32) -> Option<(String, (usize, u32))> {
         self.adapters.iter().find_map(|(name, adapter)| {
             let Kind::Watcher { .. } = adapter.kind else { return None };
-            let rx = adapter.rings?.rx;
-            let at = number.checked_sub(rx.first).filter(|at| *at < rx.rings)?;
-            Some((name.clone(), at))
+            Some((name.clone(), place_of(&adapter.rings?, number)?))
         })
     }
 
@@ -163,9 +163,34 @@ impl<S: Switches> Broker<S> {
     ) -> Result<(), Errno> {
         let adapter = self.adapters.get_mut(name).ok_or(Errno::NXIO)?;
         let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
-        let Rings { tx, rx, .. } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let specs = adapter.rings.ok_or(Errno::NOMEM)?.specs();
         let place = adapter.watchers[way].get_mut(ring as usize).ok_or(Errno::INVAL)?;
         *place = watcher;
-        region.write_watcher([tx, rx][way].first + ring, watcher)
+        region.write_watcher(specs[way].first + ring, watcher)
+    }
+}
+
+/// The place of a receive ring of this number among these rings.
+fn place_of(rings: &Rings, number: u32) -> Option<(usize, u32)> {
+    let specs = rings.specs();
+    [1, 3].into_iter().find_map(|way| {
+        let at = number.checked_sub(specs[way].first)?;
+        (at < specs[way].rings).then_some((way, at))
+    })
+}
+
+/// The rings of a monitor of some rings of an adapter.
+pub(super) fn monitor_shape(
+    of: &Adapter,
+    chosen: &Choice,
+    request: &Register,
+) -> Result<Shape, Errno> {
+    let Shape { tx_rings, rx_rings, tx_slots, rx_slots, host: [host_tx, host_rx] } = of.shape;
+    let slots = if request.rx_slots == 0 { rx_slots } else { request.rx_slots };
+    let shape = Shape::asked((1, tx_slots), (tx_rings.max(rx_rings) as u16, slots));
+    match chosen.has_host() {
+        false => Ok(shape),
+        true if of.has_host() => Ok(Shape { host: [0, host_tx.max(host_rx)], ..shape }),
+        true => Err(Errno::INVAL),
     }
 }

@@ -108,6 +108,8 @@ pub struct Bound {
     /// Where slots of transparent mode go: to the host, and from it.
     up: Option<Ring>,
     down: Option<Ring>,
+    /// All released slots go there, whatever the program says (netmap(4), "dev.netmap.fwd").
+    forwards_all: bool,
     wakes: Wakes,
     watchers: Arc<Watchers>,
     pub(super) flags: u64,
@@ -151,6 +153,7 @@ impl Bound {
             send,
             receive,
             memory,
+            forwards_all: false,
             wakes,
             watchers,
             flags: bound.flags,
@@ -158,6 +161,13 @@ impl Bound {
             gone: AtomicBool::new(false),
             armings: AtomicU32::new(0),
         })
+    }
+
+    /// Has all released slots of an interface go on to its other end, as the kernel does if
+    /// `dev.netmap.fwd` is 1.
+    #[must_use]
+    pub fn forwarding_all(self, forwards_all: bool) -> Self {
+        Self { forwards_all, ..self }
     }
 
     /// Returns the memory file, and how much of it the program may map.
@@ -283,10 +293,10 @@ impl Bound {
             End::Port => &self.up,
             End::Host => &self.down,
         };
-        let is_transparent = ring.memory.header.flags.load(Ordering::Relaxed) & NR_FORWARD != 0;
+        let flags = ring.memory.header.flags.load(Ordering::Relaxed);
         let synced = match onward {
-            Some(onward) if is_transparent => {
-                let (synced, moved) = ring.sync_and_forward(onward);
+            Some(onward) if self.forwards_all || flags & NR_FORWARD != 0 => {
+                let (synced, moved) = ring.sync_and_forward(onward, self.forwards_all);
                 wake.note(onward.end, moved);
                 synced
             }

@@ -434,16 +434,17 @@ impl Ring {
     }
 
     /// Carries out `NIOCRXSYNC` in transparent mode (netmap(4), "NR_FORWARD"): frames in released
-    /// slots with `NS_FORWARD` go on to the other end by the ring `onward`. While that ring is
-    /// full, their slots stay unreleased. Returns the results of both rings.
-    pub(super) fn sync_and_forward(&self, onward: &Self) -> (Synced, Synced) {
+    /// slots with `NS_FORWARD`, or in all released slots, go on to the other end by the ring
+    /// `onward`. While that ring is full, their slots stay unreleased. Returns the results of both
+    /// rings.
+    pub(super) fn sync_and_forward(&self, onward: &Self, all: bool) -> (Synced, Synced) {
         let Some(_held) = self.hold() else { return (Synced::Quiet, Synced::Quiet) };
         let control = &self.memory.control;
         let (from, tail) = (control.owner.0.own(), control.core.0.observe());
         let Some(head) = self.checked_head(from, tail) else {
             return (self.reset(from, tail), Synced::Quiet);
         };
-        let (end, onward) = self.forward(from, head, onward);
+        let (end, onward) = self.forward(from, head, onward, all);
         let must_wake = end != from && self.release(from, end);
         self.show_tail(tail);
         (if must_wake { Synced::Wake } else { Synced::Quiet }, onward)
@@ -454,9 +455,9 @@ impl Ring {
         self.has_news()
     }
 
-    /// Moves the flagged frames of the slots `from..head` to `onward`, buffers and all. Returns up
-    /// to where slots are done with, and whether the other end must be woken.
-    fn forward(&self, from: u32, head: u32, onward: &Self) -> (u32, Synced) {
+    /// Moves the flagged frames of the slots `from..head` to `onward`, or all, with their buffers.
+    /// Returns up to where slots are done with, and whether the other end must be woken.
+    fn forward(&self, from: u32, head: u32, onward: &Self, all: bool) -> (u32, Synced) {
         // If another descriptor forwards, all slots wait for the next sync.
         let Some(_held) = onward.hold() else { return (from, Synced::Quiet) };
         let owner = &onward.memory.control.owner.0;
@@ -465,7 +466,7 @@ impl Ring {
         while at != head {
             let end = self.end_of_frame(at, head);
             let len = distance(at, end, self.slots);
-            if self.is_to_forward(at, end) && len < onward.slots {
+            if self.is_to_forward(at, end, all) && len < onward.slots {
                 if len > distance(put, limit, onward.slots) {
                     break;
                 }
@@ -493,10 +494,12 @@ impl Ring {
         }
     }
 
-    /// Returns true if the frame in `at..end` is flagged, and each of its slots is valid.
-    fn is_to_forward(&self, mut at: u32, end: u32) -> bool {
+    /// Returns true if the frame in `at..end` is flagged, or `all` are forwarded, and each of its
+    /// slots is valid.
+    fn is_to_forward(&self, mut at: u32, end: u32, all: bool) -> bool {
         let mask = self.offset_mask();
-        let is_flagged = self.memory.slots[at as usize].load().flags & slot_flags::FORWARD != 0;
+        let flags = self.memory.slots[at as usize].load().flags;
+        let is_flagged = all || flags & slot_flags::FORWARD != 0;
         let mut len = 0;
         while is_flagged && at != end {
             let slot = &self.memory.slots[at as usize];

@@ -370,32 +370,34 @@ fn released_slots_that_are_flagged_go_on_to_the_other_end() {
 
 #[test]
 fn regression_frames_with_offsets_are_forwarded() {
-    let (bound, _tokens) = interface_in(mode::ALL_NIC, |options| {
+    let (bound, _tokens) = interface_in(mode::NIC_SW, |options| {
         options.given |= 1 << option::OFFSETS;
         (options.offsets.max, options.offsets.initial, options.offsets.bits) = (2000, 32, 12);
     });
     let user = Fake::new();
-    let (ring, onward) = (bound.receive_ring(0), bound.up_ring());
-    let (rx, to) = (&ring.memory, &onward.memory);
-    rx.header.flags.store(4, Relaxed);
-    receive(ring, &[slot_flags::FORWARD; 3]);
-    // The first lies where it was received, the second elsewhere, and the third beyond its buffer.
-    let bits = 0x5000;
-    rx.slots[1].ptr.store(bits | 1000, Relaxed);
-    rx.slots[2].ptr.store(bits | 4000, Relaxed);
-    let buffers = [0, 1].map(|slot: usize| rx.slots[slot].load().buf);
-    set_head(&rx.header, 3);
-    assert!(!bound.poll(false, true, &user).error);
-    assert_eq!((to.control.owner.0.own(), rx.control.owner.0.own()), (2, 3));
-    let format = to.control.owner_flags.0.format();
-    let sent = [0, 1].map(|slot: usize| {
-        let slot = &to.slots[slot];
-        (slot.load(), slot.offset(format))
-    });
-    let word = |buf| SlotWord { buf, len: 60, flags: 0 };
-    assert_eq!(sent, [(word(buffers[0]), 32), (word(buffers[1]), 1000)]);
-    // The program's slots keep their offsets.
-    assert_eq!([0, 1].map(|slot: usize| rx.slots[slot].ptr.load(Relaxed)), [32, bits | 1000]);
+    for (receiving, onward) in [(0, bound.up_ring()), (1, bound.down_ring())] {
+        let ring = bound.receive_ring(receiving);
+        let (rx, to) = (&ring.memory, &onward.memory);
+        rx.header.flags.store(4, Relaxed);
+        receive(ring, &[slot_flags::FORWARD; 3]);
+        // The first lies where it was received, the second elsewhere, the third beyond its buffer.
+        let bits = 0x5000;
+        rx.slots[1].ptr.store(bits | 1000, Relaxed);
+        rx.slots[2].ptr.store(bits | 4000, Relaxed);
+        let buffers = [0, 1].map(|slot: usize| rx.slots[slot].load().buf);
+        set_head(&rx.header, 3);
+        assert!(!bound.poll(false, true, &user).error);
+        assert_eq!((to.control.owner.0.own(), rx.control.owner.0.own()), (2, 3));
+        let format = to.control.owner_flags.0.format();
+        let sent = [0, 1].map(|slot: usize| {
+            let slot = &to.slots[slot];
+            (slot.load(), slot.offset(format))
+        });
+        let word = |buf| SlotWord { buf, len: 60, flags: 0 };
+        assert_eq!(sent, [(word(buffers[0]), 32), (word(buffers[1]), 1000)]);
+        // The program's slots keep their offsets.
+        assert_eq!([0, 1].map(|slot: usize| rx.slots[slot].ptr.load(Relaxed)), [32, bits | 1000]);
+    }
 }
 
 #[test]

@@ -121,7 +121,8 @@ impl Watch {
             if !valid(frame.buf) || !valid(spare.buf) {
                 continue;
             }
-            let kept = frame.flags & !(slot_flags::TXMON | slot_flags::BUF_CHANGED);
+            // A monitor passes on which slots were sent.
+            let kept = frame.flags & !slot_flags::BUF_CHANGED;
             ours.store(SlotWord { flags: kept | flag, ..frame });
             let flags = frame.flags | slot_flags::BUF_CHANGED;
             theirs.store(SlotWord { buf: spare.buf, flags, ..frame });

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netmap::broker::interface_of;
+use netmap::broker::End as InterfaceEnd;
 use netring::Monitor;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attach::request::{How, Lent};
 use super::hangups::Gone;
-use super::netmap::card::wire_spec;
-use super::netmap::{hung_up, port_spec};
+use super::netmap::end::{port_spec, wire_spec};
+use super::netmap::hung_up;
 use super::pipes::Opened;
 use super::pipes::end::{End, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};
-use super::switch::{Access, Attach, Switch};
+use super::switch::{Access, Attach, Port, Switch};
 use super::{system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 
@@ -103,7 +103,7 @@ impl Supervisor {
             return Ok(handle);
         }
         // The switches of interfaces are made for netmap programs alone.
-        if !self.options.auto_switch || interface_of(name).is_some() {
+        if !self.options.auto_switch || InterfaceEnd::of(name).is_some() {
             return self.switch(name);
         }
         let config = SwitchConfig::default();
@@ -144,8 +144,9 @@ impl Supervisor {
             if switch.removed {
                 continue;
             }
-            let is_card = switch.ephemeral && interface_of(name).is_some();
-            if is_card && !is_monitor && !how.netmap {
+            let is_card = switch.ephemeral && InterfaceEnd::of(name).is_some();
+            let is_driver = how.existing && switch.port(port).is_ok_and(Port::is_driven);
+            if is_card && !is_monitor && !how.netmap && !is_driver {
                 let reason = format!("{name} is an interface that a netmap program has open");
                 return Err(ApiError::new(ErrorCode::Busy, reason, "end the program"));
             }
@@ -185,7 +186,7 @@ impl Supervisor {
             Some(monitor) => self.monitor(client, &switch, port, ring, monitor)?,
         };
         let spec = match how.netmap {
-            true if interface_of(&switch.name).is_some() => wire_spec(),
+            true if InterfaceEnd::of(&switch.name).is_some() => wire_spec(),
             true => port_spec(),
             false => PortSpec::default(),
         };

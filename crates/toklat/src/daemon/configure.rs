@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netmap::broker::interface_of;
+use netmap::broker::End;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -108,7 +108,7 @@ impl Supervisor {
             // A client made the switch by opening a port. From here on it is permanent.
             Some(handle) => {
                 let mut switch = handle.lock().await;
-                if switch.ephemeral && interface_of(name).is_some() {
+                if switch.ephemeral && End::of(name).is_some() {
                     let reason = format!("{name} is an interface that a netmap program has open");
                     return Err(ApiError::new(ErrorCode::Busy, reason, "end the program"));
                 }

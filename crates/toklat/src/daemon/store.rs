@@ -1,6 +1,6 @@
 //! The configuration, and the file it is saved in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
@@ -37,6 +37,10 @@ pub struct Configured {
     /// The content of each file when it was applied last.
     #[serde(default)]
     pub applied: BTreeMap<String, Topology>,
+    /// The switches that netmap programs have made for an interface (`VALE_ATTACH`). They go with
+    /// their last port.
+    #[serde(default)]
+    pub attached: BTreeSet<String>,
 }
 
 impl Configured {
@@ -78,6 +82,7 @@ impl Configured {
     /// Forgets the files of objects that do not exist any more.
     pub fn tidy(&mut self) {
         let topology = &self.topology;
+        self.attached.retain(|name| topology.switch.contains_key(name));
         self.made_by.retain(|name, _| match name.split_once(':') {
             _ if name == "quota" || name == EVPN => true,
             None if guest_of(name).is_some() => {

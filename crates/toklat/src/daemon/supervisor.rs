@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use ::netmap::broker::interface_of;
 use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
@@ -438,7 +437,7 @@ impl Supervisor {
                 let _ = std::fs::remove_file(entry.path());
                 continue;
             }
-            if interface_of(name).is_some() {
+            if super::netmap::end::was_made(&switch) {
                 // The program lost its descriptors when the daemon that it had asked ended.
                 switch.remove().await;
                 continue;

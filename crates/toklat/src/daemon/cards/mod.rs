@@ -14,4 +14,57 @@ pub mod driven;
 mod keep;
 pub mod process;
 
+use std::fs;
+use std::path::Path;
+
 pub use self::keep::{Start, keep};
+
+/// Where the kernel shows the devices that user space may drive.
+const GIVEN: &str = "/sys/bus/pci/drivers/vfio-pci";
+
+/// The PCI address of the card that netmap programs call `card0`, `card1` and so on: the cards that
+/// vfio-pci has, in the order of their addresses.
+#[must_use]
+pub fn address_of(name: &str) -> Option<String> {
+    let text = name.strip_prefix("card")?;
+    let number: usize = text.parse().ok().filter(|number: &usize| number.to_string() == text)?;
+    given(Path::new(GIVEN)).into_iter().nth(number)
+}
+
+/// The addresses of the network cards in this directory of a driver, in their order.
+fn given(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_card = |address: &String| {
+        let class = fs::read_to_string(directory.join(address).join("class"));
+        address.contains(':') && class.is_ok_and(|class| class.starts_with("0x02"))
+    };
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut addresses: Vec<_> = names.filter(is_card).collect();
+    addresses.sort_unstable();
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_numbered_in_the_order_of_their_addresses() {
+        let here = tempfile::tempdir().unwrap();
+        for (name, class) in [
+            ("0000:05:00.0", "0x020000"),
+            ("0000:03:00.1", "0x020000"),
+            ("0000:03:00.0", "0x010802"),
+            ("module", "0x020000"),
+        ] {
+            fs::create_dir(here.path().join(name)).unwrap();
+            fs::write(here.path().join(name).join("class"), format!("{class}\n")).unwrap();
+        }
+        fs::write(here.path().join("bind"), "").unwrap();
+        assert_eq!(given(here.path()), ["0000:03:00.1", "0000:05:00.0"]);
+        assert!(given(&here.path().join("none")).is_empty());
+        for none in ["card", "card00", "card+1", "card-1", "cards0", "eth0"] {
+            assert_eq!(address_of(none), None, "{none}");
+        }
+    }
+}

@@ -3,30 +3,14 @@
 //! one for programs; no address is learned there, so each port's frames go to the other.
 
 use dataplane::config::{Policy, SwitchConfig};
-use netmap::broker::{CARD_PORT, End};
-use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
+use netmap::broker::{CARD_PORT, End, host_of};
+use topology::{Card, Host, Interface, InterfaceEngine, PortKind, Topology};
 
-use super::port_spec;
+use super::end::{port_of, was_made, wire_spec};
 use crate::api::{ApiError, Client, ErrorCode, NewPort, NewSwitch, PortSpec, SwitchSpec};
-use crate::daemon::interfaces;
-use crate::daemon::locked;
 use crate::daemon::supervisor::Supervisor;
 use crate::daemon::switch::{Access, Switch};
-
-/// The name of an end's port in its switch.
-const fn port_of(end: End) -> &'static str {
-    match end {
-        End::Card => "card",
-        End::Host => "host",
-    }
-}
-
-/// The rules of both ports: what comes from one goes to the other.
-#[must_use]
-pub fn wire_spec() -> PortSpec {
-    let spec = port_spec();
-    PortSpec { policy: Policy { mac_limit: 0, ..spec.policy }, ..spec }
-}
+use crate::daemon::{cards, interfaces};
 
 impl Supervisor {
     /// Makes the switch of an end of an interface, unless it is there.
@@ -53,7 +37,7 @@ impl Supervisor {
         let port = port_of(end);
         let added = switch.add_temporary_port(port, end_spec(end, ifname)?).await;
         match (end, added) {
-            (End::Card, Err(error)) => {
+            (End::Card, Err(error)) if driven_card(ifname).is_none() => {
                 tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
                 let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
                 switch.add_temporary_port(port, by_packets).await
@@ -62,7 +46,7 @@ impl Supervisor {
                 tracing::warn!(ifname, %error, "interface has no host rings");
                 Err(error)
             }
-            (_, Ok(())) => Ok(()),
+            (_, added) => added,
         }
     }
 
@@ -70,7 +54,10 @@ impl Supervisor {
     pub(in crate::daemon) async fn leave_card(&self, name: &str) {
         let Some(handle) = self.handle(name) else { return };
         let mut switch = handle.lock().await;
-        if switch.ephemeral && !switch.removed && switch.port(CARD_PORT).is_err() {
+        // Others may have named a switch so before the program came.
+        let is_ours = was_made(&switch) || switch.ports().len() == 0;
+        let in_use = switch.port(CARD_PORT).is_ok();
+        if switch.ephemeral && is_ours && !switch.removed && !in_use {
             self.drop_switch(&mut switch).await;
         }
     }
@@ -93,7 +80,7 @@ impl Supervisor {
         let is_new = !self.topology.lock().await.switch.contains_key(switch);
         if is_new {
             self.add_switch(NewSwitch { name: switch.into(), spec: SwitchSpec::default() }).await?;
-            locked(&self.netmap.made).insert(switch.into());
+            self.topology.lock().await.attached.insert(switch.into());
         }
         let port = |name: String, kind: PortKind| {
             let policy = Policy { mtu, ..Policy::default() };
@@ -110,6 +97,28 @@ impl Supervisor {
         }
         self.drop_if_made(switch).await;
         added
+    }
+
+    /// The interfaces and hosts that are ports of switches as [`plug`](Self::plug) makes them.
+    pub(in crate::daemon) async fn plugged(&self) -> Vec<(String, String)> {
+        let topology = self.topology.lock().await;
+        let mut found = Vec::new();
+        for (name, switch) in &topology.switch {
+            for (port, spec) in &switch.port {
+                match &spec.kind {
+                    PortKind::Interface(Interface { ifname, netns: None, .. })
+                        if ifname == port =>
+                    {
+                        found.push((name.clone(), ifname.clone()));
+                    }
+                    PortKind::Host(Host { ifname, netns: None }) if *port == host_port(ifname) => {
+                        found.push((name.clone(), host_of(ifname)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
     }
 
     /// Removes an interface and the host behind it from a switch.
@@ -152,13 +161,13 @@ impl Supervisor {
 
     /// Removes a switch that [`plug`](Self::plug) has made, if it has no ports.
     async fn drop_if_made(&self, name: &str) {
-        if !locked(&self.netmap.made).contains(name) {
+        if !self.topology.lock().await.attached.contains(name) {
             return;
         }
         let Some(handle) = self.handle(name) else { return };
         let is_empty = handle.lock().await.is_empty();
-        if is_empty && self.delete_switch(name).await.is_ok() {
-            locked(&self.netmap.made).remove(name);
+        if is_empty && let Err(error) = self.delete_switch(name).await {
+            tracing::warn!(switch = name, %error, "switch of an interface was not removed");
         }
     }
 
@@ -196,6 +205,7 @@ fn is_end(switch: &Switch, end: End, ifname: &str) -> Result<(), ApiError> {
     let ours = switch.port(port_of(end)).is_ok_and(|port| match &port.spec.kind {
         PortKind::Interface(of) => of.ifname == ifname,
         PortKind::Host(of) => of.ifname == ifname,
+        PortKind::Card(of) => driven_card(ifname).is_some_and(|address| address == of.address),
         _ => false,
     });
     if switch.ephemeral && ours {
@@ -218,7 +228,26 @@ fn check_free(topology: &Topology, end: End, ifname: &str) -> Result<(), ApiErro
         .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))
 }
 
+/// The PCI address of a card that toklat's own driver drives, if this is its name.
+fn driven_card(ifname: &str) -> Option<String> {
+    if interfaces::exists(ifname) { None } else { cards::address_of(ifname) }
+}
+
+/// Returns true if programs can open something of this name.
+pub fn exists(ifname: &str) -> bool {
+    interfaces::exists(ifname) || driven_card(ifname).is_some()
+}
+
 fn end_spec(end: End, ifname: &str) -> Result<PortSpec, ApiError> {
+    if let Some(address) = driven_card(ifname) {
+        return match end {
+            End::Card => Ok(PortSpec { kind: Card { address }.into(), ..wire_spec() }),
+            End::Host => {
+                let reason = format!("Behind card {ifname} is no host, as toklat drives it");
+                Err(ApiError::new(ErrorCode::BadRequest, reason, "open the card alone"))
+            }
+        };
+    }
     let card = card_spec(ifname, InterfaceEngine::Xdp)?;
     Ok(match end {
         End::Card => card,

@@ -2,13 +2,14 @@
 //! the [`Broker`] that knows what they are bound to.
 
 pub mod card;
+pub mod end;
 pub mod opened;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::config::{Policy, RingAttach};
+use dataplane::config::RingAttach;
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
 use netmap::broker::{self, Broker, Charge, End, NewPort, Reply, Requester, Switches};
@@ -21,12 +22,11 @@ use zerocopy::FromBytes;
 use self::opened::Token;
 use super::attach::request::{How, Lent, errno};
 use super::hangups::{Gone, WatchId};
-use super::interfaces;
 use super::quota::{File, Item};
 use super::seqpacket::Message;
 use super::supervisor::{Ports, Supervisor};
 use super::{locked, token_pair};
-use crate::api::{Client, ErrorCode, PortSpec};
+use crate::api::{Client, ErrorCode};
 
 /// The maximum number of descriptors of one user's programs.
 const MOST_OPENED: usize = 4096;
@@ -39,16 +39,6 @@ pub const ASK: usize = size_of::<Ask>();
 #[must_use]
 pub fn is_ours(message: &[u8]) -> bool {
     message.get(2..4) == Some(&netmap::wire::OP.to_ne_bytes()[..])
-}
-
-/// The rules of a port that a program opens by netmap's interface: it refuses nothing that VALE
-/// forwards.
-#[must_use]
-pub fn port_spec() -> PortSpec {
-    let (mtu, mac_limit) = (Policy::MAX_MTU, u32::MAX);
-    let policy =
-        Policy { flood_limit: None, flap_guard: false, mac_limit, mtu, ..Policy::default() };
-    PortSpec { policy, ..PortSpec::default() }
 }
 
 /// Answers one question.
@@ -191,8 +181,7 @@ impl Switches for Ports {
     fn has_interface(&self, uid: u32, ifname: &str) -> bool {
         // The kernel is asked only on behalf of users that may open interfaces.
         let of = Client { uid, pid: 0 };
-        self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of))
-            && interfaces::exists(ifname)
+        self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of)) && card::exists(ifname)
     }
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -200,6 +189,7 @@ impl Switches for Ports {
         let NewPort {
             who: Requester { uid, pid },
             switch,
+            interface,
             port,
             monitor,
             memory,
@@ -219,15 +209,15 @@ impl Switches for Ports {
             offloads: OffloadSet::NONE,
         };
         let how = How { monitor, existing: false, netmap: true };
-        let joined = match (End::of(switch), monitor) {
-            (Some((end, ifname)), None) => supervisor.join_end(client, end, ifname).await,
-            _ => Ok(()),
+        let joined = match interface {
+            Some((end, ifname)) => supervisor.join_end(client, end, ifname).await,
+            None => Ok(()),
         };
         let opened = match joined {
             Ok(()) => supervisor.open_port(client, switch, port, how, ring, memory).await,
             Err(error) => Err(error),
         };
-        if opened.is_err() && broker::interface_of(switch).is_some() {
+        if opened.is_err() && End::of(switch).is_some() {
             supervisor.leave_card(switch).await;
         }
         let opened = opened.map_err(|error| {
@@ -274,6 +264,13 @@ impl Switches for Ports {
         })
     }
 
+    async fn plugged(&self) -> Vec<(String, String)> {
+        match self.0.upgrade() {
+            Some(supervisor) => supervisor.plugged().await,
+            None => Vec::new(),
+        }
+    }
+
     async fn read_format(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.read_format(switch, port).await;
@@ -283,7 +280,7 @@ impl Switches for Ports {
     async fn detach(&self, switch: &str, port: &str) {
         if let Some(supervisor) = self.0.upgrade() {
             supervisor.close_port(switch, port).await;
-            if broker::interface_of(switch).is_some() {
+            if End::of(switch).is_some() {
                 supervisor.leave_card(switch).await;
             }
         }

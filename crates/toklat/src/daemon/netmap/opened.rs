@@ -1,6 +1,6 @@
 //! The descriptors that programs have of netmap's interface.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use jail::strangers::Descriptor;
@@ -21,12 +21,10 @@ pub struct Token {
 pub struct Netmap<S> {
     pub(in crate::daemon) broker: AsyncMutex<Option<Broker<S>>>,
     pub(in crate::daemon) tokens: Mutex<HashMap<u64, Token>>,
-    /// Switches that were made for an attached interface. They go with their last port.
-    pub(in crate::daemon) made: Mutex<HashSet<String>>,
 }
 
 impl<S> Default for Netmap<S> {
     fn default() -> Self {
-        Self { broker: AsyncMutex::default(), tokens: Mutex::default(), made: Mutex::default() }
+        Self { broker: AsyncMutex::default(), tokens: Mutex::default() }
     }
 }

@@ -63,7 +63,7 @@ impl Switch {
         (port.failure, port.quarantined) = (None, false);
         port.charges.take(charge, Some(attach.lent));
         let largest = port.spec.policy.rules().max_frame() as u32;
-        let configured = port.configured;
+        let configured = port.configured || port.is_driven();
         self.names.insert(name.into(), id);
         self.ports.insert(id, port);
         if let Err(error) = self.send_port(id).await {
@@ -130,7 +130,7 @@ impl Switch {
             self.port(name).ok().filter(|port| port.watch == Some(*watch))
         };
         let (stay, go): (Vec<_>, Vec<_>) =
-            gone.iter().filter_map(theirs).partition(|p| p.configured);
+            gone.iter().filter_map(theirs).partition(|p| p.configured || p.is_driven());
         let ids = |ports: Vec<&Port>| ports.iter().map(|port| port.id).collect::<Vec<_>>();
         let (stay, go) = (ids(stay), ids(go));
         let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);

@@ -53,6 +53,12 @@ pub struct Port {
 }
 
 impl Port {
+    /// Returns true if a process that this daemon starts is to drive a card for the port.
+    #[must_use]
+    pub fn is_driven(&self) -> bool {
+        matches!(self.spec.kind, PortKind::Card(_))
+    }
+
     pub(super) fn new(id: PortId, name: &str, spec: PortSpec, configured: bool) -> Self {
         Self {
             name: name.into(),

@@ -25,6 +25,8 @@ const LIBRARY: &str = "libtoklat_preload.so";
 const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
 /// The environment variable that tells the library which ports to show as interfaces.
 const PORTS: &str = "TOKLAT_PORTS";
+/// The environment variable that stands for `dev.netmap.fwd`.
+const FORWARD: &str = "TOKLAT_NETMAP_FWD";
 /// The environment variable that names another place of the library.
 const VARIABLE: &str = "TOKLAT_PRELOAD";
 
@@ -39,6 +41,10 @@ pub struct RunProgramArgs {
     /// --port. For programs that load no libraries; needs no privileges
     #[arg(long)]
     netns: bool,
+    /// Pass on what the program does not take from an interface: each frame that it releases goes
+    /// to the host behind the interface, or from there to the wire, as with dev.netmap.fwd=1
+    #[arg(long, conflicts_with = "netns")]
+    forward: bool,
     /// The program and its arguments, after `--`: toklat run -- pkt-gen -i vale0:1 -f tx
     #[arg(
         required = true,
@@ -87,7 +93,11 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
         preload.push(":");
         preload.push(others);
     }
-    let error = Command::new(&program)
+    let mut command = Command::new(&program);
+    if args.forward {
+        command.env(FORWARD, "1");
+    }
+    let error = command
         .arg0(name)
         .args(arguments)
         .env(PORTS, args.ports.join(","))
