@@ -7,6 +7,7 @@
 //! and the switch, and back. The test compares replies byte by byte.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use frame::Mac;
@@ -100,6 +101,37 @@ t port rm vale0:up || exit 1
 gone() { ! driver >/dev/null; }
 until_ gone
 echo "said: masters $(masters)"
+echo "faults: $(dmesg | grep -cE 'DMAR:.*(DMA|INTR)[^.]*fault')"
+exit 0
+"#;
+
+/// Programs that open the card by netmap's interface. Before vfio-pci has it, there is none.
+const NETMAP: &str = r#"#!/bin/sh
+t() { PROGRAM --dir /run/t "$@"; }
+until_() { n=0; until "$@"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "said: never: $*"; cat /tmp/*log; exit 1; }; sleep 0.1; done; }
+info() { t --json port show nic-card0:card | tr -d "\\n" | sed 's/": /":/g'; }
+driver() { ps | sed -n "s/^ *\([0-9]*\) .*[c]ard-process.*$card.*/\1/p" | grep .; }
+works() { info | grep -q '"carrier":true'; }
+gone() { ! driver >/dev/null; }
+card=$(basename $(readlink /sys/class/net/eth0/device))
+mkdir -p /run/t
+PROGRAM --dir /run/t daemon >/tmp/log 2>&1 & d=$!
+until_ t status >/tmp/status 2>&1
+echo "said: $(t run -- /host/answer card0 2>&1)"
+echo PAGES >/proc/sys/vm/nr_hugepages
+vfio eth0 >/tmp/vfio
+t run -- /host/answer card0 >/tmp/answer.log 2>&1 & p=$!
+until_ works
+echo "said: $(info)"
+# The driver dies: the program goes on with the next one.
+old=$(driver)
+kill -9 $old
+another() { driver >/dev/null && [ "$(driver)" != $old ]; }
+until_ another
+until_ works
+echo "said: again"
+wait $p || { cat /tmp/answer.log; exit 1; }
+until_ gone
 echo "faults: $(dmesg | grep -cE 'DMAR:.*(DMA|INTR)[^.]*fault')"
 exit 0
 "#;
@@ -241,4 +273,38 @@ fn a_port_s_card_is_driven_in_a_process_that_may_die() {
         return;
     };
     NICS.iter().for_each(|nic| drive(dir.path(), nic, nic.model == "e1000"));
+}
+
+/// A netmap program in a guest has the guest's card, by toklat's own driver.
+#[test]
+fn a_netmap_program_in_a_guest_opens_its_card() {
+    let test = "a_netmap_program_in_a_guest_opens_its_card";
+    let Some(dir) = guest_with_program(test) else { return };
+    let (answer, library) = (dir.path().join("answer"), dir.path().join("library"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap/answer.c");
+    let built = Command::new("cc").args(["-O1", "-w", "-o"]).args([&answer, &source]).status();
+    assert!(built.expect("a C compiler, cc").success());
+    assert!(inside::strip(daemon::programs::library(), &library));
+    let read = |path: &Path| std::fs::read(path).unwrap();
+    inside::put(
+        dir.path(),
+        &[
+            ("host/answer".to_owned(), read(&answer)),
+            ("host/libtoklat_preload.so".to_owned(), read(&library)),
+        ],
+    );
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.peer]");
+    let mut port = daemon.open("vale0:peer").unwrap();
+    let nic = &NICS[0];
+    let mut guest = boot(dir.path(), &daemon, nic, &[NETMAP]);
+    let none = guest.says("said: ");
+    assert!(none.contains("No such device or address"), "{none}");
+    let info = guest.says("said: ");
+    assert!(info.contains(r#""engine":"vfio""#) && info.contains(nic.kind), "{info}");
+    assert_eq!(guest.says("said: "), "said: again");
+    ask(&mut port, 0);
+    tell(&mut port, 1);
+    assert_eq!(guest.says("faults: "), "faults: 0");
+    guest.succeeds();
 }

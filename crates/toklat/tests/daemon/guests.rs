@@ -63,7 +63,7 @@ impl Guest {
             "--port",
             name,
             "--memory",
-            "256",
+            "384",
             "--address",
             &format!("10.0.0.{number}/24"),
         ]);

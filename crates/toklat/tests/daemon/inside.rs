@@ -22,9 +22,7 @@ pub fn guest_with_program(test: &str) -> Option<TempDir> {
     let from = guest::find().unwrap();
     let here = tempfile::tempdir().unwrap();
     let program = here.path().join("toklat");
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_toklat"));
-    if !strip.status().is_ok_and(|status| status.success()) {
+    if !strip(Path::new(env!("CARGO_BIN_EXE_toklat")), &program) {
         skip(
             test,
             "strip (binutils) is missing: with what debuggers want, the program is too large for the guest",
@@ -38,6 +36,13 @@ pub fn guest_with_program(test: &str) -> Option<TempDir> {
     files.push((PROGRAM[1..].to_owned(), std::fs::read(program).unwrap()));
     put(here.path(), &files);
     Some(here)
+}
+
+/// Makes a program or library without what debuggers want; returns false without binutils.
+pub fn strip(from: &Path, to: &Path) -> bool {
+    let mut strip = Command::new("strip");
+    strip.arg("-o").args([to, from]);
+    strip.status().is_ok_and(|status| status.success())
 }
 
 /// Puts files into a guest, by their paths there: in directories that it has, or in `host`. A later
