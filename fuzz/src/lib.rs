@@ -2,6 +2,7 @@
 //! what front ends send, and what no input may cost.
 
 mod costs;
+pub mod data_process;
 
 use std::cell::RefCell;
 use std::net::{TcpListener, TcpStream};

@@ -10,17 +10,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{self, Answer, ChannelError, Command, VERSION};
-use dataplane::{process, state};
+use dataplane::state;
 use libfuzzer_sys::fuzz_target;
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use toklat_fuzz::{Costs, Memory};
+use rustix::net::{SendFlags, SocketAddrUnix};
+use toklat_fuzz::{Costs, Memory, data_process};
 
-/// How long an answer may take on a busy machine before the target fails.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The maximum number of messages of an input: more would find nothing new.
 const MESSAGES: usize = 64;
 /// Milliseconds that a process which stops may wait for a receiver.
@@ -36,26 +33,8 @@ struct Switch {
     stopped: bool,
 }
 
-fn socket() -> OwnedFd {
-    let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    rustix::net::socket_with(AddressFamily::UNIX, kind.0, kind.1, None).expect("a socket")
-}
-
-fn connect(address: &SocketAddrUnix) -> OwnedFd {
-    let connection = socket();
-    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(PATIENCE))
-        .expect("it has one");
-    rustix::net::connect(&connection, address).expect("it listens");
-    connection
-}
-
 impl Switch {
     fn start() -> Self {
-        let listener = socket();
-        let name = format!("toklat-fuzz-control-{}", std::process::id());
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a short name");
-        rustix::net::bind(&listener, &address).expect("the name is free");
-        rustix::net::listen(&listener, 8).expect("it is bound");
         let config = SwitchConfig {
             max_ports: 8,
             fdb_entries: 64,
@@ -63,13 +42,8 @@ impl Switch {
             ..SwitchConfig::default()
         };
         let file = shmem::Memfd::create("state", state::file_size(&config), shmem::Pages::Small);
-        let file = file.expect("memory").into_fd();
-        let run = || {
-            process::run(listener, file, "fuzz".to_owned(), config, jail::Inside::outside())
-                .expect("it starts");
-        };
-        let thread = std::thread::spawn(run);
-        let connection = connect(&address);
+        let (address, thread) = data_process::start(config, file.expect("memory").into_fd());
+        let connection = data_process::connect(&address);
         let memory = Memory::new().expect("memory");
         let mut switch =
             Self { address, thread, connection, memory, ports: BTreeMap::new(), stopped: false };
@@ -79,10 +53,12 @@ impl Switch {
 
     /// Connects again, and exchanges greetings.
     fn greet(&mut self) {
-        self.connection = connect(&self.address);
+        self.connection = data_process::connect(&self.address);
         self.send(&Command::Hello { version: VERSION }, 0);
         match self.answer() {
-            Ok(Answer::Hello { version: VERSION, switch, .. }) => assert_eq!(switch, "fuzz"),
+            Ok(Answer::Hello { version: VERSION, switch, .. }) => {
+                assert_eq!(switch, data_process::SWITCH);
+            }
             other => panic!("{other:?} instead of a greeting"),
         }
     }
@@ -93,14 +69,9 @@ impl Switch {
         control::send(&self.connection, command, &fds).expect("it reads");
     }
 
-    /// Receives the next answer. Messages with state to keep are not answers.
+    /// Receives the next answer.
     fn answer(&self) -> Result<Answer, ChannelError> {
-        loop {
-            match control::receive(&self.connection)?.0 {
-                Answer::Keep { .. } | Answer::Forget { .. } => {}
-                answer => return Ok(answer),
-            }
-        }
+        data_process::answer(&self.connection)
     }
 
     fn ask(&self, command: &Command, descriptors: u8) -> Answer {

@@ -294,13 +294,13 @@ impl EgressCounters {
     /// this receiver.
     pub fn stall(&self) {
         self.stalls.add_shared(1);
-        self.stalled_at.set(self.frames.get() + 1);
+        self.stalled_at.set(self.frames.get().wrapping_add(1));
     }
 
     /// True if senders waited the whole stall time, and no frame was delivered since.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.stalled_at.get() == self.frames.get() + 1
+        self.stalled_at.get() == self.frames.get().wrapping_add(1)
     }
 
     /// Forgets a stall, for the next owner.

@@ -22,7 +22,7 @@ impl Process {
     pub(super) fn look_for_held_up_turns(&mut self, now: Nanos) {
         let workers = (0..self.common.workers.len()).filter_map(|n| self.state.worker(n));
         let told = Told {
-            slow: workers.map(|worker| worker.turns.from(SLOW_NS)).sum(),
+            slow: workers.map(|worker| worker.turns.from(SLOW_NS)).fold(0, u64::wrapping_add),
             waited: self.common.waited(),
             touches: self.users.touches(),
         };

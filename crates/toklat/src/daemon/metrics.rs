@@ -302,7 +302,7 @@ fn turns(text: &mut String, stats: &Stats) {
             let of = format!("switch=\"{}\",worker=\"{number}\"", switch.name);
             let under = |end| {
                 let buckets = worker.turns.iter().take_while(|bucket| bucket.under_ns <= end);
-                buckets.map(|bucket| bucket.turns).sum::<u64>()
+                buckets.map(|bucket| bucket.turns).fold(0, u64::wrapping_add)
             };
             for end in TURN_ENDS_NS {
                 let (turns, end) = (under(end), end as f64 / 1e9);

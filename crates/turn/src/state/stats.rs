@@ -89,10 +89,11 @@ impl PortStats {
     /// restarts.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
-        let drops = self.in_drops.values().chain(self.out_drops.values()).sum::<u64>();
+        let drops = self.in_drops.values().chain(self.out_drops.values());
+        let drops: i128 = drops.map(|frames| i128::from(*frames)).sum();
         i128::from(self.in_frames) + i128::from(self.in_copies) + i128::from(self.out_segments)
             - i128::from(self.out_frames)
-            - i128::from(drops)
+            - drops
     }
 
     pub(super) fn of_ingress(c: &IngressCounters) -> Self {
@@ -111,18 +112,21 @@ impl PortStats {
         }
     }
 
+    /// Adds a receive queue's counters. Sums wrap as counters do: a peer of a trusted switch can
+    /// write any.
     pub(super) fn add_egress(&mut self, c: &EgressCounters) {
-        self.out_frames += c.frames.get();
-        self.out_bytes += c.bytes.get();
+        let add = |sum: &mut u64, n: u64| *sum = sum.wrapping_add(n);
+        add(&mut self.out_frames, c.frames.get());
+        add(&mut self.out_bytes, c.bytes.get());
         for (reason, n) in drops(&c.drops) {
-            *self.out_drops.entry(reason).or_default() += n;
+            add(self.out_drops.entry(reason).or_default(), n);
         }
-        self.out_segmented += c.segmented.get();
-        self.out_segments += c.segments.get();
-        self.out_checksums += c.checksums.get();
-        self.kicks += c.kicks.get();
-        self.faults += c.faults.get();
-        self.stalls += c.stalls.get();
+        add(&mut self.out_segmented, c.segmented.get());
+        add(&mut self.out_segments, c.segments.get());
+        add(&mut self.out_checksums, c.checksums.get());
+        add(&mut self.kicks, c.kicks.get());
+        add(&mut self.faults, c.faults.get());
+        add(&mut self.stalls, c.stalls.get());
     }
 }
 

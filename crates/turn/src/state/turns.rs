@@ -49,7 +49,7 @@ impl Turns {
     /// The number of turns that took `ns` nanoseconds or longer.
     #[must_use]
     pub fn from(&self, ns: u64) -> u64 {
-        self.0[bucket(ns)..].iter().map(Counter::get).sum()
+        self.0[bucket(ns)..].iter().map(Counter::get).fold(0, u64::wrapping_add)
     }
 
     /// The buckets that have turns, shortest first.
@@ -83,10 +83,10 @@ fn end(bucket: usize) -> u64 {
 pub fn percentile(before: &[TurnTime], after: &[TurnTime], share: f64) -> Option<u64> {
     let earlier = |at: u64| before.iter().find(|b| b.under_ns == at).map_or(0, |b| b.turns);
     let new = |b: &TurnTime| b.turns.saturating_sub(earlier(b.under_ns));
-    let all: u64 = after.iter().map(new).sum();
-    let (mut seen, wanted) = (0, (all as f64 * share).ceil() as u64);
+    let all = after.iter().map(new).fold(0, u64::saturating_add);
+    let (mut seen, wanted) = (0_u64, (all as f64 * share).ceil() as u64);
     after.iter().filter(|b| new(b) > 0).find_map(|b| {
-        seen += new(b);
+        seen = seen.saturating_add(new(b));
         (seen >= wanted).then_some(b.under_ns)
     })
 }

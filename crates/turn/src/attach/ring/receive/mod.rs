@@ -162,8 +162,7 @@ impl ReceiveQueue {
         if state.primed.load(Ordering::Relaxed) == 0 {
             return self.stand(published, UNKNOWN);
         }
-        let released = state.released.own().min(last);
-        self.stand(published, distance(released, published, self.slot_count()));
+        self.stand(published, distance(self.released(), published, self.slot_count()));
         // The other may have died after it delivered frames and before it published them.
         if self.control.core.0.own() != published {
             self.control.core.0.publish(published);
@@ -212,6 +211,12 @@ impl ReceiveQueue {
     #[inline(always)]
     fn slot_count(&self) -> u32 {
         self.slots.len() as u32
+    }
+
+    /// The first slot that is not taken back. A peer of a trusted switch can write it at any time.
+    #[inline(always)]
+    fn released(&self) -> u32 {
+        self.state.released.own().min(self.slot_count() - 1)
     }
 
     /// The number of slots that the client holds.
@@ -287,8 +292,7 @@ impl ReceiveQueue {
     }
 
     fn fill(&self) -> Fill {
-        let released = self.state.released.own();
-        Fill { slots: self.slot_count(), out: self.out(), released }
+        Fill { slots: self.slot_count(), out: self.out(), released: self.released() }
     }
 
     /// Drops frames that found no room. From now on, senders have shares.
@@ -381,7 +385,7 @@ impl ReceiveQueue {
     #[inline(always)]
     fn reclaim(&self) -> Result<(), Fault> {
         let (head, slots) = (self.control.owner.0.observe(), self.slot_count());
-        let (released, out) = (self.state.released.own(), self.out());
+        let (released, out) = (self.released(), self.out());
         if head == released {
             return Ok(());
         }
