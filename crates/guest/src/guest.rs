@@ -11,7 +11,7 @@ use crate::clock;
 use crate::nic::Nic;
 use crate::stack::{ConnectError, Stack};
 
-/// How long [`Guest::run`] polls for frames before it sleeps.
+/// How long after a segment or a datagram [`Guest::run`] polls for another before it sleeps.
 const SPIN: u64 = 50 * Nanos::MICRO;
 
 /// A small machine: a NIC, a TCP/IP stack and an application.
@@ -114,9 +114,9 @@ impl<N: Nic, A: App> Guest<N, A> {
             let (stack, app) = self.parts();
             let ControlFlow::Continue(due) = work(stack, app, now) else { return Ok(()) };
             let deadline = self.poll(now)?;
-            let frames = self.stack.counters().frames_in;
-            if frames != seen {
-                (last, seen) = (now, frames);
+            let heard = self.stack.heard();
+            if heard != seen {
+                (last, seen) = (now, heard);
             }
             match now - last < SPIN {
                 true => std::hint::spin_loop(),

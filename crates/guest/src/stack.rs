@@ -265,6 +265,12 @@ impl<N: Nic> Stack<N> {
         Ok(())
     }
 
+    /// Returns how many segments and datagrams have come in for this host. What all hosts get, such
+    /// as the announcement of a new one, does not count: it makes no other frame likely.
+    pub(crate) fn heard(&self) -> u64 {
+        self.machine.segments_in() + self.link.counters.datagrams_in
+    }
+
     /// The counters of the layers below TCP.
     #[must_use]
     pub fn counters(&self) -> &Counters {

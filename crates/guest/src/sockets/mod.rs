@@ -69,7 +69,7 @@ use time::Timers;
 pub use time::{Sleep, Timer};
 pub use udp::UdpSocket;
 
-/// How long [`Net::run`] polls for frames before it sleeps.
+/// How long after a segment or a datagram [`Net::run`] polls for another before it sleeps.
 const SPIN: u64 = 50 * Nanos::MICRO;
 
 /// What waits for a connection.
@@ -161,9 +161,9 @@ impl<N: Nic> Net<N> {
             if let Some(result) = ended {
                 return Ok(result);
             }
-            let frames = shared.stack.borrow().counters().frames_in;
-            if busy || frames != seen {
-                (last, seen) = (now, frames);
+            let heard = shared.stack.borrow().heard();
+            if busy || heard != seen {
+                (last, seen) = (now, heard);
             }
             if !shared.tasks.are_ready() {
                 match now - last < SPIN {

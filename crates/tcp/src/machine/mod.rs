@@ -120,6 +120,12 @@ impl Machine {
         }
     }
 
+    /// Returns how many segments have come in, without the cost of all [`counters`](Self::counters).
+    #[must_use]
+    pub fn segments_in(&self) -> u64 {
+        self.shared.counters.segments_in
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
