@@ -100,8 +100,10 @@ fn documents_are_fetched_by_ipv6_with_and_without_offloads_and_with_loss() {
         let world = World { ipv6: true, ..World::new() };
         let (answer, _, mut server, mut client) = fetch_by(LONG, lossy, offloads, world);
         assert!(split(&answer).1 == document(8 << 20));
-        assert_eq!(server.stack().counters().dropped(guest::Drop::NotForUs), 0);
-        let frames = client.stack().counters().frames_in;
+        let client = client.stack().counters();
+        // Reports of groups are for routers and switches.
+        assert!(server.stack().counters().dropped(guest::Drop::NotForUs) <= client.reports);
+        let frames = client.frames_in;
         if offloads == [all, all] {
             assert!(frames < 1000, "8 MiB in {frames} frames");
         }
