@@ -314,7 +314,7 @@ impl Switch {
             0 => geometry.control_offset(ring) + u64::from(at >> 2 & 3) * 64,
             1 => geometry.ring_offset(ring) + RING_HEADER as u64 + u64::from(at >> 2 & 31) * 8,
             2 => geometry.buf_offset() + u64::from(at >> 2 & 31) * u64::from(geometry.buf_size),
-            _ => u64::from(at) % geometry.file_size() & !7,
+            _ => (u64::from(at) % geometry.file_size()) & !7,
         };
         if let Some(window) = part.region.mapping().bytes(offset as usize, 8) {
             window.write(0, value);
@@ -430,7 +430,7 @@ impl Switch {
             match part.port.flush() {
                 Ok(()) => {}
                 Err(PortError::Fault(_)) => drop(part.port.reset()),
-                Err(error) => drop(error),
+                Err(_) => {}
             }
             let (process, file) = (&mut self.process, part.file);
             // It may be gone, as the memory has it.
