@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// Returns how many segments have come in, without the cost of all [`counters`](Self::counters).
+    /// Returns how many segments have come in: cheaper than all [`counters`](Self::counters).
     #[must_use]
     pub fn segments_in(&self) -> u64 {
         self.shared.counters.segments_in
