@@ -16,11 +16,11 @@ use crate::tool::{self, cargo, command};
 const LIMIT: &str = "1800";
 const PROGRAM_LIMIT: &str = "300";
 
-/// Test programs with virtual machines, as `--test` and `case` understand it. They have a lane of
+/// Test programs with virtual machines, as the shell's `case` understands it. They have a lane of
 /// their own beside all others, which mostly wait.
-const MACHINES: &str = "vm_*";
+const MACHINES: &str = "vm_*-*";
 /// The test program that has the machine for itself, at last: it tells apart the times of turns.
-const ALONE: &str = "siege";
+const ALONE: &str = "siege-*";
 
 /// Runs an ordinary user's test program. Those with taps and network namespaces get the
 /// capabilities for them, in a user namespace of their own. Those with other users, or file systems
@@ -55,8 +55,8 @@ pub fn run(args: &[&str]) -> Result<bool> {
     let log = temporary("skipped");
     let _ = std::fs::remove_file(&log);
     let runner = Runner::new()?;
-    let tests = |selection: &[&str], leaves| {
-        let mut tests = runner.tests(selection, leaves);
+    let tests = |part: Part, args: &[&str]| {
+        let mut tests = runner.tests(part, args);
         tests.env("TOKLAT_SKIP_LOG", &log);
         tests
     };
@@ -64,20 +64,19 @@ pub fn run(args: &[&str]) -> Result<bool> {
         // Built once: two lanes would only wait for each other.
         tool::run(&mut cargo(&["test", "--quiet", "--workspace", "--no-run"]))?;
         let machines = || {
-            let mut tally =
-                lane([tests(&[&format!("--test={MACHINES}")], Leaves::Nothing), models()])?;
+            let mut tally = lane([tests(Part::Machines, &["--tests"]), models()])?;
             tally.seeds(fuzz::seeds());
             anyhow::Ok(tally)
         };
         let (machines, others) = std::thread::scope(|scope| {
             let machines = scope.spawn(machines);
-            let others = lane([tests(&[], Leaves::ToOthers)]);
+            let others = lane([tests(Part::Others, &[])]);
             (machines.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), others)
         });
-        let alone = lane([tests(&[&format!("--test={ALONE}")], Leaves::Nothing)])?;
+        let alone = lane([tests(Part::Alone, &["--tests"])])?;
         [others?, machines?, alone].into_iter().fold(Tally::default(), Tally::and)
     } else {
-        lane([tests(args, Leaves::Nothing)])?
+        lane([tests(Part::All, args)])?
     };
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
     let _ = std::fs::remove_file(&log);
@@ -86,47 +85,45 @@ pub fn run(args: &[&str]) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-/// Test programs that a lane has a result for without running them.
-#[derive(Clone, Copy)]
-enum Leaves {
-    Nothing,
-    /// `MACHINES` and `ALONE`.
-    ToOthers,
+/// The test programs that a lane runs. Cargo builds the same for all, and a chosen few would have
+/// other features of their dependencies: those of the other parts are passed over when they start.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    All,
+    Machines,
+    Alone,
+    Others,
 }
 
 /// How cargo starts a test program: within its time, and with the rights it needs.
 struct Runner {
-    in_namespace: bool,
     script: PathBuf,
 }
 
 impl Runner {
     fn new() -> Result<Self> {
-        let in_namespace = has_user_namespaces();
         let script = temporary("runner");
-        let leaves = format!(
-            "if [ \"$1\" = leave ]; then shift; case \"${{1##*/}}\" in {MACHINES}-*|{ALONE}-*)\n\
-             echo 'test result: left to another lane. 0 passed; 0 failed'; exit ;; esac; fi\n"
+        let parts = format!(
+            "part=$1; shift; case \"$part ${{1##*/}}\" in\n\
+             Machines\\ {MACHINES}|Alone\\ {ALONE}) ;;\n\
+             Machines*|Alone*|Others\\ {MACHINES}|Others\\ {ALONE})\n\
+             echo 'test result: left to another lane. 0 passed; 0 failed'; exit ;; esac\n"
         );
-        let starts = if in_namespace { IN_NAMESPACE } else { "exec \"$@\"\n" };
-        std::fs::write(&script, leaves + starts).context("the tests' runner has no file")?;
-        Ok(Self { in_namespace, script })
+        let starts = if has_user_namespaces() { IN_NAMESPACE } else { "exec \"$@\"\n" };
+        std::fs::write(&script, parts + starts).context("the tests' runner has no file")?;
+        Ok(Self { script })
     }
 
-    /// `cargo test` of what `selection` chooses in the workspace.
-    fn tests(&self, selection: &[&str], leaves: Leaves) -> Command {
+    /// `cargo test` in the workspace.
+    fn tests(&self, part: Part, args: &[&str]) -> Command {
         // In the foreground, so that Ctrl-C reaches the tests.
-        let mut runner = format!("'timeout','--foreground','-k5','{PROGRAM_LIMIT}'");
-        let script = self.script.display();
-        match leaves {
-            Leaves::ToOthers => runner += &format!(",'sh','{script}','leave'"),
-            Leaves::Nothing if self.in_namespace => runner += &format!(",'sh','{script}'"),
-            Leaves::Nothing => {}
-        }
-        let runner = format!("target.'cfg(all())'.runner=[{runner}]");
+        let runner = format!(
+            "target.'cfg(all())'.runner=['timeout','--foreground','-k5','{PROGRAM_LIMIT}','sh','{}','{part:?}']",
+            self.script.display()
+        );
         let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
         all.extend(["--workspace", "--no-fail-fast"]);
-        all.extend(selection);
+        all.extend(args);
         command("timeout", &all)
     }
 }
