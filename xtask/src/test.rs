@@ -13,7 +13,7 @@ use crate::fuzz::{self, Seeds};
 use crate::tool::{self, cargo, command};
 
 /// The maximum number of seconds for a lane of tests, and for one test program.
-const LIMIT: &str = "1800";
+const LIMIT: &str = "2200";
 const PROGRAM_LIMIT: &str = "300";
 
 /// Test programs with virtual machines, as the shell's `case` understands it. They have a lane of
