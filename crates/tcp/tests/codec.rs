@@ -53,7 +53,7 @@ fn what_is_wrong_has_a_name() {
     assert_eq!(bad(&|p| p.truncate(39)), Some(Drop::Truncated));
     assert_eq!(bad(&|p| p[0] = 0x55), Some(Drop::NotTcp));
     assert_eq!(bad(&|p| p[9] = 17), Some(Drop::NotTcp));
-    assert_eq!(bad(&|p| p[6] = 0x20), Some(Drop::NotTcp));
+    assert_eq!(bad(&|p| p[6] = 0x20), Some(Drop::Fragment));
     assert_eq!(bad(&|p| p[8] = 1), Some(Drop::BadChecksum));
     assert_eq!(bad(&|p| p[25] ^= 1), Some(Drop::BadChecksum));
     let unchecked = |change: &dyn Fn(&mut Vec<u8>)| {

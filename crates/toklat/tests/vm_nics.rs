@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vm::guest;
 
-use self::daemon::guests::{Guest, PATIENCE, can_emulate, newer_qemu};
+use self::daemon::guests::{Guest, MEMORY, PATIENCE, can_emulate, newer_qemu};
 use self::daemon::{Daemon, is_alive, kill_process};
 
 mod daemon;
@@ -136,7 +136,8 @@ fn guests_whose_memory_is_private_reach_the_switch() {
     if !can_emulate("guests_whose_memory_is_private_reach_the_switch") {
         return;
     }
-    let private = ["-object", "memory-backend-ram,id=private,size=256M", "-machine"];
+    let private = format!("memory-backend-ram,id=private,size={MEMORY}M");
+    let private = ["-object", &private, "-machine"];
     let options = |nic| [&["--nic", nic, "--"][..], &private, &["memory-backend=private"]].concat();
     let mut daemon = switch();
     let mut server = Guest::boot(&daemon, "a", 1, &options("82574l"), guest::SERVE);

@@ -35,6 +35,9 @@ pub fn newer_qemu() -> Option<String> {
 /// A guest, and `toklat vm run`, which runs it.
 pub struct Guest(Running);
 
+/// Memory of a guest, in MiB.
+pub const MEMORY: &str = "384";
+
 impl Guest {
     /// Boots a guest at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
     pub fn boot(daemon: &Daemon, name: &str, number: u8, options: &[&str], commands: &str) -> Self {
@@ -63,7 +66,7 @@ impl Guest {
             "--port",
             name,
             "--memory",
-            "384",
+            MEMORY,
             "--address",
             &format!("10.0.0.{number}/24"),
         ]);
