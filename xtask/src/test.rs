@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,15 +11,9 @@ use anyhow::{Context, Result};
 use crate::fuzz::{self, Seeds};
 use crate::tool::{self, cargo, command};
 
-/// The maximum number of seconds for a lane of tests, and for one test program.
+/// The maximum number of seconds for all tests, and for one test program.
 const LIMIT: &str = "2200";
-const PROGRAM_LIMIT: &str = "300";
-
-/// Test programs with virtual machines, as the shell's `case` understands it. They have a lane of
-/// their own beside all others, which mostly wait.
-const MACHINES: &str = "vm_*-*";
-/// The test program that has the machine for itself, at last: it tells apart the times of turns.
-const ALONE: &str = "siege-*";
+const PROGRAM_LIMIT: &str = "600";
 
 /// Runs an ordinary user's test program. Those with taps and network namespaces get the
 /// capabilities for them, in a user namespace of their own. Those with other users, or file systems
@@ -49,117 +42,48 @@ fn has_user_namespaces() -> bool {
     !is_root && tool::succeeds(&mut command("unshare", &probe))
 }
 
-/// Runs all tests, or those that cargo chooses by `args`; true if they passed. The last line is
-/// `N passed, N failed, N skipped`; the lines before it name what failed and what was skipped.
+/// Runs all tests; true if they passed. The last line is `N passed, N failed, N skipped`; the lines
+/// before it name what failed and what was skipped.
 pub fn run(args: &[&str]) -> Result<bool> {
     let log = temporary("skipped");
     let _ = std::fs::remove_file(&log);
-    let runner = Runner::new()?;
-    let tests = |part: Part, args: &[&str]| {
-        let mut tests = runner.tests(part, args);
-        tests.env("TOKLAT_SKIP_LOG", &log);
-        tests
-    };
-    let mut tally = if args.is_empty() {
-        // Built once: two lanes would only wait for each other.
-        tool::run(&mut cargo(&["test", "--quiet", "--workspace", "--no-run"]))?;
-        let machines = || {
-            let mut tally = lane([tests(Part::Machines, &["--tests"]), models()])?;
-            tally.seeds(fuzz::seeds());
-            anyhow::Ok(tally)
-        };
-        let (machines, others) = std::thread::scope(|scope| {
-            let machines = scope.spawn(machines);
-            let others = lane([tests(Part::Others, &[])]);
-            (machines.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), others)
-        });
-        let alone = lane([tests(Part::Alone, &["--tests"])])?;
-        [others?, machines?, alone].into_iter().fold(Tally::default(), Tally::and)
-    } else {
-        lane([tests(Part::All, args)])?
-    };
+    // In the foreground, so that Ctrl-C reaches the tests.
+    let script = temporary("runner");
+    let mut runner = format!("'timeout','--foreground','-k5','{PROGRAM_LIMIT}'");
+    if has_user_namespaces() {
+        std::fs::write(&script, IN_NAMESPACE).context("the tests' runner has no file")?;
+        runner += &format!(",'sh','{}'", script.display());
+    }
+    let runner = format!("target.'cfg(all())'.runner=[{runner}]");
+    let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
+    all.extend(["--workspace", "--no-fail-fast"]);
+    all.extend(args);
+    let mut tests = command("timeout", &all);
+    let mut tally = Tally::default();
+    tests.env("TOKLAT_SKIP_LOG", &log);
+    let mut parts = vec![tests];
+    if args.is_empty() {
+        parts.push(models());
+    }
+    for mut part in parts {
+        let status = watch(part.env("CARGO_TERM_COLOR", "never"), |line| {
+            println!("{line}");
+            tally.read(line);
+        })?;
+        tally.end(status);
+    }
+    if args.is_empty() {
+        tally.seeds(fuzz::seeds());
+    }
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
-    let _ = std::fs::remove_file(&log);
+    let _ = (std::fs::remove_file(&log), std::fs::remove_file(&script));
     skipped.lines().for_each(|line| tally.skip(line));
     println!("\n{tally}");
     Ok(tally.failed == 0)
 }
 
-/// The test programs that a lane runs. Cargo builds the same for all, and a chosen few would have
-/// other features of their dependencies: those of the other parts are passed over when they start.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    All,
-    Machines,
-    Alone,
-    Others,
-}
-
-/// How cargo starts a test program: within its time, and with the rights it needs.
-struct Runner {
-    script: PathBuf,
-}
-
-impl Runner {
-    fn new() -> Result<Self> {
-        let script = temporary("runner");
-        let parts = format!(
-            "part=$1; shift; case \"$part ${{1##*/}}\" in\n\
-             Machines\\ {MACHINES}|Alone\\ {ALONE}) ;;\n\
-             Machines*|Alone*|Others\\ {MACHINES}|Others\\ {ALONE})\n\
-             echo 'test result: left to another lane. 0 passed; 0 failed'; exit ;; esac\n"
-        );
-        let starts = if has_user_namespaces() { IN_NAMESPACE } else { "exec \"$@\"\n" };
-        std::fs::write(&script, parts + starts).context("the tests' runner has no file")?;
-        Ok(Self { script })
-    }
-
-    /// `cargo test` in the workspace.
-    fn tests(&self, part: Part, args: &[&str]) -> Command {
-        // In the foreground, so that Ctrl-C reaches the tests.
-        let runner = format!(
-            "target.'cfg(all())'.runner=['timeout','--foreground','-k5','{PROGRAM_LIMIT}','sh','{}','{part:?}']",
-            self.script.display()
-        );
-        let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
-        all.extend(["--workspace", "--no-fail-fast"]);
-        all.extend(args);
-        command("timeout", &all)
-    }
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.script);
-    }
-}
-
-/// Runs commands of tests one after the other and counts their results. What a test program prints
-/// is passed on as a whole, because other lanes print, too.
-fn lane<const N: usize>(commands: [Command; N]) -> Result<Tally> {
-    let mut tally = Tally::default();
-    let mut said = String::new();
-    for mut command in commands {
-        let status = watch(command.env("CARGO_TERM_COLOR", "never"), |line| {
-            said += line;
-            said.push('\n');
-            tally.read(line);
-            if tally.runs.is_none() {
-                print!("{said}");
-                said.clear();
-            }
-        })?;
-        print!("{said}");
-        said.clear();
-        tally.end(status);
-    }
-    Ok(tally)
-}
-
 fn temporary(what: &str) -> PathBuf {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("toklat-{what}-{}-{number}", std::process::id()))
+    std::env::temp_dir().join(format!("toklat-{what}-{}", std::process::id()))
 }
 
 /// Runs it to its end and passes on each line of its output, through a file: a pipe would stay open
@@ -259,15 +183,6 @@ impl Tally {
                 }
             }
         }
-    }
-
-    /// What both counted.
-    fn and(mut self, other: Self) -> Self {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.failures.extend(other.failures);
-        self.skipped.extend(other.skipped);
-        self
     }
 
     fn fail(&mut self, what: &str) {
