@@ -125,8 +125,13 @@ fn guests_that_cannot_be_are_refused_and_leave_nothing() {
         assert!(told.contains(words), "{words}: {told}");
     }
     assert_eq!(daemon.get("/v1/guests"), json!([]));
-    // A port that another entry has.
     assert_eq!(daemon.ask("PUT", "/v1/guests/web", &web(&json!({}))).0, 201);
+    // A change that cannot be leaves the entry as it was.
+    until(&daemon, "web", "running");
+    let broken = web(&json!({"app": "/no/program"}));
+    assert_eq!(daemon.ask("PUT", "/v1/guests/web", &broken).0, 400);
+    assert_eq!(until(&daemon, "web", "running")["spec"]["app"], "httpd");
+    // A port that another entry has.
     let (status, refused) = daemon.ask("PUT", "/v1/guests/other", &web(&json!({})));
     assert_eq!((status, &refused["error"]), (400, &json!("bad_request")), "{refused}");
     assert_eq!(daemon.get("/v1/guests").as_array().unwrap().len(), 1);

@@ -31,8 +31,8 @@ use super::problem::{PROBLEM, Problem};
 use super::supervisor::{Supervisor, monotonic_ns};
 use super::{metrics, openapi, shape};
 use crate::api::{
-    Action, ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, GuestLogQuery,
-    Operation, ROUTES, StatsQuery,
+    ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, GuestLogQuery, Operation,
+    ROUTES, StatsQuery,
 };
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
@@ -264,8 +264,8 @@ async fn answer(
         Operation::ListGuests => reply(&to.guest_entries().await),
         Operation::GetGuest => reply(&to.guest_entry(guest).await?),
         Operation::PutGuest => match to.put_guest(guest, parse(body)?, caller).await? {
-            (Action::Added, entry) => created(&entry),
-            (_, entry) => reply(&entry),
+            (true, entry) => created(&entry),
+            (false, entry) => reply(&entry),
         },
         Operation::DeleteGuest => done(to.delete_guest(guest).await),
         Operation::StopGuest => done(to.stop_guest(guest).await),

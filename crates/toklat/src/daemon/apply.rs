@@ -309,7 +309,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends the guests of an entry, and starts them as they are to be; none if they are to go.
+    /// Ends the guests of an entry, and starts them as they are to be; none if they are to go. If they
+    /// cannot be started so, they are started as they were.
     pub(super) async fn change_guest(
         &self,
         now: &mut Configured,
@@ -317,12 +318,16 @@ impl Supervisor {
         wanted: Option<&GuestSpec>,
     ) -> Result<(), ApiError> {
         self.guests.end(name).await;
-        now.guest.remove(name);
-        if let Some(spec) = wanted {
-            self.guests.start(name, spec).await?;
-            now.guest.insert(name.to_owned(), spec.clone());
+        let before = now.guest.remove(name);
+        let Some(spec) = wanted else { return Ok(()) };
+        let started = self.guests.start(name, spec).await;
+        let stays = if started.is_ok() { Some(spec.clone()) } else { before };
+        if let Some(spec) = stays
+            && (started.is_ok() || self.guests.start(name, &spec).await.is_ok())
+        {
+            now.guest.insert(name.to_owned(), spec);
         }
-        Ok(())
+        started
     }
 
     async fn is_open(&self, switch: &str, port: &str) -> bool {

@@ -9,7 +9,7 @@ use topology::{GuestSpec, check, check_each};
 use super::apply::{Caller, merged};
 use super::supervisor::Supervisor;
 use super::{locked, mistake, system};
-use crate::api::{Action, ApiError, ErrorCode, GuestEntry, Topology};
+use crate::api::{ApiError, ErrorCode, GuestEntry, Topology};
 use crate::guests;
 
 impl Supervisor {
@@ -38,7 +38,7 @@ impl Supervisor {
     }
 
     /// Starts the guests of an entry, or replaces them if their settings differ or one of them has
-    /// ended. Returns whether the entry is new.
+    /// ended. Returns true if the entry is new.
     ///
     /// # Errors
     /// A setting is wrong, another guest has the name, or the caller may not start the program.
@@ -47,7 +47,7 @@ impl Supervisor {
         name: &str,
         spec: GuestSpec,
         caller: Caller,
-    ) -> Result<(Action, GuestEntry), ApiError> {
+    ) -> Result<(bool, GuestEntry), ApiError> {
         let mut now = self.topology.lock().await;
         let guest = [(name.to_owned(), spec.clone())].into();
         let wanted = Topology { guest, ..Topology::default() };
@@ -65,8 +65,7 @@ impl Supervisor {
             changed?;
         }
         drop(now);
-        let action = if is_new { Action::Added } else { Action::Changed };
-        Ok((action, self.guest_entry(name).await?))
+        Ok((is_new, self.guest_entry(name).await?))
     }
 
     /// Ends the guests of an entry, and removes it.
