@@ -96,7 +96,12 @@ pub(super) struct Offsets {
 impl Offsets {
     /// The bits of `ptr` that are the offset.
     pub(super) fn mask(self) -> u64 {
-        u64::MAX >> (64 - u32::from(self.bits))
+        self.format(0).offset_mask()
+    }
+
+    /// The format of slots with these offsets, and headers of this length.
+    fn format(self, header: u8) -> Format {
+        Format::from_bits(u32::from(header) | u32::from(self.bits) << 8)
     }
 }
 
@@ -195,8 +200,7 @@ impl Adapter {
     /// [`Choice::ranges`].
     pub(super) fn format(&self, way: usize, ring: u32) -> Format {
         let offsets = self.offsets[way].get(ring as usize).copied().flatten();
-        let bits = offsets.map_or(0, |offsets| u32::from(offsets.bits));
-        Format::from_bits(u32::from(self.header) | bits << 8)
+        offsets.unwrap_or(Offsets { bits: 0, max: 0 }).format(self.header)
     }
 
     /// True if a ring of this kind has slots with offsets.

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 use netring::layout::{
-    MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous, slot_flags,
+    Format, MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous,
+    slot_flags,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -209,7 +210,7 @@ impl Ring {
         if from == to || !valid {
             return from;
         }
-        let (mut at, has_offsets) = (from, self.offset_mask() != 0);
+        let (mut at, has_offsets) = (from, self.format().offset_mask() != 0);
         while at != to {
             let (ours, theirs) = (&self.memory.slots[at as usize], &twin.slots[at as usize]);
             let word = theirs.load();
@@ -247,13 +248,13 @@ impl Ring {
     /// Resets the program's cursors to the core's position, and repairs its slots.
     #[cold]
     fn reset(&self, head: u32, tail: u32) -> Synced {
-        let (mut at, mask) = (head, self.offset_mask());
+        let (mut at, format) = (head, self.format());
         while at < self.slots && tail < self.slots && at != tail {
             let slot = &self.memory.slots[at as usize];
             let word = slot.load();
             if !self.has_buffer(word.buf) {
                 slot.store(SlotWord { buf: 0, len: 0, ..word });
-            } else if !self.fits(slot, word, mask) {
+            } else if !self.fits(slot, word, format) {
                 slot.store(SlotWord { len: 0, ..word });
             }
             at = next(at, self.slots);
@@ -265,15 +266,14 @@ impl Ring {
         Synced::Reset
     }
 
-    /// The bits of `ptr` that say where in its buffer a slot's bytes start.
-    fn offset_mask(&self) -> u64 {
-        self.memory.control.owner_flags.0.format().offset_mask()
+    /// What the ring's slots hold besides frames.
+    fn format(&self) -> Format {
+        self.memory.control.owner_flags.0.format()
     }
 
     /// Returns true if a slot's bytes lie within its buffer.
-    fn fits(&self, slot: &Slot, word: SlotWord, mask: u64) -> bool {
-        let offset = if mask == 0 { 0 } else { slot.ptr.load(Relaxed) & mask };
-        let room = u64::from(self.pool.bytes).checked_sub(offset);
+    fn fits(&self, slot: &Slot, word: SlotWord, format: Format) -> bool {
+        let room = u64::from(self.pool.bytes).checked_sub(slot.offset(format));
         room.is_some_and(|room| u64::from(word.len) <= room)
     }
 
@@ -289,11 +289,15 @@ impl Ring {
         let limit = previous(core, self.slots);
         let Some(head) = self.checked_head(from, limit) else { return self.reset(from, limit) };
         let must_wake = head != from && self.submit(from, head, user);
-        let core = if matches!(self.peer, Peer::Twin(_)) { core } else { self.send_core() };
-        if !matches!(self.peer, Peer::Twin(_)) {
-            let tail = self.memory.header.tail.load(Relaxed);
-            self.show(next(tail, self.slots), core, slot_flags::TXMON);
-        }
+        let core = match self.peer {
+            // It has shown what it took back.
+            Peer::Twin(_) => core,
+            _ => {
+                let core = self.send_core();
+                self.show(next(self.tail(), self.slots), core, slot_flags::TXMON);
+                core
+            }
+        };
         self.show_tail(previous(core, self.slots));
         if must_wake { Synced::Wake } else { Synced::Quiet }
     }
@@ -336,14 +340,15 @@ impl Ring {
     /// which it drops and counts.
     fn check_frames(&self, from: u32, head: u32, user: &dyn UserMemory) {
         const ODD: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::BUF_CHANGED;
-        let (mut at, mut count, mask) = (from, 0, self.offset_mask());
+        let (mut at, mut count, format) = (from, 0, self.format());
         while at != head {
             let slot = &self.memory.slots[at as usize];
             let word = slot.load();
             let after = next(at, self.slots);
             // The bytes of an indirect slot are put at the start of its buffer.
-            let mask = if word.flags & slot_flags::INDIRECT == 0 { mask } else { 0 };
-            let good = self.has_buffer(word.buf) && self.fits(slot, word, mask);
+            let is_indirect = word.flags & slot_flags::INDIRECT != 0;
+            let format = if is_indirect { Format::PLAIN } else { format };
+            let good = self.has_buffer(word.buf) && self.fits(slot, word, format);
             if !good || word.flags & ODD != 0 || count != 0 {
                 count = self.check_frame_slot(slot, word, good, count, after == head, user);
             }
@@ -386,7 +391,7 @@ impl Ring {
         let mut bytes = vec![0; word.len.into()];
         let read = user.read(slot.ptr.load(Relaxed), &mut bytes);
         let to = self.buffer(word.buf);
-        slot.ptr.fetch_and(!self.offset_mask(), Relaxed);
+        slot.ptr.fetch_and(!self.format().offset_mask(), Relaxed);
         match (read, to) {
             (Ok(()), Some(to)) => to.copy_in(&bytes) as u16,
             _ => 0,
@@ -497,14 +502,14 @@ impl Ring {
     /// Returns true if the frame in `at..end` is flagged, or `all` are forwarded, and each of its
     /// slots is valid.
     fn is_to_forward(&self, mut at: u32, end: u32, all: bool) -> bool {
-        let mask = self.offset_mask();
+        let format = self.format();
         let flags = self.memory.slots[at as usize].load().flags;
         let is_flagged = all || flags & slot_flags::FORWARD != 0;
         let mut len = 0;
         while is_flagged && at != end {
             let slot = &self.memory.slots[at as usize];
             let word = slot.load();
-            if !self.has_buffer(word.buf) || !self.fits(slot, word, mask) {
+            if !self.has_buffer(word.buf) || !self.fits(slot, word, format) {
                 return false;
             }
             len += usize::from(word.len);
@@ -516,7 +521,7 @@ impl Ring {
     /// Swaps the buffers of a frame with those of slots of `onward`, where its bytes start at the
     /// same offsets. Returns the slot after them.
     fn move_frame(&self, mut at: u32, end: u32, onward: &Self, mut put: u32) -> u32 {
-        let format = self.memory.control.owner_flags.0.format();
+        let format = self.format();
         while at != end {
             let (from, to) = (&self.memory.slots[at as usize], &onward.memory.slots[put as usize]);
             let (theirs, word) = (to.load(), from.load());
