@@ -32,11 +32,7 @@ int main(int argc, char **argv)
 			if (from->len >= 14 && !memcmp(at + 6, "\2\0\0\0\1\1", 6))
 				return 0;
 			if (answer(at, from->len)) {
-				uint32_t buf = to->buf_idx;
-				to->buf_idx = from->buf_idx;
-				to->len = from->len;
-				from->buf_idx = buf;
-				from->flags = to->flags = BUF_CHANGED;
+				nm_swap(from, to);
 				t->head = t->cur = nm_next(t, t->head);
 			}
 			r->head = r->cur = nm_next(r, r->head);

@@ -24,12 +24,7 @@ static struct nm_ring *host_rx(struct nm *d)
 static void move(struct nm_ring *from, struct nm_ring *to)
 {
 	while (nm_space(from) && nm_space(to)) {
-		struct nm_slot *f = &from->slot[from->head], *t = &to->slot[to->head];
-		uint32_t buf = t->buf_idx;
-		t->buf_idx = f->buf_idx;
-		t->len = f->len;
-		f->buf_idx = buf;
-		f->flags = t->flags = BUF_CHANGED;
+		nm_swap(&from->slot[from->head], &to->slot[to->head]);
 		from->head = from->cur = nm_next(from, from->head);
 		to->head = to->cur = nm_next(to, to->head);
 	}

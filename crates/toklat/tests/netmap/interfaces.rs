@@ -37,7 +37,7 @@ fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
         assert!(code == Some(1) && said.contains("netmap program has"), "{taken:?}: {said}");
     }
     machine.daemon.done(&["switch", "rm", "vale1"]);
-    // A capture that watches the interface keeps nobody from opening it.
+    // Other programs can open an interface while a capture of it runs.
     let mut watcher = machine.daemon.start_tool(&["cap", "nic-c1:card", "-w", "/dev/null"]);
     machine.daemon.wait_for("the monitor", |daemon| daemon.ports("nic-c1").len() == 3);
     drop(stay);

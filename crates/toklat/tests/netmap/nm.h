@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +182,31 @@ static inline char *nm_buf(struct nm_ring *r, uint32_t idx)
 static inline uint32_t nm_next(struct nm_ring *r, uint32_t i)
 {
 	return i + 1 == r->num_slots ? 0 : i + 1;
+}
+
+/* Gives a slot's frame to a slot of another ring, which gives its buffer for it. */
+static inline void nm_swap(struct nm_slot *from, struct nm_slot *to)
+{
+	uint32_t buf = to->buf_idx;
+	to->buf_idx = from->buf_idx;
+	to->len = from->len;
+	from->buf_idx = buf;
+	from->flags = to->flags = BUF_CHANGED;
+}
+
+/* Waits until a thread, given by its number, sleeps. */
+static inline void nm_until_asleep(int tid)
+{
+	char path[32], line[512], *end;
+	snprintf(path, sizeof(path), "/proc/%d/stat", tid);
+	for (;;) {
+		FILE *file = fopen(path, "r");
+		CHECK(file && fgets(line, sizeof(line), file) && (end = strrchr(line, ')')));
+		fclose(file);
+		if (end[2] == 'S')
+			return;
+		sched_yield();
+	}
 }
 
 static inline uint32_t nm_space(struct nm_ring *r)

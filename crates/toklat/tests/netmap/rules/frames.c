@@ -303,7 +303,7 @@ void watchers(void)
 	int pid = fork(), status;
 	CHECK(pid >= 0);
 	if (!pid) {
-		usleep(20000);
+		nm_until_asleep(getppid());
 		nm_put(nm_tx(&b, 0), 2, 1, 4);
 		CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 4);
 		CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0);

@@ -122,7 +122,8 @@ void epolls(void)
 static void *late_sender(void *port)
 {
 	struct nm *a = port;
-	usleep(20000);
+	/* The main thread. */
+	nm_until_asleep(getpid());
 	nm_put(nm_tx(a, 0), 1, -1, 9);
 	CHECK(ioctl(a->fd, NIOCTXSYNC, NULL) == 0);
 	return NULL;
@@ -248,8 +249,11 @@ void threads(void)
 		CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
+static _Atomic int sleeper_tid;
+
 static void *sleeper(void *fd)
 {
+	sleeper_tid = gettid();
 	struct pollfd p = { .fd = *(int *)fd, .events = POLLIN };
 	poll(&p, 1, -1);
 	return fd;
@@ -266,7 +270,10 @@ void cancelled(void)
 		pthread_t thread;
 		void *end;
 		CHECK(pthread_create(&thread, NULL, sleeper, fds[i]) == 0);
-		usleep(20000);
+		while (!sleeper_tid)
+			sched_yield();
+		nm_until_asleep(sleeper_tid);
+		sleeper_tid = 0;
 		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &end) == 0);
 		CHECK(end == PTHREAD_CANCELED);
 	}
@@ -290,7 +297,8 @@ void shared_ring(void)
 		CHECK(poll(&p, 1, 30000) == 1 && p.revents == POLLIN && write(end[1], "w", 1) == 1);
 		_exit(0);
 	}
-	usleep(20000);
+	for (int i = 0; i < 3; i++)
+		nm_until_asleep(pid[i]);
 	nm_put(nm_tx(&a, 0), 1, -1, 1);
 	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
 	for (int i = 0; i < 3; i++)
