@@ -144,6 +144,19 @@ impl<H: Handler, N: Nic<Error: Send + Sync + 'static>> World<H, N> {
         }
         Ok(())
     }
+
+    /// Times of bursts of `n` requests, as [`times`] has them. The clock of both ends is read every
+    /// 16 bursts.
+    fn times(&mut self, id: SessionId, n: u64, request: &[u8], time: Duration) -> Result<Vec<u32>> {
+        let (mut now, mut rounds) = (self.now(), 0u32);
+        times(time, || {
+            rounds += 1;
+            if rounds.is_multiple_of(16) {
+                now = self.now();
+            }
+            self.burst(id, n, request, now)
+        })
+    }
 }
 
 /// Times of as many rounds as fit into `time`, sorted, in nanoseconds. A tenth warms up.
@@ -176,15 +189,7 @@ pub fn burst(lab: &Lab, n: u64, len: usize) -> Result<f64> {
     let sorted = on_core(0, move || {
         let mut world = World::new(1024, 1500, echo)?;
         let id = world.open(1)?[0];
-        let (request, mut rounds) = (vec![7; len], 0u32);
-        let mut now = world.now();
-        times(time, || {
-            rounds += 1;
-            if rounds.is_multiple_of(16) {
-                now = world.now();
-            }
-            world.burst(id, n, &request, now)
-        })
+        world.times(id, n, &vec![7; len], time)
     })?;
     let (median, late) = (us(&sorted, 50), us(&sorted, 99));
     lab.note(&format!("burst {n} {len}"), format!("in the last run p99 of all {n} {late:.2} us"));
@@ -201,14 +206,7 @@ pub fn round_trip_cards(lab: &Lab) -> Result<f64> {
         let nics = [card.plug(&mut switch, SERVER)?.nic, card.plug(&mut switch, CLIENT)?.nic];
         let mut world = World::on(switch, nics, |mac| config(mac, 255), echo);
         let id = world.open(1)?[0];
-        let (mut now, mut rounds) = (world.now(), 0u32);
-        times(time, || {
-            rounds += 1;
-            if rounds.is_multiple_of(16) {
-                now = world.now();
-            }
-            world.burst(id, 1, &[7; 10], now)
-        })
+        world.times(id, 1, &[7; 10], time)
     })?;
     lab.note("rpc cards", format!("in the last run p99 {:.2} us", us(&sorted, 99)));
     Ok(us(&sorted, 50))
@@ -243,14 +241,7 @@ pub fn round_trip_udp(lab: &Lab, v6: bool) -> Result<f64> {
         });
         let id = world.client.connect_udp((ip, PORT), world.now());
         world.until_open(id)?;
-        let (mut now, mut rounds) = (world.now(), 0u32);
-        times(time, || {
-            rounds += 1;
-            if rounds.is_multiple_of(16) {
-                now = world.now();
-            }
-            world.burst(id, 1, &[7; 10], now)
-        })
+        world.times(id, 1, &[7; 10], time)
     })?;
     let family = if v6 { "IPv6" } else { "IPv4" };
     lab.note(&format!("rpc {family}"), format!("in the last run p99 {:.2} us", us(&sorted, 99)));
