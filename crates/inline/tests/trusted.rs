@@ -265,8 +265,8 @@ impl Switch {
         command.env(ROLE, NAMES[who]).env(KEEPER, std::process::id().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Running(command.spawn().unwrap());
-        // The pipe stays open: after a minute the test harness writes to it again, and would end
-        // the process if nobody could read that.
+        // The pipe stays open. After a minute the child's test harness writes to it, and a closed
+        // pipe would end the child.
         let lines = BufReader::new(child.0.stdout.as_mut().unwrap()).lines();
         let mut regions = lines.map_while(Result::ok).filter_map(|line| {
             let (fd, rings) = line.split_once("REGION ")?.1.split_once(' ')?;

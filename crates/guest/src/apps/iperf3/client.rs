@@ -352,7 +352,7 @@ impl App for Client {
     fn woken(&mut self, line: &mut Line, io: &mut Io<'_>) {
         match *line {
             Line::Control => io.send(Bytes::from_static(&[state::TEST_END])),
-            // Nobody waits for what is still under way.
+            // The test is over: the server reads no more of the stream's data.
             Line::Data(_) if self.phase == Phase::Done => io.abort(),
             Line::Data(index) => self.send(index, io),
         }

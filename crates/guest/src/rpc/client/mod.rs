@@ -318,7 +318,8 @@ impl Client {
         true
     }
 
-    /// Begins to count the tries to open a session anew: its server's station is looked for.
+    /// Sets the number of tries to open a session back to 0, because the address of its server is
+    /// being resolved again.
     pub(super) fn wait_for_station(&mut self, number: u32) {
         if let Some(session) = self.sessions.get_mut(number as usize)
             && session.state == State::Opening
