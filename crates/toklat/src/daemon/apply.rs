@@ -309,8 +309,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends the guests of an entry, and starts them as they are to be; none if they are to go. If they
-    /// cannot be started so, they are started as they were.
+    /// Ends the guests of an entry, and starts them as they are to be; none if they are to go. If
+    /// they cannot be started so, they are started as they were.
     pub(super) async fn change_guest(
         &self,
         now: &mut Configured,
