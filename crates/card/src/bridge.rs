@@ -17,9 +17,9 @@ use driver::Lent;
 use netring::{Buffer, Port, PortError, Region, RegionError};
 
 /// The longest frame that a card sends, in bytes: 1,500, an Ethernet header and a tag.
-const LONGEST: usize = 1518;
+pub(super) const LONGEST: usize = 1518;
 /// The shortest frame: an Ethernet header.
-const SHORTEST: u32 = 14;
+pub(super) const SHORTEST: u32 = 14;
 
 /// How many frames went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

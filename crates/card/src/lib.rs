@@ -6,6 +6,7 @@
 //!     ^                +--> Direct: a model in this process
 //!     |
 //!   Nic: the drivers by the card's identity        Bridge: a driver and a ring port trade buffers
+//!                                                  Netmap: descriptors point at netmap's buffers
 //!   virtio's queues ------> vhost_user::FrontEnd: a device of another process, by vhost-user
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod bridge;
 mod direct;
+mod netmap;
 mod nic;
 pub mod vfio;
 pub mod vfio_user;
@@ -22,4 +24,5 @@ pub mod vhost_user;
 
 pub use self::bridge::{Bridge, Buffers, Counts};
 pub use self::direct::Direct;
+pub use self::netmap::{BUFFER, Netmap, Turn};
 pub use self::nic::{Given, Model, Nic, NicError};

@@ -1,14 +1,15 @@
 //! The cards that there are drivers for, by their identity in configuration space.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use driver::e1000::{Chip, Config, E1000Driver, Interrupts, Request, SetupError};
+use abi::csb::Version;
+use driver::e1000::{Chip, Config, Doorbells, E1000Driver, Interrupts, Request, SetupError};
 use driver::pcnet::{DriverError, Sizes};
 use driver::{Dma, Lent, Regs, pcnet};
 use frame::Mac;
 use rustix::event::EventfdFlags;
 
-use crate::vfio::{Card, Interrupt, VfioError};
+use crate::vfio::{self, Card, Interrupt, VfioError};
 
 /// The sizes of a PCnet's rings, as powers of two.
 const SIZES: Sizes = Sizes { transmit: 6, receive: 7 };
@@ -59,10 +60,35 @@ impl Model {
     /// # Errors
     /// [`NicError::Unknown`] if no driver is for it, [`NicError::Card`].
     pub fn of(card: &Card) -> Result<&'static Self, NicError> {
-        let identity = card.identity()?;
-        let known = MODELS.iter().find(|model| model.identity == identity);
-        let (vendor, device) = identity;
+        Self::with(card.identity()?)
+    }
+
+    /// The model of the card at a PCI address, which may not be open.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn at(address: &str) -> Result<&'static Self, NicError> {
+        Self::with(vfio::identity(address)?)
+    }
+
+    fn with((vendor, device): (u16, u16)) -> Result<&'static Self, NicError> {
+        let known = MODELS.iter().find(|model| model.identity == (vendor, device));
         known.ok_or(NicError::Unknown { vendor, device })
+    }
+
+    /// Has the card signal its interrupts by these event descriptors: by its pin, or one for each
+    /// vector.
+    ///
+    /// # Errors
+    /// [`NicError::Card`].
+    pub fn signal(&self, card: &mut Card, calls: &[BorrowedFd<'_>]) -> Result<(), NicError> {
+        Ok(card.signal(self.interrupt, calls)?)
+    }
+
+    /// How many interrupts the card's driver uses.
+    #[must_use]
+    pub fn vectors(&self) -> usize {
+        self.vectors
     }
 
     /// How many receive descriptors the card's driver has.
@@ -118,9 +144,11 @@ pub struct Given<'a> {
     pub interrupts: bool,
     /// The card receives all frames, whatever their address.
     pub promiscuous: bool,
-    /// The device's addresses of the caller's buffers, one for each receive descriptor; `None` for
-    /// buffers of the driver's own.
+    /// The device's addresses of the caller's buffers, one for each receive descriptor, or none if
+    /// they are given one by one; `None` for buffers of the driver's own.
     pub lent: Option<&'a [u64]>,
+    /// The driver uses the shared status block, if the card has one.
+    pub block: bool,
 }
 
 /// A card with its driver.
@@ -130,6 +158,15 @@ pub enum Nic<R = Card> {
     E1000(Box<E1000Driver<R>>),
     /// A PCnet.
     Pcnet(Box<pcnet::Driver<R>>),
+}
+
+macro_rules! either {
+    ($nic:expr, $driver:ident => $what:expr) => {
+        match $nic {
+            Self::E1000($driver) => $what,
+            Self::Pcnet($driver) => $what,
+        }
+    };
 }
 
 impl Nic {
@@ -149,36 +186,10 @@ impl Nic {
         let calls: Result<Vec<_>, _> = (0..vectors).map(call).collect();
         let calls = calls.map_err(NicError::Event)?;
         if given.interrupts {
-            card.signal(model.interrupt, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+            model.signal(&mut card, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         }
-        let Some(chip) = model.chip else {
-            let mut driver = match given.lent {
-                Some(lent) => pcnet::Driver::over(card, dma, SIZES, lent)?,
-                None => pcnet::Driver::new(card, dma, SIZES)?,
-            };
-            driver.start(given.interrupts, given.promiscuous)?;
-            return Ok((Self::Pcnet(Box::new(driver)), calls));
-        };
-        let mut config = Config::stock(chip);
-        (config.transmit, config.receive) = (DESCRIPTORS, DESCRIPTORS);
-        config.promiscuous = given.promiscuous;
-        if !given.interrupts {
-            config.interrupts = Interrupts::None;
-        }
-        let driver = match given.lent {
-            Some(lent) => E1000Driver::over(card, dma, config, lent)?,
-            None => E1000Driver::new(card, dma, config)?,
-        };
-        Ok((Self::E1000(Box::new(driver)), calls))
-    }
-
-    /// Takes the causes of interrupts on these `vectors`, a bit each (bit 0 for the pin). The card
-    /// interrupts no more until [`listen`](Self::listen).
-    pub fn interrupted(&mut self, vectors: u32) {
-        match self {
-            Self::E1000(driver) => _ = driver.interrupt(vectors),
-            Self::Pcnet(driver) => _ = driver.acknowledge(),
-        }
+        let given = Given { block: given.block && card.has_block()?, ..given };
+        Ok((Self::over(card, model, dma, given)?, calls))
     }
 
     /// Lets the card interrupt again, by its pin or, with several `vectors`, by messages.
@@ -186,21 +197,90 @@ impl Nic {
     /// # Errors
     /// [`VfioError::Refused`].
     pub fn listen(&mut self, vectors: usize) -> Result<(), VfioError> {
-        let card = match self {
-            Self::E1000(driver) => {
-                driver.rearm();
-                driver.regs()
-            }
-            Self::Pcnet(driver) => {
-                driver.unmask();
-                driver.regs()
-            }
-        };
+        self.rearm();
+        let card = either!(self, driver => driver.regs());
         if vectors == 1 { card.unmask() } else { Ok(()) }
     }
 }
 
 impl<R: Regs> Nic<R> {
+    /// Brings a card of a model up over its registers. It must have a status block, if one is
+    /// [wanted](Given::block).
+    ///
+    /// # Errors
+    /// [`NicError::E1000`], [`NicError::Pcnet`].
+    pub fn over(regs: R, model: &Model, dma: &mut Dma, given: Given<'_>) -> Result<Self, NicError> {
+        let Some(chip) = model.chip else {
+            let driver = match given.lent {
+                Some(lent) => pcnet::Driver::over(regs, dma, SIZES, lent)?,
+                None => pcnet::Driver::new(regs, dma, SIZES)?,
+            };
+            let mut driver =
+                if given.block { driver.with_block(dma, Version::Two)? } else { driver };
+            driver.start(given.interrupts, given.promiscuous)?;
+            return Ok(Self::Pcnet(Box::new(driver)));
+        };
+        let mut config = Config::stock(chip);
+        (config.transmit, config.receive) = (DESCRIPTORS, DESCRIPTORS);
+        config.promiscuous = given.promiscuous;
+        if !given.interrupts {
+            config.interrupts = Interrupts::None;
+        }
+        if given.block {
+            config.doorbells = Doorbells::Block(Version::Two);
+        }
+        let driver = match given.lent {
+            Some(lent) => E1000Driver::over(regs, dma, config, lent)?,
+            None => E1000Driver::new(regs, dma, config)?,
+        };
+        Ok(Self::E1000(Box::new(driver)))
+    }
+
+    /// Brings the card up again, as after a reset: frames that it has are lost, and receive buffers
+    /// that were given one by one are the caller's again.
+    ///
+    /// # Errors
+    /// [`NicError::E1000`], [`NicError::Pcnet`].
+    pub fn restart(&mut self, given: Given<'_>) -> Result<(), NicError> {
+        match self {
+            Self::E1000(driver) => driver.restart()?,
+            Self::Pcnet(driver) => driver.start(given.interrupts, given.promiscuous)?,
+        }
+        Ok(())
+    }
+
+    /// Takes the causes of interrupts on these `vectors`, a bit each (bit 0 for the pin). The card
+    /// interrupts no more until it is [rearmed](Self::rearm).
+    pub fn interrupted(&mut self, vectors: u32) {
+        match self {
+            Self::E1000(driver) => _ = driver.interrupt(vectors),
+            Self::Pcnet(driver) => _ = driver.acknowledge(),
+        }
+    }
+
+    /// Lets the card interrupt again.
+    pub fn rearm(&mut self) {
+        match self {
+            Self::E1000(driver) => driver.rearm(),
+            Self::Pcnet(driver) => driver.unmask(),
+        }
+    }
+
+    /// Asks for an interrupt when a frame has come. Returns true if there is one already. Without a
+    /// status block, interrupts come anyway.
+    pub fn wait_for_frames(&mut self) -> bool {
+        either!(self, driver => driver.wait_for_frames())
+    }
+
+    /// Asks for an interrupt when there is room to send. Returns true if there is room already.
+    /// Without a status block, interrupts come anyway.
+    pub fn wait_for_room(&mut self) -> bool {
+        match self {
+            Self::E1000(driver) => driver.wait_for_room(1),
+            Self::Pcnet(driver) => driver.wait_for_room(),
+        }
+    }
+
     /// The card's station address.
     #[must_use]
     pub fn mac(&self) -> Mac {
@@ -268,15 +348,6 @@ impl<R: Regs> Nic<R> {
     }
 }
 
-macro_rules! either {
-    ($nic:expr, $driver:ident => $what:expr) => {
-        match $nic {
-            Self::E1000($driver) => $what,
-            Self::Pcnet($driver) => $what,
-        }
-    };
-}
-
 impl<R: Regs> Lent for Nic<R> {
     fn room(&self) -> usize {
         either!(self, driver => Lent::room(&**driver))
@@ -296,6 +367,14 @@ impl<R: Regs> Lent for Nic<R> {
         trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
     ) -> usize {
         either!(self, driver => driver.trade(budget, trade))
+    }
+
+    fn give(&mut self, at: u64) -> bool {
+        either!(self, driver => driver.give(at))
+    }
+
+    fn take(&mut self, budget: usize, visit: impl FnMut(Option<u32>)) -> usize {
+        either!(self, driver => Lent::take(&mut **driver, budget, visit))
     }
 
     fn publish(&mut self) {

@@ -1,7 +1,8 @@
 //! Drivers over buffers of their caller: frames are sent and received where they lie.
 
 /// A driver whose buffers change hands: to send, the caller lends a buffer and gets it back once
-/// the frame has left; to receive, it trades a filled buffer for an empty one. No byte is copied.
+/// the frame has left; to receive, it trades a filled buffer for an empty one, or gives empty ones
+/// and takes them back filled. No byte is copied.
 ///
 /// The caller keeps which buffer is with which descriptor. What the device reports is checked
 /// against private state, so a device that writes whatever it wants to the rings causes wrong
@@ -26,10 +27,22 @@ pub trait Lent {
     fn trade(&mut self, budget: usize, trade: impl FnMut(u32, Option<u32>) -> Option<u64>)
     -> usize;
 
-    /// Tells the device of queued frames and of traded buffers, by one doorbell each at most.
+    /// Gives the device an empty buffer at its address `at`, for a frame that it receives. Returns
+    /// false without a free descriptor, or for an address that the device cannot have. The device
+    /// learns of it at the next [`publish`](Self::publish), if not before.
+    ///
+    /// A driver whose buffers are given like this must not [`trade`](Self::trade).
+    fn give(&mut self, at: u64) -> bool;
+
+    /// Takes up to `budget` buffers back, in the order in which they were [given](Self::give).
+    /// `visit` gets the length of each frame, `None` for one that is damaged or too long. Returns
+    /// how many.
+    fn take(&mut self, budget: usize, visit: impl FnMut(Option<u32>)) -> usize;
+
+    /// Tells the device of queued frames and of new buffers, by one doorbell each at most.
     fn publish(&mut self);
 
-    /// True if a buffer came back that was not traded.
+    /// True if a buffer came back that was neither traded nor taken.
     fn has_frames(&self) -> bool;
 
     /// True while the link is up.

@@ -17,6 +17,7 @@
 //! | [`port::SWITCHED`] | the token of the switch's port, in both directions; on a trusted switch, to the program only; then that of the port of an interface's host rings, if it has any |
 //! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
 //! | [`port::SILENT`], [`port::WATCHER`] | - |
+//! | [`port::CARD`] | eventfd that the card's interrupts signal, VFIO's files of the card: device, group, container |
 
 use netring::layout::{Geometry, RingSpec};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -24,7 +25,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::abi::{MOST_BODY, NAME, Offsets, PoolsInfo, option};
 
 /// Version of these messages.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Operation code that distinguishes an [`Ask`] from other requests of the attach socket.
 pub const OP: u16 = netring::attach::op::NETMAP;
 
@@ -48,6 +49,8 @@ pub mod port {
     pub const SILENT: u32 = 3;
     /// A zero-copy monitor, which the region's bell wakes.
     pub const WATCHER: u32 = 4;
+    /// A card without a driver in the kernel. The process that syncs its rings drives it.
+    pub const CARD: u32 = 5;
 }
 
 /// Options that travel with a request.
@@ -139,6 +142,10 @@ impl Answer {
     }
 }
 
+/// How many consecutive buffers hold what the drivers of a card share: its descriptors, and who
+/// drives it.
+pub const CARD_BUFFERS: u32 = 16;
+
 /// What a descriptor is bound to.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -153,9 +160,10 @@ pub struct Bound {
     pub tx: RingSpec,
     /// The receive rings that the descriptor syncs.
     pub rx: RingSpec,
-    /// For pipes: receive rings of the other end, the twins of `tx`.
+    /// For pipes: receive rings of the other end, the twins of `tx`. For cards: the card's receive
+    /// ring.
     pub twin_rx: RingSpec,
-    /// For pipes: send rings of the other end, the twins of `rx`.
+    /// For pipes: send rings of the other end, the twins of `rx`. For cards: the card's send ring.
     pub twin_tx: RingSpec,
     /// The host rings that the descriptor syncs: those that send.
     pub host_tx: RingSpec,
@@ -168,6 +176,11 @@ pub struct Bound {
     pub down: RingSpec,
     /// On a trusted switch: the port's number, and one; else 0.
     pub trusted: u32,
+    /// For cards: the first of the [`CARD_BUFFERS`] buffers with what the drivers of all processes
+    /// share.
+    pub descriptors: u32,
+    /// Zero.
+    pub reserved: u32,
     /// The bits of `nr_flags` that affect syncs.
     pub flags: u64,
     /// On a trusted switch: the port's name with the switch's, padded with zeros.

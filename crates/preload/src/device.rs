@@ -55,7 +55,7 @@ impl Device {
             return Some(bound);
         }
         let (answer, fds) = client::identify(borrow(fd)).ok()??;
-        self.bind(&answer, fds);
+        self.bind(&answer, fds).ok()?;
         self.bound.get()
     }
 
@@ -65,21 +65,25 @@ impl Device {
     }
 
     /// Stores the binding from the daemon's answer, if there is one.
-    pub fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+    ///
+    /// # Errors
+    /// Those of [`Bound::new`].
+    pub fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) -> Result<(), Errno> {
         inline::trusted::install_with(marks::raise);
-        if answer.bound != wire::Bound::default()
-            && self.bound.get().is_none()
-            && let Ok(bound) = Bound::new(&answer.bound, fds, marks::raise)
-            && let Err(second) = self.bound.set(bound.forwarding_all(forwards_all()))
-        {
+        if answer.bound == wire::Bound::default() || self.bound.get().is_some() {
+            return Ok(());
+        }
+        let bound = Bound::new(&answer.bound, fds, marks::raise)?;
+        if let Err(second) = self.bound.set(bound.forwarding_all(forwards_all())) {
             // Another thread was first.
             marks::lower(second.internal_fds());
         }
+        Ok(())
     }
 
     fn ask(&self, fd: RawFd, question: &Ask) -> Result<Answer, Errno> {
         let (answer, fds) = client::ask(question, &[borrow(fd)])?;
-        self.bind(&answer, fds);
+        self.bind(&answer, fds)?;
         Ok(answer)
     }
 
@@ -88,7 +92,7 @@ impl Device {
         let ask = |question: &Ask| self.ask(fd, question);
         match request {
             ioctl::NIOCTXSYNC => self.synced(fd)?.sync_send(&Memory),
-            ioctl::NIOCRXSYNC => self.synced(fd)?.sync_receive(),
+            ioctl::NIOCRXSYNC => self.synced(fd)?.sync_receive(&Memory),
             ioctl::NIOCCTRL => {
                 client::control(&Memory, arg, |question| self.control(fd, question))?
             }
@@ -163,7 +167,7 @@ impl Device {
         let mut with = vec![borrow(fd)];
         with.extend(memory.as_ref().map(AsFd::as_fd));
         let (mut answer, fds) = client::ask(ask, &with)?;
-        self.bind(&answer, fds);
+        self.bind(&answer, fds)?;
         if let (Some(blocks), 0) = (local.csb, answer.status) {
             self.bound(fd).ok_or(Errno::NXIO)?.use_blocks(blocks, &Memory, marks::raise)?;
             answer.options.status[option::CSB as usize] = 0;

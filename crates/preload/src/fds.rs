@@ -95,7 +95,7 @@ pub fn find(fd: RawFd) -> Option<Arc<Device>> {
     }
     let (answer, fds) = client::identify(borrow(fd)).ok()??;
     let device = Device::new();
-    device.bind(&answer, fds);
+    device.bind(&answer, fds).ok()?;
     insert(fd, Arc::clone(&device)).then_some(device)
 }
 

@@ -17,12 +17,13 @@ mod place;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::csb::SUBSYSTEM;
 use driver::Regs;
 use shmem::{Mapping, Mmio};
 
@@ -39,6 +40,8 @@ const COMMAND: u64 = 4;
 const ENABLED: u16 = 7;
 const BUS_MASTER: u16 = 4;
 const FIRST_BAR: u64 = 0x10;
+/// The subsystem id in configuration space.
+const SUBSYSTEM_ID: u64 = 0x2e;
 /// Pauses of at least this length sleep instead of spinning.
 const SLEEP: Duration = Duration::from_micros(100);
 
@@ -153,11 +156,11 @@ pub struct Card {
     ports: usize,
     /// Where configuration space begins in the device's file, once this is known.
     config: Option<u64>,
-    // These files close in this order, because the card may use memory until the container closes.
-    device: File,
-    _group: File,
-    container: File,
+    // The files close first, because the card may use memory until they are closed.
+    files: Arc<Files>,
     memory: Vec<Arc<Mapping>>,
+    /// Others may have the same files.
+    shared: bool,
 }
 
 /// Checks that user space may drive the card at a PCI address. Opens nothing.
@@ -168,9 +171,31 @@ pub fn check(address: &str) -> Result<(), PlaceError> {
     Place::find(Path::new("/"), address).map(drop)
 }
 
-impl Card {
-    /// Opens the card at a PCI address such as `0000:03:00.0`, resets it if possible, and enables
-    /// it.
+/// Vendor and device of the card at a PCI address, if user space may drive it. Opens nothing of the
+/// card's.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn identity(address: &str) -> Result<(u16, u16), VfioError> {
+    Ok(Place::find(Path::new("/"), address)?.identity)
+}
+
+/// The open files of a card: what a process needs to drive it. The card goes back to the kernel with
+/// the last copies.
+#[derive(Debug)]
+pub struct Files {
+    // These files close in this order, because the card may use memory until the container closes.
+    /// Registers, interrupts, configuration space.
+    pub device: File,
+    /// The group, which must stay open.
+    pub group: OwnedFd,
+    /// What the card sees of memory.
+    pub container: OwnedFd,
+}
+
+impl Files {
+    /// Opens the card at a PCI address such as `0000:03:00.0`. The kernel resets it, which may take
+    /// a second.
     ///
     /// # Errors
     /// [`VfioError`].
@@ -188,14 +213,35 @@ impl Card {
         kernel::set_iommu(container.as_fd(), TYPE1V2).map_err(VfioError::Iommu)?;
         let device = kernel::device(group.as_fd(), &place.address)
             .map_err(refused("GROUP_GET_DEVICE_FD"))?;
+        Ok(Self { device: device.into(), group: group.into(), container: container.into() })
+    }
+}
+
+impl Card {
+    /// Opens the card at a PCI address such as `0000:03:00.0`, resets it if possible, and enables
+    /// it.
+    ///
+    /// # Errors
+    /// [`VfioError`].
+    pub fn open(address: &str) -> Result<Self, VfioError> {
+        let mut card = Self::over(Arc::new(Files::open(address)?))?;
+        card.shared = false;
+        Ok(card)
+    }
+
+    /// Resets an open card if possible, and enables it. When it is dropped, the card goes on until
+    /// all copies of its files are closed.
+    ///
+    /// # Errors
+    /// [`VfioError`].
+    pub fn over(files: Arc<Files>) -> Result<Self, VfioError> {
         let mut card = Self {
             bars: Vec::new(),
             ports: BARS as usize,
             config: None,
-            device: device.into(),
-            _group: group,
-            container,
+            files,
             memory: Vec::new(),
+            shared: true,
         };
         card.begin()?;
         Ok(card)
@@ -204,9 +250,9 @@ impl Card {
     /// Resets the card, and finds registers.
     fn begin(&mut self) -> Result<(), VfioError> {
         let mut info = DeviceInfo::default();
-        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_INFO"))?;
+        kernel::ask(self.files.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_INFO"))?;
         if info.resets() {
-            kernel::reset(self.device.as_fd()).map_err(refused("DEVICE_RESET"))?;
+            kernel::reset(self.files.device.as_fd()).map_err(refused("DEVICE_RESET"))?;
         }
         self.config = Some(self.region(CONFIG)?.offset);
         // Accesses to memory registers fail while they are disabled.
@@ -224,7 +270,8 @@ impl Card {
 
     fn region(&self, index: u32) -> Result<RegionInfo, VfioError> {
         let mut info = RegionInfo::of(index);
-        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_REGION_INFO"))?;
+        kernel::ask(self.files.device.as_fd(), &mut info)
+            .map_err(refused("DEVICE_GET_REGION_INFO"))?;
         Ok(info)
     }
 
@@ -232,14 +279,14 @@ impl Card {
     fn bar(&self, region: &RegionInfo) -> Bar {
         let (at, size) = (region.offset, region.size);
         let len = usize::try_from(size).ok().filter(|_| region.maps());
-        let mapped = len.and_then(|len| Mmio::map(self.device.as_fd(), at, len).ok());
+        let mapped = len.and_then(|len| Mmio::map(self.files.device.as_fd(), at, len).ok());
         mapped.map_or(Bar::Called { at, size }, Bar::Mapped)
     }
 
     /// Bytes of configuration space.
     fn configuration<const N: usize>(&self, at: u64) -> Result<[u8; N], VfioError> {
         let (mut bytes, config) = ([0xff; N], self.config.unwrap_or_default());
-        let read = self.device.read_exact_at(&mut bytes, config + at);
+        let read = self.files.device.read_exact_at(&mut bytes, config + at);
         read.map(|()| bytes).map_err(refused("a read of configuration space"))
     }
 
@@ -247,7 +294,7 @@ impl Card {
     fn command(&self, change: impl Fn(u16) -> u16) -> Result<(), VfioError> {
         let Some(config) = self.config else { return Ok(()) };
         let command = change(u16::from_le_bytes(self.configuration(COMMAND)?));
-        let written = self.device.write_all_at(&command.to_le_bytes(), config + COMMAND);
+        let written = self.files.device.write_all_at(&command.to_le_bytes(), config + COMMAND);
         written.map_err(refused("a write to configuration space"))
     }
 
@@ -258,6 +305,14 @@ impl Card {
     pub fn identity(&self) -> Result<(u16, u16), VfioError> {
         let [a, b, c, d] = self.configuration(0)?;
         Ok((u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
+    }
+
+    /// True if the card says in configuration space that it knows the shared status block.
+    ///
+    /// # Errors
+    /// [`VfioError::Refused`].
+    pub fn has_block(&self) -> Result<bool, VfioError> {
+        Ok(u16::from_le_bytes(self.configuration(SUBSYSTEM_ID)?) == SUBSYSTEM)
     }
 
     /// Maps all of `memory` for the card, with the first byte at `address`. Cards that reach no
@@ -283,7 +338,7 @@ impl Card {
         let failed = |source| VfioError::Memory { address, size, source };
         let map = MapMemory::new(memory, part, address);
         let mut map = map.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        kernel::ask(self.container.as_fd(), &mut map).map_err(failed)?;
+        kernel::ask(self.files.container.as_fd(), &mut map).map_err(failed)?;
         self.memory.push(Arc::clone(memory));
         Ok(())
     }
@@ -294,7 +349,8 @@ impl Card {
     /// [`VfioError::Interrupts`] if the card has fewer vectors, [`VfioError::Refused`].
     pub fn signal(&mut self, kind: Interrupt, calls: &[BorrowedFd<'_>]) -> Result<(), VfioError> {
         let mut info = IrqInfo::of(kind as u32);
-        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_IRQ_INFO"))?;
+        kernel::ask(self.files.device.as_fd(), &mut info)
+            .map_err(refused("DEVICE_GET_IRQ_INFO"))?;
         let fds: Vec<i32> = calls.iter().map(AsRawFd::as_raw_fd).collect();
         let set = SetIrqs::signal(kind as u32, &fds).filter(|_| fds.len() <= info.count as usize);
         let (has, asked) = (info.count, fds.len());
@@ -311,7 +367,7 @@ impl Card {
     }
 
     fn set_irqs(&self, mut set: SetIrqs) -> Result<(), VfioError> {
-        let done = kernel::ask(self.device.as_fd(), &mut set);
+        let done = kernel::ask(self.files.device.as_fd(), &mut set);
         done.map(drop).map_err(refused("DEVICE_SET_IRQS"))
     }
 
@@ -326,14 +382,14 @@ impl Card {
         let mut data = [0xff; N];
         if let Some(place) = self.place(bar, at, N as u64) {
             // A card that was removed reads as all ones, as on its bus.
-            let _ = self.device.read_exact_at(&mut data, place);
+            let _ = self.files.device.read_exact_at(&mut data, place);
         }
         data
     }
 
     fn write(&self, bar: usize, at: u64, data: &[u8]) {
         if let Some(place) = self.place(bar, at, data.len() as u64) {
-            let _ = self.device.write_all_at(data, place);
+            let _ = self.files.device.write_all_at(data, place);
         }
     }
 }
@@ -391,6 +447,9 @@ impl Regs for Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
+        if self.shared {
+            return;
+        }
         // The card must touch no memory from here on. The kernel resets it, if it can, when its
         // file closes.
         let _ = self.command(|command| command & !BUS_MASTER);

@@ -60,6 +60,8 @@ pub struct Place {
     pub group: u32,
     /// The other devices of the group.
     pub neighbours: Vec<String>,
+    /// Vendor and device.
+    pub identity: (u16, u16),
 }
 
 impl Place {
@@ -83,8 +85,15 @@ impl Place {
         let devices = fs::read_dir(group.join("devices")).into_iter().flatten().flatten();
         let names = devices.map(|device| device.file_name().to_string_lossy().into_owned());
         let neighbours = names.filter(|name| *name != address).collect();
-        Ok(Self { address, group: number, neighbours })
+        let identity = ["vendor", "device"].map(|name| number_in(&device.join(name)));
+        Ok(Self { address, group: number, neighbours, identity: identity.into() })
     }
+}
+
+/// The hexadecimal number in a file; all ones if there is none, as of a card that was removed.
+fn number_in(file: &Path) -> u16 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    u16::from_str_radix(text.trim_end().trim_start_matches("0x"), 16).unwrap_or(u16::MAX)
 }
 
 /// The last component of a link's target.
@@ -123,6 +132,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");
         fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("vendor"), "0x8086\n").unwrap();
+        fs::write(device.join("device"), "0x100e\n").unwrap();
         if let Some(driver) = driver {
             symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
         }
@@ -146,6 +157,7 @@ mod tests {
             let place = find(Some("vfio-pci"), Some("\n"), address).unwrap();
             assert_eq!((place.group, place.address.as_str()), (7, "0000:03:00.0"));
             assert_eq!(place.neighbours, ["0000:03:00.1"]);
+            assert_eq!(place.identity, (0x8086, 0x100e));
         }
     }
 

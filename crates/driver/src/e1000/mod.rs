@@ -524,6 +524,22 @@ impl<R: Regs> Lent for E1000Driver<R> {
         traded
     }
 
+    #[inline]
+    fn give(&mut self, at: u64) -> bool {
+        self.receive.give(at)
+    }
+
+    #[inline]
+    fn take(&mut self, budget: usize, mut visit: impl FnMut(Option<u32>)) -> usize {
+        let mut frames = 0;
+        let taken = self.receive.take(budget, |len| {
+            frames += u64::from(len.is_some());
+            visit(len);
+        });
+        self.counts.received += frames;
+        taken
+    }
+
     fn publish(&mut self) {
         self.flush();
         self.refill();

@@ -1,6 +1,7 @@
 //! The receive ring: the driver hands in empty buffers and gets frames back.
 
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -72,8 +73,11 @@ pub(super) struct Receive {
     at: Box<[u64]>,
     /// The bytes of each buffer.
     each: usize,
-    /// The next descriptor continues a frame that is too long to be traded.
+    /// The next descriptor continues a frame that is too long for its buffer.
     inside: bool,
+    /// How many descriptors have buffers, from the next one on: all, unless buffers are given one by
+    /// one.
+    filled: u32,
     pub size: u32,
     /// The next descriptor that the device will write back.
     pub next: u32,
@@ -86,7 +90,8 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// A ring with buffers of its own, or with those at the device's addresses `lent`.
+    /// A ring with buffers of its own, or with those at the device's addresses `lent`: one for each
+    /// descriptor, or none, if they are given one by one.
     pub fn new(
         dma: &mut Dma,
         (size, buffer): (u32, u32),
@@ -96,16 +101,19 @@ impl Receive {
         let ring = Slots::take(dma, size)?;
         let buffers = Buffers::take(dma, if lent.is_some() { 0 } else { size }, buffer)?;
         let at: Box<[u64]> = match lent {
+            Some([]) => vec![0; size as usize].into(),
             Some(lent) => lent.get(..size as usize)?.into(),
             None => (0..size).map(|i| buffers.device(i)).collect(),
         };
         let (next, published, each) = (0, 0, buffer as usize);
+        let filled = if lent.is_some_and(<[u64]>::is_empty) { 0 } else { size };
         Some(Self {
             ring,
             buffers,
             at,
             each,
             inside: false,
+            filled,
             size,
             next,
             published,
@@ -117,12 +125,15 @@ impl Receive {
     /// Refills the ring after a reset of the device.
     pub fn restart(&mut self) {
         (self.next, self.published, self.inside) = (0, 0, false);
-        (0..self.size).for_each(|i| self.give(i));
+        if self.filled < self.size {
+            self.filled = 0;
+        }
+        (0..self.filled).for_each(|i| self.write(i));
     }
 
     /// Writes descriptor `i`, with its buffer's address.
     #[inline]
-    fn give(&self, i: u32) {
+    fn write(&self, i: u32) {
         if let (Some([first, second]), Some(at)) =
             (self.ring.words.get(i as usize), self.at.get(i as usize))
         {
@@ -134,7 +145,14 @@ impl Receive {
     /// The tail register's value: the end of the free buffers. One descriptor always stays unused.
     #[inline]
     pub fn tail(&self) -> u32 {
-        if self.next == 0 { self.size - 1 } else { self.next - 1 }
+        self.after(self.filled.min(self.size - 1))
+    }
+
+    /// The descriptor `count` places after the next one.
+    #[inline]
+    fn after(&self, count: u32) -> u32 {
+        let at = self.next + count;
+        if at >= self.size { at - self.size } else { at }
     }
 
     /// How many free buffers the device does not know of yet.
@@ -172,7 +190,7 @@ impl Receive {
     /// True if the device has written back the next descriptor.
     #[inline]
     pub fn has_frames(&self) -> bool {
-        self.done(self.next).is_some()
+        self.filled > 0 && self.done(self.next).is_some()
     }
 
     /// Shows up to `budget` frames to `visit` and gives their buffers back, in the ring. Returns
@@ -192,7 +210,7 @@ impl Receive {
             let len = done.len.saturating_sub(if self.with_fcs { FCS } else { 0 });
             let piece = self.buffers.get(self.next).prefix(len);
             visit(Self::received(&[piece], piece.len(), done));
-            self.take(1);
+            self.recycle(1);
             frames += 1;
         }
         frames
@@ -208,19 +226,54 @@ impl Receive {
         let mut traded = 0;
         while traded < budget {
             let Some(done) = self.done(self.next) else { break };
-            let ends = done.status & rx::EOP != 0;
-            let len = done.len.saturating_sub(if self.with_fcs { FCS } else { 0 });
-            let whole = ends && !self.inside && done.errors & DAMAGED == 0;
-            let good = whole && (1..=self.each).contains(&len);
-            let Some(next) = trade(self.next, good.then_some(len as u32)) else { break };
+            let Some(next) = trade(self.next, self.whole(done)) else { break };
             if let Some(at) = self.at.get_mut(self.next as usize) {
                 *at = next;
             }
-            self.inside = !ends;
-            self.take(1);
+            self.inside = done.status & rx::EOP == 0;
+            self.recycle(1);
             traded += 1;
         }
         traded
+    }
+
+    /// The length of the frame that a descriptor has, if the frame is good and ends and begins
+    /// there.
+    #[inline]
+    fn whole(&self, done: Done) -> Option<u32> {
+        let len = done.len.saturating_sub(if self.with_fcs { FCS } else { 0 });
+        let ends = done.status & rx::EOP != 0;
+        let whole = ends && !self.inside && done.errors & DAMAGED == 0;
+        (whole && (1..=self.each).contains(&len)).then_some(len as u32)
+    }
+
+    /// Gives the device one buffer; see [`Lent::give`](crate::Lent::give).
+    #[inline]
+    pub fn give(&mut self, at: u64) -> bool {
+        if self.filled + 1 >= self.size {
+            return false;
+        }
+        let free = self.after(self.filled);
+        if let Some(place) = self.at.get_mut(free as usize) {
+            *place = at;
+        }
+        self.write(free);
+        self.filled += 1;
+        true
+    }
+
+    /// Takes buffers back; see [`Lent::take`](crate::Lent::take).
+    #[inline]
+    pub fn take(&mut self, budget: usize, mut visit: impl FnMut(Option<u32>)) -> usize {
+        let mut taken = 0;
+        while taken < budget && self.filled > 0 {
+            let Some(done) = self.done(self.next) else { break };
+            visit(self.whole(done));
+            self.inside = done.status & rx::EOP == 0;
+            (self.next, self.filled) = (self.after(1), self.filled - 1);
+            taken += 1;
+        }
+        taken
     }
 
     fn received<'a>(pieces: &'a [Bytes<'a>], len: usize, done: Done) -> Received<'a> {
@@ -255,16 +308,16 @@ impl Receive {
             });
             visit(Self::received(&pieces[..count], len, last));
         }
-        self.take(count as u32);
+        self.recycle(count as u32);
         true
     }
 
-    /// Gives the next `count` descriptors back.
+    /// Gives the next `count` descriptors back, with their buffers.
     #[inline]
-    fn take(&mut self, count: u32) {
+    fn recycle(&mut self, count: u32) {
         for _ in 0..count {
-            self.give(self.next);
-            self.next = if self.next + 1 == self.size { 0 } else { self.next + 1 };
+            self.write(self.next);
+            self.next = self.after(1);
         }
     }
 }

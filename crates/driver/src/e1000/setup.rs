@@ -62,10 +62,10 @@ impl<R: Regs> E1000Driver<R> {
 
     /// Works as [`new`](Self::new), with all frames in buffers of the caller's, which change hands
     /// by [`Lent`](crate::Lent). The receive descriptors begin with those at the device's addresses
-    /// `lent`, of [`Config::buffer`] bytes each.
+    /// `lent`, of [`Config::buffer`] bytes each, or without any if there are none.
     ///
     /// # Errors
-    /// [`SetupError`]; [`SetupError::Memory`] if there are fewer buffers than descriptors.
+    /// [`SetupError`]; [`SetupError::Memory`] if there are some, but fewer than descriptors.
     pub fn over(regs: R, dma: &mut Dma, config: Config, lent: &[u64]) -> Result<Self, SetupError> {
         Self::build(regs, dma, config, Some(lent))
     }

@@ -1,8 +1,6 @@
 //! The driver over buffers of its caller.
 
-use core::sync::atomic::Ordering;
-
-use super::{BUFFER, CHECK, Driver, ENP, ERR, IENA, MISS, OWN, STP, low};
+use super::{BUFFER, Driver, ENP, IENA, MISS, OWN, STP, low};
 use crate::{Lent, Regs};
 
 /// Bit of BCR4: the link is up, as the LED of that name shows it.
@@ -38,20 +36,41 @@ impl<R: Regs> Lent for Driver<R> {
         while traded < budget {
             let ring = &mut self.receive;
             let number = ring.back;
-            let Some(status) = ring.received(number) else { break };
-            let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
-            let whole = status & (ERR | STP | ENP) == STP | ENP;
-            let good = whole && (CHECK + 1..=BUFFER).contains(&message);
+            let Some(len) = ring.whole(number) else { break };
             let descriptor = number & (ring.len - 1);
-            let next = trade(descriptor, good.then(|| message - CHECK)).and_then(low);
-            let Some(next) = next else { break };
+            let Some(next) = trade(descriptor, len).and_then(low) else { break };
             ring.at[descriptor as usize] = next;
             ring.back = number.wrapping_add(1);
-            self.counts.errors += u64::from(!good);
+            self.counts.errors += u64::from(len.is_none());
             traded += 1;
         }
         self.refill();
         traded
+    }
+
+    fn give(&mut self, at: u64) -> bool {
+        let Some(at) = low(at) else { return false };
+        // One descriptor stays unused, as with a status block.
+        let ring = &mut self.receive;
+        if ring.room() <= 1 {
+            return false;
+        }
+        ring.at[(ring.ours & (ring.len - 1)) as usize] = at;
+        ring.give(ring.ours, BUFFER, OWN);
+        ring.ours = ring.ours.wrapping_add(1);
+        true
+    }
+
+    fn take(&mut self, budget: usize, mut visit: impl FnMut(Option<u32>)) -> usize {
+        let mut taken = 0;
+        while taken < budget && self.receive.back != self.receive.ours {
+            let Some(len) = self.receive.whole(self.receive.back) else { break };
+            self.receive.back = self.receive.back.wrapping_add(1);
+            self.counts.errors += u64::from(len.is_none());
+            visit(len);
+            taken += 1;
+        }
+        taken
     }
 
     fn publish(&mut self) {
@@ -61,7 +80,7 @@ impl<R: Regs> Lent for Driver<R> {
     }
 
     fn has_frames(&self) -> bool {
-        self.receive.received(self.receive.back).is_some()
+        self.receive.has_frames()
     }
 
     fn carrier(&mut self) -> bool {

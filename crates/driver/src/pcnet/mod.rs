@@ -158,8 +158,24 @@ impl Ring {
         if status & (ERR | STP | ENP) != STP {
             return Some(status);
         }
-        let next = self.status(number.wrapping_add(1));
-        (next & OWN == 0).then(|| self.status(number))
+        let next = number.wrapping_add(1);
+        let is_back = next != self.ours && self.status(next) & OWN == 0;
+        is_back.then(|| self.status(number))
+    }
+
+    /// What a receive descriptor has, if it came back: the length of its frame, `None` for one that
+    /// is damaged or not whole.
+    fn whole(&self, number: u32) -> Option<Option<u32>> {
+        let status = self.received(number)?;
+        let message = u32::from_le(self.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
+        let whole = status & (ERR | STP | ENP) == STP | ENP;
+        let good = whole && (CHECK + 1..=BUFFER).contains(&message);
+        Some(good.then(|| message - CHECK))
+    }
+
+    /// True if the next receive descriptor came back.
+    fn has_frames(&self) -> bool {
+        self.back != self.ours && self.received(self.back).is_some()
     }
 
     /// Hands a descriptor over.
@@ -224,6 +240,8 @@ pub struct Driver<R> {
     missed: u64,
     /// The position up to which the chip was told of frames.
     demanded: u32,
+    /// The caller gives receive buffers one by one.
+    one_by_one: bool,
 }
 
 impl<R: Regs> Driver<R> {
@@ -237,13 +255,13 @@ impl<R: Regs> Driver<R> {
 
     /// Works as [`new`](Self::new), with all frames in buffers of the caller's, which change hands
     /// by [`Lent`](crate::Lent). The receive descriptors begin with those at the device's addresses
-    /// `lent`, of [`BUFFER`] bytes each.
+    /// `lent`, of [`BUFFER`] bytes each, or without any if there are none.
     ///
     /// # Errors
-    /// [`DriverError`]; [`DriverError::Memory`] if there are fewer buffers than descriptors.
+    /// [`DriverError`]; [`DriverError::Memory`] if there are some, but fewer than descriptors.
     pub fn over(regs: R, dma: &mut Dma, sizes: Sizes, lent: &[u64]) -> Result<Self, DriverError> {
         let enough = lent.len() >> sizes.receive.min(9) > 0;
-        if !enough {
+        if !enough && !lent.is_empty() {
             return Err(DriverError::Memory);
         }
         Self::build(regs, dma, sizes, Some(lent))
@@ -275,6 +293,7 @@ impl<R: Regs> Driver<R> {
             block: None,
             missed: 0,
             demanded: 0,
+            one_by_one: lent.is_some_and(<[u64]>::is_empty),
         };
         driver.probe()?;
         Ok(driver)
@@ -318,7 +337,7 @@ impl<R: Regs> Driver<R> {
         if let Some(block) = &mut self.block {
             block.receive.sleep(NONE);
         }
-        let frames = self.receive.received(self.receive.back).is_some();
+        let frames = self.receive.has_frames();
         if let (true, Some(block)) = (frames, &mut self.block) {
             block.receive.wake();
         }
@@ -462,6 +481,9 @@ impl<R: Regs> Driver<R> {
 
     /// Hands over empty buffers, as many as there are.
     fn refill(&mut self) {
+        if self.one_by_one {
+            return;
+        }
         let ring = &mut self.receive;
         // With a status block, one descriptor stays unused: positions must not be ambiguous.
         let spare = u32::from(self.block.is_some());
@@ -537,14 +559,12 @@ impl<R: Regs> Driver<R> {
         while seen < most {
             let ring = &mut self.receive;
             let number = ring.back;
-            let Some(status) = ring.received(number) else { break };
+            let Some(len) = ring.whole(number) else { break };
             ring.back = number.wrapping_add(1);
             seen += 1;
-            let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
-            if status & (ERR | STP | ENP) == STP | ENP && message > CHECK {
-                visit(ring.buffer(number).prefix((message - CHECK) as usize));
-            } else {
-                self.counts.errors += 1;
+            match len {
+                Some(len) => visit(ring.buffer(number).prefix(len as usize)),
+                None => self.counts.errors += 1,
             }
         }
         self.refill();

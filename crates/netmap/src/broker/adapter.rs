@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use netring::Monitor;
 use netring::layout::{Format, RingSpec};
 
-use super::region::Shape;
+use super::region::{File, Shape};
 use crate::abi::{Register, flags, mode};
 use rustix::io::Errno;
 
@@ -45,8 +45,26 @@ pub(super) enum Kind {
         /// The parent was closed since. The monitor gets nothing any more.
         lost: bool,
     },
+    /// A card that the programs drive themselves.
+    Card {
+        /// What its interrupts signal.
+        wake: OwnedFd,
+        /// The card's files, while a descriptor is bound.
+        files: Option<CardFiles>,
+        /// The first of the buffers that the drivers share, while the rings exist.
+        descriptors: Option<u32>,
+    },
     /// Rings without a port.
     Null,
+}
+
+/// VFIO's files of a card: device, group, container.
+pub struct CardFiles(pub [File; 3]);
+
+impl std::fmt::Debug for CardFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CardFiles")
+    }
 }
 
 /// Rings in a region.

@@ -74,6 +74,11 @@ impl Books {
         (0..count).map(|_| self.buffers.take()).collect()
     }
 
+    /// Takes `count` consecutive buffers; returns the first.
+    pub(super) fn take_run(&mut self, count: u32) -> Option<u32> {
+        self.buffers.take_run(count)
+    }
+
     /// Takes up to `count` buffers.
     pub(super) fn take_up_to(&mut self, count: u32) -> Vec<u32> {
         let count = count.min(self.buffers.free() as u32);

@@ -9,8 +9,10 @@ use super::adapter::{Adapter, Kind};
 use super::{Broker, End, NewPort, Requester, Switches};
 
 impl<S: Switches> Broker<S> {
-    /// Attaches an adapter to its switches, if it belongs to any and is not attached.
+    /// Attaches an adapter to its switches, if it belongs to any and is not attached. A card is
+    /// opened.
     pub(super) async fn enter_switch(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
+        self.open_card(who, key).await?;
         let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
         if adapter.token.is_some() || adapter.host_token.is_some() {
             return Ok(());
@@ -84,6 +86,9 @@ impl<S: Switches> Broker<S> {
     /// Detaches an adapter from its switches.
     pub(super) async fn leave_switch(&mut self, key: &str) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
+        if let Kind::Card { files, .. } = &mut adapter.kind {
+            *files = None;
+        }
         let tokens = [adapter.token.take(), adapter.host_token.take()];
         let places = [adapter.place.clone(), adapter.host_place.clone()];
         let left = tokens.map(|token| token.is_some()).into_iter().zip(places);

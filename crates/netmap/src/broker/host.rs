@@ -1,11 +1,19 @@
 //! Interfaces of the host that programs open: the port of the interface, and its host rings.
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, Kind};
+use super::region::Shape;
 use super::register::{MOST_EXTRA, shape_of};
-use super::{Binding, Broker, CARD_PORT, Call, End, Switches};
+use super::{Binding, Broker, CARD_PORT, Call, End, Requester, Switches};
 use crate::abi::{Register, flags};
+use crate::wire::CARD_BUFFERS;
+
+/// The prefix of the keys of interfaces.
+const CARD_KEY: &str = "netmap:";
+/// Slots of each ring of a card that programs drive.
+const CARD_SLOTS: u32 = 256;
 
 impl<S: Switches> Broker<S> {
     /// The port by which programs reach an interface of the host.
@@ -22,6 +30,9 @@ impl<S: Switches> Broker<S> {
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return Err(Errno::INVAL);
         }
+        if self.switches.is_card(ifname) {
+            return self.driven_card(call, key, request);
+        }
         let shape = shape_of(request).with_host([request.host_tx_rings, request.host_rx_rings]);
         let extra = request.extra_bufs.min(MOST_EXTRA);
         let region = self.region_for(call.uid, request.mem_id, || shape.geometry(extra))?;
@@ -30,6 +41,36 @@ impl<S: Switches> Broker<S> {
         (card.ifname, card.host_place) = (Some(ifname.to_owned()), place(End::Host));
         self.adapters.insert(key.clone(), card);
         Ok(key)
+    }
+
+    /// A card that programs drive themselves. It has one ring in each direction, of as many slots as
+    /// cards have descriptors.
+    fn driven_card(
+        &mut self,
+        call: &Call<'_>,
+        key: String,
+        request: &Register,
+    ) -> Result<String, Errno> {
+        let shape = Shape::asked((1, CARD_SLOTS), (1, CARD_SLOTS));
+        let extra = request.extra_bufs.min(MOST_EXTRA) + CARD_BUFFERS;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let region = self.region_for(call.uid, request.mem_id, || shape.geometry(extra))?;
+        let kind = Kind::Card { wake, files: None, descriptors: None };
+        self.adapters.insert(key.clone(), Adapter::new(kind, region, shape, None));
+        Ok(key)
+    }
+
+    /// Opens an adapter's card, unless it is open or the adapter is none.
+    pub(super) async fn open_card(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
+        let Some(Adapter { kind: Kind::Card { files: None, .. }, .. }) = self.adapters.get(key)
+        else {
+            return Ok(());
+        };
+        let opened = self.switches.open_card(who, key.trim_start_matches(CARD_KEY)).await?;
+        if let Some(Adapter { kind: Kind::Card { files, .. }, .. }) = self.adapters.get_mut(key) {
+            *files = Some(opened);
+        }
+        Ok(())
     }
 
     /// Writes the number of host rings into a reply. Without a port they are as if there were none.
@@ -49,5 +90,5 @@ impl<S: Switches> Broker<S> {
 
 /// The key of an interface's adapter. No other adapter has its form.
 pub(super) fn card_key(ifname: &str) -> String {
-    format!("netmap:{ifname}")
+    format!("{CARD_KEY}{ifname}")
 }

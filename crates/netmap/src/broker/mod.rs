@@ -30,13 +30,14 @@ use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
+pub use self::adapter::CardFiles;
 use self::adapter::{Adapter, Choice, HostRings, Kind, Rings};
 use self::list::List;
 pub use self::region::File;
 use self::region::Region;
 pub use self::vale::host_of;
 use crate::abi::{name_of, reqtype, text};
-use crate::wire::{Answer, Ask, Bound, Options, port};
+use crate::wire::{Answer, Ask, Bound, CARD_BUFFERS, Options, port};
 
 /// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
 const MOST_MEMORY: u64 = 256 << 20;
@@ -138,6 +139,26 @@ pub trait Switches: Send + Sync {
     /// Returns true if the host has a network interface of this name, and this user's programs may
     /// open it. For other users the name is free, and is theirs alone.
     fn has_interface(&self, uid: u32, ifname: &str) -> bool;
+
+    /// Returns true if an interface that [exists](Self::has_interface) is a card without a driver in
+    /// the kernel: programs drive it.
+    fn is_card(&self, ifname: &str) -> bool {
+        let _ = ifname;
+        false
+    }
+
+    /// Opens such a card.
+    ///
+    /// # Errors
+    /// The error number for the program: `EBUSY` if others have it, `ENXIO` if no driver is for it.
+    fn open_card(
+        &self,
+        who: Requester,
+        ifname: &str,
+    ) -> impl Future<Output = Result<CardFiles, Errno>> + Send {
+        let _ = (who, ifname);
+        std::future::ready(Err(Errno::NXIO))
+    }
 
     /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
     /// port's token, and the port's name. A monitor's name differs from the requested one.
@@ -403,6 +424,13 @@ impl<S: Switches> Broker<S> {
             bound.twin_tx = part(twin.rings?.tx, &binding.choice.rx);
             fds.extend([wake.as_fd(), other.as_fd()]);
         }
+        if let Kind::Card { wake, files, descriptors } = &adapter.kind {
+            bound.port = port::CARD;
+            (bound.twin_rx, bound.twin_tx) = (rings.rx, rings.tx);
+            bound.descriptors = (*descriptors)?;
+            fds.push(wake.as_fd());
+            fds.extend(files.as_ref()?.0.iter().map(|file| file.as_fd()));
+        }
         Some((bound, fds))
     }
 
@@ -474,7 +502,7 @@ impl<S: Switches> Broker<S> {
                 Kind::Monitor { parent, .. } | Kind::Watcher { parent, .. } => {
                     next = Some(parent.clone());
                 }
-                Kind::Ephemeral | Kind::Persistent { .. } | Kind::Null => {}
+                Kind::Ephemeral | Kind::Persistent { .. } | Kind::Card { .. } | Kind::Null => {}
             }
             self.remove_adapter(&name);
         }
@@ -528,6 +556,9 @@ impl<S: Switches> Broker<S> {
         let (rings, region) = (adapter.rings.take(), self.regions.get_mut(&adapter.region));
         adapter.offsets.iter_mut().for_each(|rings| rings.fill(None));
         if let (Some(rings), Some(region)) = (rings, region) {
+            if let Kind::Card { descriptors, .. } = &mut adapter.kind {
+                region.remove_run(descriptors.take(), CARD_BUFFERS);
+            }
             region.remove_rings(rings.tx, true);
             region.remove_rings(rings.rx, own);
             let retired = retired.into_iter().map(|(rings, _)| rings);

@@ -12,6 +12,7 @@ use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
 use super::watch::monitor_shape;
 use super::{Binding, Broker, Call, Switches, part};
 use crate::abi::{Register, flags, mode, option};
+use crate::wire::CARD_BUFFERS;
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
 pub(super) const MOST_EXTRA: u32 = 128 * 4096;
@@ -406,7 +407,11 @@ impl<S: Switches> Broker<S> {
             let retired = self.retired_rings(key)?;
             let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
             let rings = retired.map_or_else(|| rings_of(region, shape, own), Ok)?;
-            self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(rings));
+            let Some(adapter) = self.adapters.get_mut(key) else { return Ok(()) };
+            adapter.rings = Some(rings);
+            if let Kind::Card { descriptors, .. } = &mut adapter.kind {
+                *descriptors = Some(region.add_run(CARD_BUFFERS)?);
+            }
             return Ok(());
         };
         let twin = twin.clone();

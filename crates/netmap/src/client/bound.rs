@@ -16,6 +16,7 @@ use shmem::{Mapping, Memfd};
 
 use super::UserMemory;
 use super::blocks::Blocks;
+use super::card::DrivenCard;
 use super::ring::{Buffers, End, Peer, Ring, Synced, Wake};
 use super::watch::Watchers;
 use crate::abi::{flags, text};
@@ -70,17 +71,19 @@ enum Wakes {
     Nothing,
     /// A zero-copy monitor: the region's bell wakes it.
     Bell,
+    /// The card's interrupts wake us. The calling thread drives it.
+    Card(Box<DrivenCard>),
 }
 
 impl Wakes {
     /// Makes them of the descriptors that came after the memory file.
     fn new(
         bound: &wire::Bound,
-        fds: (Option<OwnedFd>, Option<OwnedFd>),
+        mut fds: impl Iterator<Item = OwnedFd>,
         (memory, mapping): (&Memfd, &Arc<Mapping>),
         raise: impl Fn(OwnedFd) -> OwnedFd,
     ) -> Result<Self, Errno> {
-        Ok(match (bound.port, fds.0, fds.1) {
+        Ok(match (bound.port, fds.next(), fds.next()) {
             (port::SWITCHED, Some(token), None) if bound.trusted != 0 => {
                 Self::Trusted(token, join(bound, memory, mapping)?)
             }
@@ -92,6 +95,14 @@ impl Wakes {
             (port::PIPE, Some(own), Some(peer)) => Self::Pipe { own, peer },
             (port::SILENT, None, None) => Self::Nothing,
             (port::WATCHER, None, None) => Self::Bell,
+            (port::CARD, Some(wake), Some(device)) => {
+                let files =
+                    [device, fds.next().ok_or(Errno::PROTO)?, fds.next().ok_or(Errno::PROTO)?];
+                let card = DrivenCard::new(bound, mapping, wake, files).ok_or(Errno::PROTO)?;
+                // A card that does not come up is an error of this request, not of a later one.
+                card.turn()?;
+                Self::Card(Box::new(card))
+            }
             _ => return Err(Errno::PROTO),
         })
     }
@@ -136,7 +147,7 @@ impl Bound {
         let bell = fds.next().ok_or(Errno::PROTO)?;
         let (geometry, map) = (bound.geometry, Arc::clone(&mapping));
         let watchers = Arc::new(Watchers { mapping: map, geometry, bell });
-        let wakes = Wakes::new(bound, (fds.next(), fds.next()), (&memory, &mapping), &raise)?;
+        let wakes = Wakes::new(bound, fds, (&memory, &mapping), &raise)?;
         let make =
             |spec, twins| rings(&watchers, bound, End::Port, spec, twins).ok_or(Errno::PROTO);
         let make_host = |spec| {
@@ -182,9 +193,14 @@ impl Bound {
             Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None, None],
             Wakes::Both { port, host, set } => [Some(port), Some(host), Some(set)],
             Wakes::Pipe { own, peer } => [Some(own), Some(peer), None],
-            Wakes::Nothing | Wakes::Bell => [None; 3],
+            Wakes::Nothing | Wakes::Bell | Wakes::Card(_) => [None; 3],
+        };
+        let card = match &self.wakes {
+            Wakes::Card(card) => Some(card.fds()),
+            _ => None,
         };
         let wakes = wakes.into_iter().flatten().map(AsFd::as_fd);
+        let wakes = wakes.chain(card.into_iter().flatten());
         [self.memory.as_fd(), self.watchers.bell.as_fd()]
             .into_iter()
             .chain(wakes)
@@ -200,6 +216,7 @@ impl Bound {
             | Wakes::Trusted(token, _)
             | Wakes::Pipe { own: token, .. } => Some(token.as_fd()),
             Wakes::Bell => Some(self.watchers.bell.as_fd()),
+            Wakes::Card(card) => Some(card.wake_fd()),
             Wakes::Nothing => None,
         }
     }
@@ -236,13 +253,33 @@ impl Bound {
         let tokens = match &self.wakes {
             Wakes::Token(token) | Wakes::Trusted(token, _) => [Some(token), None],
             Wakes::Both { port, host, .. } => [Some(port), Some(host)],
-            Wakes::Pipe { .. } | Wakes::Nothing | Wakes::Bell => [None, None],
+            Wakes::Pipe { .. } | Wakes::Nothing | Wakes::Bell | Wakes::Card(_) => [None, None],
         };
         tokens.into_iter().flatten()
     }
 
+    /// Exchanges slots with the descriptor's card, if it has one: what was submitted and released
+    /// goes there, and what is done comes back. Returns how many slots moved, and whether cursors
+    /// of the program's were invalid.
+    pub(super) fn exchange(&self, user: &dyn UserMemory) -> (u32, bool) {
+        let Wakes::Card(card) = &self.wakes else { return (0, false) };
+        let mut was_reset = false;
+        for ring in self.send.iter().filter(|ring| ring.has_news()) {
+            was_reset |= ring.sync_send(user) == Synced::Reset;
+        }
+        for ring in &self.receive {
+            was_reset |= ring.sync_receive() == Synced::Reset;
+        }
+        let moved = card.turn().unwrap_or_else(|_| {
+            self.gone.store(true, Ordering::Relaxed);
+            0
+        });
+        (moved, was_reset)
+    }
+
     /// Carries out `NIOCTXSYNC`: on return, a switch has taken everything that was submitted.
     pub fn sync_send(&self, user: &dyn UserMemory) {
+        self.exchange(user);
         let mut wake = Wake::default();
         for ring in &self.send {
             wake.note(ring.end, ring.sync_send(user));
@@ -278,7 +315,8 @@ impl Bound {
     }
 
     /// Carries out `NIOCRXSYNC`.
-    pub fn sync_receive(&self) {
+    pub fn sync_receive(&self, user: &dyn UserMemory) {
+        self.exchange(user);
         let mut wake = Wake::default();
         for ring in &self.receive {
             self.sync_one(ring, &mut wake);
@@ -317,7 +355,8 @@ impl Bound {
         if self.blocks.is_some() {
             return Ready { error: true, ..Ready::default() };
         }
-        let mut ready = Ready { error: self.is_gone(), ..Ready::default() };
+        let (_, was_reset) = self.exchange(user);
+        let mut ready = Ready { error: was_reset || self.is_gone(), ..Ready::default() };
         let mut wake = Wake::default();
         if want_send || self.flags & flags::NO_TX_POLL == 0 {
             self.poll_send(want_send, user, &mut ready, &mut wake);
@@ -370,6 +409,9 @@ impl Bound {
                 self.up.iter().chain(&self.down).for_each(Ring::arm);
             }
         }
+        if let Wakes::Card(card) = &self.wakes {
+            card.arm(want_send, want_receive);
+        }
     }
 
     #[cfg(test)]
@@ -410,7 +452,7 @@ impl Bound {
                 if must.host { kick(host) } else { Ok(0) }
             }
             Wakes::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
-            Wakes::Nothing | Wakes::Bell => Ok(0),
+            Wakes::Nothing | Wakes::Bell | Wakes::Card(_) => Ok(0),
         };
     }
 

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod bound;
+mod card;
 mod control;
 mod daemon;
 mod kloop;

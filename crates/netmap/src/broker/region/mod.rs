@@ -343,6 +343,22 @@ impl Region {
         Ok(spec)
     }
 
+    /// Allocates consecutive buffers and clears them; returns the first.
+    pub(super) fn add_run(&mut self, count: u32) -> Result<u32, Errno> {
+        let first = self.books.take_run(count).ok_or(Errno::NOMEM)?;
+        let at = self.geometry.buf_offset() + u64::from(first) * u64::from(self.geometry.buf_size);
+        let zeros = vec![0; (count * self.geometry.buf_size) as usize];
+        self.write(at, &zeros).inspect_err(|_| self.remove_run(Some(first), count))?;
+        Ok(first)
+    }
+
+    /// Frees consecutive buffers, if there are any.
+    pub(super) fn remove_run(&mut self, first: Option<u32>, count: u32) {
+        for buffer in first.into_iter().flat_map(|first| first..first + count) {
+            self.books.give_buffer(buffer);
+        }
+    }
+
     /// Frees rings. With `with_buffers`, their buffers too: for rings whose slots all hold their
     /// own.
     pub(super) fn remove_rings(&mut self, spec: RingSpec, with_buffers: bool) {

@@ -92,7 +92,7 @@ fn drive(args: &CardProcessArgs, dir: &Path) -> anyhow::Result<()> {
     card.map(&rings, RINGS_AT)?;
     let mut dma = Dma::new(rings, 0, RINGS, RINGS_AT).context("The rings are not mapped")?;
     let lent = buffers.lent();
-    let given = Given { interrupts: true, promiscuous: true, lent: Some(&lent) };
+    let given = Given { interrupts: true, promiscuous: true, lent: Some(&lent), block: false };
     let (nic, calls) = Nic::bring_up(card, &mut dma, given)?;
     report(&Report::Walls(confine(args)?));
     Driver { bridge: Bridge::new(nic, port, buffers), calls, model, missed: 0, said: None }.serve()

@@ -2,9 +2,12 @@
 //! ends, the card and the host's network stack, has a switch of its own, with a port of the end and
 //! one for programs; no address is learned there, so each port's frames go to the other.
 
+use ::card::vfio::{Files, VfioError};
+use ::card::{Model, NicError};
 use dataplane::config::{Policy, SwitchConfig};
 use netmap::broker::{CARD_PORT, End, host_of};
-use topology::{Card, Host, Interface, InterfaceEngine, PortKind, Topology};
+use rustix::io::Errno;
+use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
 
 use super::end::{port_of, was_made, wire_spec};
 use crate::api::{ApiError, Client, ErrorCode, NewPort, NewSwitch, PortSpec, SwitchSpec};
@@ -37,7 +40,7 @@ impl Supervisor {
         let port = port_of(end);
         let added = switch.add_temporary_port(port, end_spec(end, ifname)?).await;
         match (end, added) {
-            (End::Card, Err(error)) if driven_card(ifname).is_none() => {
+            (End::Card, Err(error)) => {
                 tracing::info!(ifname, %error, "interface is opened by packet sockets instead");
                 let by_packets = card_spec(ifname, InterfaceEngine::Packet)?;
                 switch.add_temporary_port(port, by_packets).await
@@ -205,7 +208,6 @@ fn is_end(switch: &Switch, end: End, ifname: &str) -> Result<(), ApiError> {
     let ours = switch.port(port_of(end)).is_ok_and(|port| match &port.spec.kind {
         PortKind::Interface(of) => of.ifname == ifname,
         PortKind::Host(of) => of.ifname == ifname,
-        PortKind::Card(of) => driven_card(ifname).is_some_and(|address| address == of.address),
         _ => false,
     });
     if switch.ephemeral && ours {
@@ -228,9 +230,25 @@ fn check_free(topology: &Topology, end: End, ifname: &str) -> Result<(), ApiErro
         .map_err(|wrong| ApiError::new(ErrorCode::Busy, wrong.reason, wrong.remedy))
 }
 
-/// The PCI address of a card that toklat's own driver drives, if this is its name.
-fn driven_card(ifname: &str) -> Option<String> {
+/// The PCI address of a card that programs drive by toklat's drivers, if this is its name.
+pub fn driven_card(ifname: &str) -> Option<String> {
     if interfaces::exists(ifname) { None } else { cards::address_of(ifname) }
+}
+
+/// Opens the card at a PCI address for a program that drives it.
+pub fn open(address: &str) -> Result<Files, NicError> {
+    Model::at(address)?;
+    Ok(Files::open(address)?)
+}
+
+/// The error number for a program that cannot have a card.
+pub fn errno_of(error: &NicError) -> Errno {
+    match error {
+        NicError::Card(VfioError::Open { source, .. }) => {
+            source.raw_os_error().map_or(Errno::NXIO, Errno::from_raw_os_error)
+        }
+        _ => Errno::NXIO,
+    }
 }
 
 /// Returns true if programs can open something of this name.
@@ -239,15 +257,6 @@ pub fn exists(ifname: &str) -> bool {
 }
 
 fn end_spec(end: End, ifname: &str) -> Result<PortSpec, ApiError> {
-    if let Some(address) = driven_card(ifname) {
-        return match end {
-            End::Card => Ok(PortSpec { kind: Card { address }.into(), ..wire_spec() }),
-            End::Host => {
-                let reason = format!("Behind card {ifname} is no host, as toklat drives it");
-                Err(ApiError::new(ErrorCode::BadRequest, reason, "open the card alone"))
-            }
-        };
-    }
     let card = card_spec(ifname, InterfaceEngine::Xdp)?;
     Ok(match end {
         End::Card => card,

@@ -9,10 +9,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::card::vfio::Files;
 use dataplane::config::RingAttach;
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netmap::broker::{self, Broker, Charge, End, NewPort, Reply, Requester, Switches};
+use netmap::broker::{self, Broker, CardFiles, Charge, End, NewPort, Reply, Requester, Switches};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -182,6 +183,23 @@ impl Switches for Ports {
         // The kernel is asked only on behalf of users that may open interfaces.
         let of = Client { uid, pid: 0 };
         self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of)) && card::exists(ifname)
+    }
+
+    fn is_card(&self, ifname: &str) -> bool {
+        card::driven_card(ifname).is_some()
+    }
+
+    async fn open_card(&self, who: Requester, ifname: &str) -> Result<CardFiles, Errno> {
+        let address = card::driven_card(ifname).ok_or(Errno::NXIO)?;
+        let opened = tokio::task::spawn_blocking(move || card::open(&address)).await;
+        let opened = opened.map_err(|_| Errno::IO)?;
+        let Files { device, group, container } = opened.map_err(|error| {
+            tracing::info!(uid = who.uid, ifname, %error, "card refused");
+            card::errno_of(&error)
+        })?;
+        // The kernel may take long to close a card.
+        let file = |fd| Box::new(Descriptor::of(who.uid, fd)) as broker::File;
+        Ok(CardFiles([device.into(), group, container].map(file)))
     }
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {

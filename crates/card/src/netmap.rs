@@ -1,0 +1,257 @@
+//! A card whose descriptors point at the buffers of netmap's slots (netmap(4)): no byte is copied.
+//!
+//! ```text
+//!   send ring      submitted slot  --> transmit descriptor --> card;  sent: the slot comes back
+//!   receive ring   released slot   --> receive descriptor  --> card;  filled: the program sees it
+//! ```
+//!
+//! It plays the core for two rings of a region. Slots and descriptors keep the same order, so the
+//! rings say which buffers the card has: whoever restarts the card goes on from there.
+
+use std::ops::Range;
+
+use driver::Lent;
+use netring::layout::{
+    Geometry, RESERVED_BUFFERS, RingMemory, SlotWord, advance, distance, next, previous, slot_flags,
+};
+
+use super::Counts;
+use super::bridge::{LONGEST, SHORTEST};
+
+/// A ring, and what the card has of it.
+#[derive(Debug)]
+struct Way {
+    ring: RingMemory,
+    slots: u32,
+    /// The slot after those that the card has. They begin where the core's position is.
+    at: u32,
+    /// The client's last request for a wake-up that was answered.
+    answered: u32,
+}
+
+impl Way {
+    fn new(ring: RingMemory) -> Self {
+        let slots = ring.slots.len() as u32;
+        let mut way = Self { ring, slots, at: 0, answered: 0 };
+        way.restart();
+        way
+    }
+
+    /// The core's position.
+    fn core(&self) -> u32 {
+        self.ring.control.core.0.own().min(self.slots - 1)
+    }
+
+    /// The card has none of the slots.
+    fn restart(&mut self) {
+        self.at = self.core();
+    }
+
+    /// The client's position, if it does not lie before what the card has.
+    fn owner(&self) -> Option<u32> {
+        let owner = self.ring.control.owner.0.observe();
+        let has = |end| {
+            distance(self.core(), self.at, self.slots) <= distance(self.core(), end, self.slots)
+        };
+        (owner < self.slots && has(owner)).then_some(owner)
+    }
+
+    /// Publishes the core's position. True if the client asks to be woken.
+    fn publish(&mut self, core: u32) -> bool {
+        if core == self.core() {
+            return false;
+        }
+        self.ring.control.core.0.publish(core);
+        self.ring.control.owner_flags.0.wake.must_kick(&mut self.answered)
+    }
+}
+
+/// Where the card finds the buffers of a region.
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    first: u64,
+    stride: u64,
+    count: u32,
+}
+
+impl Pool {
+    fn address(self, buf: u32) -> Option<u64> {
+        let good = (RESERVED_BUFFERS..self.count).contains(&buf);
+        good.then(|| self.first + self.stride * u64::from(buf))
+    }
+}
+
+/// What a turn has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Slots that came back, or were filled.
+    pub moved: u32,
+    /// A client sleeps that has asked to be woken.
+    pub wake: bool,
+}
+
+/// A driver, and the two rings that it serves.
+#[derive(Debug)]
+pub struct Netmap<D> {
+    nic: D,
+    send: Way,
+    receive: Way,
+    pool: Pool,
+    /// The slots of the send ring that the card did not get.
+    refused: Box<[bool]>,
+    /// The frame of the last refused slot goes on in the next one.
+    inside: bool,
+    counts: Counts,
+}
+
+/// The least room that a buffer needs: cards write up to so many bytes.
+pub const BUFFER: u32 = 2048;
+
+impl<D: Lent> Netmap<D> {
+    /// Joins a driver without buffers ([`Given::lent`](super::Given::lent) is empty) and two rings
+    /// of a region. The card finds the region's buffers from its address `first` on. `None` if its
+    /// buffers are shorter than [`BUFFER`].
+    #[must_use]
+    pub fn new(
+        nic: D,
+        (send, receive): (RingMemory, RingMemory),
+        geometry: &Geometry,
+        first: u64,
+    ) -> Option<Self> {
+        let pool = Pool { first, stride: geometry.buf_size.into(), count: geometry.buf_num };
+        let refused = vec![false; send.slots.len()].into();
+        let (send, receive) = (Way::new(send), Way::new(receive));
+        let counts = Counts::default();
+        let joined = Self { nic, send, receive, pool, refused, inside: false, counts };
+        (geometry.buf_size >= BUFFER).then_some(joined)
+    }
+
+    /// The driver.
+    pub fn nic(&mut self) -> &mut D {
+        &mut self.nic
+    }
+
+    /// How many frames went which way so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Goes on after the driver has brought the card up again: the card has no slots. What was not
+    /// sent is sent again.
+    pub fn restart(&mut self) {
+        self.send.restart();
+        self.receive.restart();
+        self.refused.fill(false);
+        self.inside = false;
+    }
+
+    /// Gives the card what the client has submitted and released, and takes back what it is done
+    /// with.
+    pub fn turn(&mut self) -> Turn {
+        self.submit();
+        let sent = self.take_back();
+        // What comes back damaged is given again.
+        self.give();
+        let received = self.receive();
+        self.give();
+        self.nic.publish();
+        Turn { moved: sent.moved + received.moved, wake: sent.wake | received.wake }
+    }
+
+    fn submit(&mut self) {
+        let Some(end) = self.send.owner() else { return };
+        let mut room = self.nic.room();
+        while self.send.at != end && room > 0 {
+            let at = self.send.at;
+            let word = self.send.ring.slots[at as usize].load();
+            let is_part = self.inside || word.flags & slot_flags::MOREFRAG != 0;
+            self.inside = word.flags & slot_flags::MOREFRAG != 0;
+            let good = !is_part && (SHORTEST as usize..=LONGEST).contains(&word.len.into());
+            let address = self.pool.address(word.buf).filter(|_| good);
+            if address.is_some_and(|at| self.nic.send_lent(at, word.len.into())) {
+                self.counts.sent += 1;
+                room -= 1;
+            } else {
+                self.refused[at as usize] = true;
+                self.counts.unsendable += 1;
+            }
+            self.send.at = next(at, self.send.slots);
+        }
+    }
+
+    fn take_back(&mut self) -> Turn {
+        let Self { nic, send, refused, .. } = self;
+        let (from, mut core, mut back) = (send.core(), send.core(), nic.take_back());
+        while core != send.at {
+            if !std::mem::take(&mut refused[core as usize]) {
+                if back == 0 {
+                    break;
+                }
+                back -= 1;
+            }
+            core = next(core, send.slots);
+        }
+        Turn { moved: distance(from, core, send.slots), wake: send.publish(core) }
+    }
+
+    /// Gives the card the buffers of released slots.
+    fn give(&mut self) {
+        let Self { nic, receive, pool, .. } = self;
+        let owner = receive.ring.control.owner.0.observe();
+        if owner >= receive.slots {
+            return;
+        }
+        let limit = previous(owner, receive.slots);
+        if distance(receive.core(), receive.at, receive.slots)
+            > distance(receive.core(), limit, receive.slots)
+        {
+            return;
+        }
+        while receive.at != limit {
+            let slot = &receive.ring.slots[receive.at as usize];
+            let word = slot.load();
+            let (buf, address) = match pool.address(word.buf) {
+                Some(address) => (word.buf, address),
+                None => (RESERVED_BUFFERS, pool.first + pool.stride * u64::from(RESERVED_BUFFERS)),
+            };
+            if !nic.give(address) {
+                break;
+            }
+            slot.store(SlotWord { buf, len: 0, flags: 0 });
+            receive.at = next(receive.at, receive.slots);
+        }
+    }
+
+    fn receive(&mut self) -> Turn {
+        let Self { nic, receive, counts, .. } = self;
+        let (slots, from) = (receive.slots, receive.core());
+        let (mut core, mut at) = (from, receive.at);
+        let has = distance(core, at, slots);
+        nic.take(has as usize, |len| match len.filter(|len| *len >= SHORTEST) {
+            Some(len) => {
+                let slot = &receive.ring.slots[core as usize];
+                slot.store(SlotWord { buf: slot.load().buf, len: len as u16, flags: 0 });
+                core = next(core, slots);
+                counts.received += 1;
+            }
+            None => {
+                at = previous(at, slots);
+                rotate(&receive.ring, core..at, slots);
+                counts.damaged += 1;
+            }
+        });
+        receive.at = at;
+        Turn { moved: distance(from, core, slots), wake: receive.publish(core) }
+    }
+}
+
+/// Puts the buffer of the first slot of these, and of the one after them, to their end.
+fn rotate(ring: &RingMemory, among: Range<u32>, slots: u32) {
+    let first = ring.slots[among.start as usize].load();
+    for i in 0..distance(among.start, among.end, slots) {
+        let [to, from] = [i, i + 1].map(|i| &ring.slots[advance(among.start, i, slots) as usize]);
+        to.store(from.load());
+    }
+    ring.slots[among.end as usize].store(first);
+}

@@ -1,0 +1,236 @@
+//! A card without a driver in the kernel: the process that syncs its rings drives it, as the kernel
+//! does in the calling thread.
+//!
+//! ```text
+//!   buffers of the region   | .. | holder, driver | descriptors, status block | ..
+//! ```
+//!
+//! Processes take turns. Each has a driver of its own, which knows what the card has from the rings
+//! alone. A process that finds that another one has driven the card resets it and goes on from
+//! there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use card::vfio::{Card, Files, VfioError};
+use card::{Given, Model, Netmap, Nic, Turn};
+use driver::Dma;
+use netring::layout::{Geometry, RingMemory};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use shmem::{Mapping, SharedSlice};
+
+use super::process;
+use crate::wire::{Bound, CARD_BUFFERS};
+
+/// The card's address of the region's first buffer: low enough for all cards, and far from what a
+/// platform keeps for itself.
+const BUFFERS_AT: u64 = 16 << 20;
+/// Bytes before the descriptors.
+const WORDS: usize = 64;
+/// How long a thread waits for another one of its process that drives the card.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What the driver is told: buffers are given one by one.
+const GIVEN: Given<'_> =
+    Given { interrupts: true, promiscuous: true, lent: Some(&[]), block: false };
+
+/// A card, and the words that the processes share which drive it.
+pub(super) struct DrivenCard {
+    /// The process that drives the card now, or 0; and the one that has brought it up, in the upper
+    /// half, with how often that was done.
+    ///
+    /// # Protocol: `DrivenCard.words`
+    /// - Writer: the process that drives the card
+    /// - Reader: other processes that have it
+    /// - Ordering: holder: compare-exchange acquire, store release; driver: relaxed, by the holder
+    /// - Partner: the rings' core positions, the card's registers
+    /// - Without it: two processes give the card the same slots
+    /// - Shown by: `netmap` tests `a_card_that_is_driven_is_passed_over_until_its_holder_is_dead`
+    words: SharedSlice<AtomicU64>,
+    driven: Mutex<Driven>,
+    files: Arc<Files>,
+    /// The card's interrupts signal it, and so does a process for others.
+    wake: OwnedFd,
+    geometry: Geometry,
+    mapping: Arc<Mapping>,
+    rings: [(u32, u32); 2],
+    /// Where the descriptors are in the mapping, and their bytes.
+    descriptors: (usize, usize),
+}
+
+/// What this process has brought up.
+#[derive(Default)]
+struct Driven {
+    nic: Option<Netmap<Nic>>,
+    /// What [`DrivenCard::words`] say as long as no other process has driven the card.
+    driver: u64,
+    vectors: usize,
+}
+
+impl std::fmt::Debug for DrivenCard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DrivenCard").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+/// Holds the card during a turn.
+struct Held<'a>(&'a AtomicU64);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
+impl DrivenCard {
+    /// A card that the daemon has opened, with what [`port::CARD`](crate::wire::port::CARD) comes
+    /// with.
+    pub(super) fn new(
+        bound: &Bound,
+        mapping: &Arc<Mapping>,
+        wake: OwnedFd,
+        [device, group, container]: [OwnedFd; 3],
+    ) -> Option<Self> {
+        let geometry = bound.geometry;
+        let start = u64::from(bound.descriptors) * u64::from(geometry.buf_size);
+        let at = usize::try_from(geometry.buf_offset() + start).ok()?.next_multiple_of(WORDS);
+        let len = (CARD_BUFFERS as usize - 1) * geometry.buf_size as usize - 2 * WORDS;
+        let last = bound.descriptors.checked_add(CARD_BUFFERS)?;
+        let one = |spec: netring::layout::RingSpec| (spec.first, spec.slots);
+        Some(Self {
+            words: mapping.shared_slice(at, 2).filter(|_| last <= geometry.buf_num)?,
+            driven: Mutex::default(),
+            files: Arc::new(Files { device: device.into(), group, container }),
+            wake,
+            geometry,
+            mapping: Arc::clone(mapping),
+            rings: [one(bound.twin_tx), one(bound.twin_rx)],
+            descriptors: (at + WORDS, len),
+        })
+    }
+
+    /// Its descriptors, which the program must not close.
+    pub(super) fn fds(&self) -> [BorrowedFd<'_>; 4] {
+        let Files { device, group, container } = &*self.files;
+        [self.wake.as_fd(), device.as_fd(), group.as_fd(), container.as_fd()]
+    }
+
+    /// What the card's interrupts signal.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Exchanges slots with the card. Returns how many moved; none if another process drives the
+    /// card at this moment.
+    ///
+    /// # Errors
+    /// `ENXIO`: the card does not work.
+    pub(super) fn turn(&self) -> Result<u32, Errno> {
+        self.drive(|nic, _| {
+            let Turn { moved, wake } = nic.turn();
+            if wake {
+                // A full counter holds a wake-up already.
+                let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            }
+            moved
+        })
+    }
+
+    /// Asks the card for interrupts, before a sleep. The caller then looks once more.
+    pub(super) fn arm(&self, want_send: bool, want_receive: bool) {
+        // A card that does not work is noticed by the look that follows.
+        let _ = self.drive(|joined, vectors| {
+            if rustix::io::read(&self.wake, &mut [0; 8]).is_ok() {
+                joined.nic().interrupted((1 << vectors) - 1);
+            }
+            let _ = joined.nic().listen(vectors);
+            if want_receive {
+                joined.nic().wait_for_frames();
+            }
+            if want_send {
+                joined.nic().wait_for_room();
+            }
+            0
+        });
+    }
+
+    /// Runs `work` with the driver, which is this process's from then on.
+    fn drive(&self, work: impl FnOnce(&mut Netmap<Nic>, usize) -> u32) -> Result<u32, Errno> {
+        let Some(_held) = self.hold() else { return Ok(0) };
+        // In the child of a fork, a thread that is no more may have it: then the child has no card.
+        let mut driven = self.driven.try_lock().map_err(|_| Errno::NXIO)?;
+        let last = self.words.get(1).map_or(0, |word| word.load(Relaxed));
+        if last != driven.driver || last >> 32 != u64::from(process()) {
+            self.bring_up(&mut driven).map_err(|_| Errno::NXIO)?;
+            let count = u64::from((last as u32).wrapping_add(1));
+            driven.driver = u64::from(process()) << 32 | count;
+            if let Some(word) = self.words.get(1) {
+                word.store(driven.driver, Relaxed);
+            }
+        }
+        let vectors = driven.vectors;
+        Ok(driven.nic.as_mut().map_or(0, |nic| work(nic, vectors)))
+    }
+
+    /// Holds the card; `None` if another process does.
+    fn hold(&self) -> Option<Held<'_>> {
+        let holder = self.words.get(0)?;
+        let us = u64::from(process());
+        let mut since = None;
+        loop {
+            match holder.compare_exchange(0, us, Acquire, Relaxed) {
+                Ok(_) => return Some(Held(holder)),
+                Err(other) if other == us => {
+                    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        return None;
+                    }
+                    std::thread::yield_now();
+                }
+                Err(other) => {
+                    let pid = i32::try_from(other).ok().and_then(Pid::from_raw);
+                    let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+                    let taken =
+                        dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
+                    return taken.then_some(Held(holder));
+                }
+            }
+        }
+    }
+
+    /// Brings the card up for this process.
+    fn bring_up(&self, driven: &mut Driven) -> Result<(), card::NicError> {
+        if let Some(joined) = &mut driven.nic {
+            joined.nic().restart(GIVEN)?;
+            joined.restart();
+            return Ok(());
+        }
+        let mut card = Card::over(Arc::clone(&self.files))?;
+        let model = Model::of(&card)?;
+        let start = self.geometry.buf_offset() as usize;
+        let end = start + self.geometry.buf_size as usize * self.geometry.buf_num as usize;
+        let part = start..end.next_multiple_of(4096);
+        match card.map_part(&self.mapping, part, BUFFERS_AT) {
+            // Another process has shown it to the card.
+            Err(VfioError::Memory { source, .. })
+                if source.kind() == std::io::ErrorKind::AlreadyExists => {}
+            shown => shown?,
+        }
+        model.signal(&mut card, &vec![self.wake.as_fd(); model.vectors()])?;
+        let (at, len) = self.descriptors;
+        let device = BUFFERS_AT + (at - start) as u64;
+        let mapping = Arc::clone(&self.mapping);
+        let no_memory = card::NicError::E1000(driver::e1000::SetupError::Memory);
+        let Some(mut dma) = Dma::new(mapping, at, len, device) else { return Err(no_memory) };
+        let given = Given { block: card.has_block()?, ..GIVEN };
+        let nic = Nic::over(card, model, &mut dma, given)?;
+        let ring = |(first, slots)| RingMemory::of(&self.mapping, &self.geometry, first, slots);
+        let [send, receive] = self.rings.map(ring);
+        let rings = send.zip(receive).ok_or(no_memory)?;
+        driven.vectors = model.vectors();
+        driven.nic = Netmap::new(nic, rings, &self.geometry, BUFFERS_AT);
+        Ok(())
+    }
+}
