@@ -255,3 +255,208 @@ fn rotate(ring: &RingMemory, among: Range<u32>, slots: u32) {
     }
     ring.slots[among.end as usize].store(first);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use shmem::{Mapping, Memfd, Pages};
+
+    use super::*;
+
+    const SLOTS: u32 = 8;
+    const GEOMETRY: Geometry = Geometry {
+        if_size: 1024,
+        if_num: 1,
+        ring_size: 4096,
+        ring_num: 2,
+        buf_size: BUFFER,
+        buf_num: 2 * SLOTS + RESERVED_BUFFERS,
+    };
+    const FIRST: u64 = 1 << 24;
+
+    /// A card that does what the test says. It has fewer descriptors than the rings have slots.
+    #[derive(Debug, Default)]
+    struct Played {
+        sending: VecDeque<u64>,
+        sent: usize,
+        receiving: VecDeque<u64>,
+        filled: VecDeque<Option<u32>>,
+    }
+
+    impl Lent for Played {
+        fn room(&self) -> usize {
+            5 - self.sending.len() - self.sent
+        }
+        fn send_lent(&mut self, at: u64, _len: u32) -> bool {
+            self.sending.push_back(at);
+            true
+        }
+        fn take_back(&mut self) -> usize {
+            std::mem::take(&mut self.sent)
+        }
+        fn trade(&mut self, _: usize, _: impl FnMut(u32, Option<u32>) -> Option<u64>) -> usize {
+            unreachable!("buffers are given")
+        }
+        fn give(&mut self, at: u64) -> bool {
+            let has_room = self.receiving.len() + self.filled.len() < 5;
+            if has_room {
+                self.receiving.push_back(at);
+            }
+            has_room
+        }
+        fn take(&mut self, budget: usize, mut visit: impl FnMut(Option<u32>)) -> usize {
+            let count = budget.min(self.filled.len());
+            self.filled.drain(..count).for_each(&mut visit);
+            count
+        }
+        fn publish(&mut self) {}
+        fn has_frames(&self) -> bool {
+            !self.filled.is_empty()
+        }
+        fn carrier(&mut self) -> bool {
+            true
+        }
+        fn missed(&mut self) -> u64 {
+            0
+        }
+    }
+
+    struct Region {
+        mapping: Arc<Mapping>,
+        send: RingMemory,
+        receive: RingMemory,
+    }
+
+    impl Region {
+        fn new() -> Self {
+            let len = GEOMETRY.file_size() as usize;
+            let mapping = Memfd::create("test", len, Pages::Small).unwrap().map().unwrap();
+            let [send, receive] = [0, 1].map(|ring| Self::ring(&mapping, ring));
+            for (i, slot) in (0..).zip(send.slots.iter().chain(receive.slots.iter())) {
+                slot.store(SlotWord { buf: RESERVED_BUFFERS + i, len: 0, flags: 0 });
+            }
+            Self { mapping, send, receive }
+        }
+
+        fn ring(mapping: &Arc<Mapping>, ring: u32) -> RingMemory {
+            RingMemory::of(mapping, &GEOMETRY, ring, SLOTS).unwrap()
+        }
+
+        fn card(&self) -> Netmap<Played> {
+            let rings = (Self::ring(&self.mapping, 0), Self::ring(&self.mapping, 1));
+            Netmap::new(Played::default(), rings, &GEOMETRY, FIRST).unwrap()
+        }
+    }
+
+    fn buffer(at: u64) -> u32 {
+        ((at - FIRST) / u64::from(BUFFER)) as u32
+    }
+
+    /// What happens between two turns.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        /// The program submits a frame of this length; with `true`, as a part of a longer one.
+        Submit(u16, bool),
+        /// The card has sent the oldest frame.
+        Sent,
+        /// A frame of this length came; `None` for one that is damaged.
+        Came(Option<u32>),
+        /// The program looks at a frame and releases its slot.
+        Release,
+        /// Another process takes the card over.
+        Restart,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let len = prop_oneof![Just(60), Just(1514), Just(13), Just(2000)];
+        prop_oneof![
+            4 => (len, prop::bool::weighted(0.1)).prop_map(|(len, part)| Event::Submit(len, part)),
+            4 => Just(Event::Sent),
+            4 => prop::option::weighted(0.7, 14_u32..1519).prop_map(Event::Came),
+            4 => Just(Event::Release),
+            1 => Just(Event::Restart),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order, each buffer is in one slot, slots come back in
+        /// order, and each frame arrives in the slot whose buffer it was written to.
+        #[test]
+        fn no_slot_and_no_frame_is_lost(events in prop::collection::vec(event(), 1..200)) {
+            let region = Region::new();
+            let mut card = region.card();
+            let (send, receive) = (&region.send.control, &region.receive.control);
+            let mut came = VecDeque::new();
+            for event in events {
+                match event {
+                    Event::Submit(len, part) => {
+                        let (from, core) = (send.owner.0.own(), send.core.0.observe());
+                        if from != previous(core, SLOTS) {
+                            let slot = &region.send.slots[from as usize];
+                            let flags = if part { slot_flags::MOREFRAG } else { 0 };
+                            slot.store(SlotWord { len, flags, ..slot.load() });
+                            send.owner.0.publish(next(from, SLOTS));
+                        }
+                    }
+                    Event::Sent => {
+                        let nic = card.nic();
+                        nic.sent += usize::from(nic.sending.pop_front().is_some());
+                    }
+                    Event::Came(len) => {
+                        if let Some(at) = card.nic().receiving.pop_front() {
+                            card.nic().filled.push_back(len);
+                            came.extend(len.map(|len| (buffer(at), len)));
+                        }
+                    }
+                    Event::Release => {
+                        let (from, to) = (receive.owner.0.own(), receive.core.0.observe());
+                        if from != to {
+                            let word = region.receive.slots[from as usize].load();
+                            prop_assert_eq!(came.pop_front(), Some((word.buf, word.len.into())));
+                            receive.owner.0.publish(next(from, SLOTS));
+                        }
+                    }
+                    Event::Restart => {
+                        // Frames in the card are lost; those that the program can see are not.
+                        let seen = distance(receive.owner.0.own(), receive.core.0.observe(), SLOTS);
+                        came.truncate(seen as usize);
+                        *card.nic() = Played::default();
+                        card.restart();
+                    }
+                }
+                card.turn();
+                let all = region.send.slots.iter().chain(region.receive.slots.iter());
+                let mut buffers: Vec<_> = all.map(|slot| slot.load().buf).collect();
+                buffers.sort_unstable();
+                prop_assert!(buffers.into_iter().eq(RESERVED_BUFFERS..GEOMETRY.buf_num));
+            }
+            // In the end everything comes back.
+            for _ in 0..2 * SLOTS {
+                let nic = card.nic();
+                nic.sent += nic.sending.drain(..).count();
+                card.turn();
+            }
+            prop_assert_eq!(send.core.0.observe(), send.owner.0.own());
+        }
+    }
+
+    /// Cursors and slots that the program has no right to write change nothing but its own frames.
+    #[test]
+    fn cursors_outside_of_the_ring_are_ignored() {
+        let region = Region::new();
+        let mut card = region.card();
+        card.turn();
+        for wrong in [SLOTS, u32::MAX] {
+            region.send.control.owner.0.publish(wrong);
+            region.receive.control.owner.0.publish(wrong);
+            assert_eq!(card.turn(), Turn::default());
+        }
+        region.send.slots[0].store(SlotWord { buf: u32::MAX, len: 60, flags: 0 });
+        region.send.control.owner.0.publish(1);
+        assert_eq!((card.turn().moved, card.counts().unsendable), (1, 1));
+        assert!(card.nic().sending.is_empty());
+    }
+}

@@ -16,7 +16,7 @@ use netring::{Interest, Port};
 use self::daemon::Daemon;
 use self::daemon::frames::send;
 use self::daemon::guests::{Guest, PATIENCE};
-use self::daemon::inside::{self, PROGRAM, guest_with_program};
+use self::daemon::inside::{PROGRAM, guest_with_program};
 
 mod daemon;
 
@@ -232,7 +232,7 @@ fn boot(dir: &Path, daemon: &Daemon, nic: &Nic, more: &[&str], parts: &[&str]) -
     ];
     let options = [more, &options, &qemu].concat();
     // A kernel's command line has no room for all this.
-    inside::put(dir, &[("host/script".to_owned(), script(parts, nic).into_bytes())]);
+    vm::inside::put(dir, &[("host/script".to_owned(), script(parts, nic).into_bytes())]).unwrap();
     Guest::boot_from(Some(dir), daemon, "card", 1, &options, "/host/script")
 }
 
@@ -286,15 +286,16 @@ fn run_netmap(test: &str, nic: &Nic, more: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap/answer.c");
     let built = Command::new("cc").args(["-O1", "-w", "-o"]).args([&answer, &source]).status();
     assert!(built.expect("a C compiler, cc").success());
-    assert!(inside::strip(daemon::programs::library(), &library));
+    vm::inside::strip(daemon::programs::library(), &library).unwrap();
     let read = |path: &Path| std::fs::read(path).unwrap();
-    inside::put(
+    vm::inside::put(
         dir.path(),
         &[
             ("host/answer".to_owned(), read(&answer)),
             ("host/libtoklat_preload.so".to_owned(), read(&library)),
         ],
-    );
+    )
+    .unwrap();
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.peer]");
     let mut port = daemon.open("vale0:peer").unwrap();

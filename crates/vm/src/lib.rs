@@ -7,6 +7,7 @@
 
 mod accelerator;
 pub mod guest;
+pub mod inside;
 mod machine;
 mod qemu;
 mod qmp;

@@ -93,7 +93,7 @@ impl BenchCommand {
     pub fn run(&self, global: &Global) -> Result {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
-            Self::Netmap(args) => args.run(&[netmap::ROWS, cards::ROWS], global),
+            Self::Netmap(args) => args.run(&[netmap::ROWS, nic::netmap::ROWS, cards::ROWS], global),
             Self::Guest(args) => {
                 args.run(&[stacks_rows::ROWS, confined_rows::ROWS, dispatch::ROWS], global)
             }

@@ -194,7 +194,7 @@ impl DrivenCard {
                     let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
                     let taken =
                         dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
-                    return taken.then_some(Held(holder));
+                    return taken.then(|| Held(holder));
                 }
             }
         }
@@ -232,5 +232,69 @@ impl DrivenCard {
         driven.vectors = model.vectors();
         driven.nic = Netmap::new(nic, rings, &self.geometry, BUFFERS_AT);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netring::layout::RingSpec;
+    use rustix::event::{EventfdFlags, eventfd};
+    use shmem::{Memfd, Pages};
+
+    use super::*;
+
+    fn card() -> DrivenCard {
+        let geometry = Geometry {
+            if_size: 1024,
+            if_num: 1,
+            ring_size: 8192,
+            ring_num: 2,
+            buf_size: 2112,
+            buf_num: 32,
+        };
+        let ring = |first| RingSpec { first, rings: 1, slots: 8 };
+        let (twin_tx, twin_rx) = (ring(0), ring(1));
+        let bound = Bound { geometry, twin_tx, twin_rx, descriptors: 16, ..Bound::default() };
+        let file = Memfd::create("test", geometry.file_size() as usize, Pages::Small).unwrap();
+        let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        DrivenCard::new(&bound, &file.map().unwrap(), fd(), [fd(), fd(), fd()]).unwrap()
+    }
+
+    #[test]
+    fn a_card_that_is_driven_is_passed_over_until_its_holder_is_dead() {
+        let card = card();
+        drop(card.hold().expect("nobody has it"));
+        let parent = u64::from(std::os::unix::process::parent_id());
+        let holder = card.words.get(0).unwrap();
+        holder.store(parent, Relaxed);
+        for _ in 0..2 {
+            assert_eq!((card.turn(), holder.load(Relaxed)), (Ok(0), parent));
+        }
+        // No process has this highest number.
+        holder.store(i32::MAX as u64, Relaxed);
+        assert!(card.hold().is_some());
+    }
+
+    /// Whatever other processes write to the words they share, a call ends with an error.
+    #[test]
+    fn a_card_that_does_not_come_up_is_an_error() {
+        let card = card();
+        for (holder, driver) in [(0, 0), (u64::MAX, u64::MAX), (1 << 40, 7)] {
+            card.words.get(0).unwrap().store(holder, Relaxed);
+            card.words.get(1).unwrap().store(driver, Relaxed);
+            assert_eq!(card.turn(), Err(Errno::NXIO));
+            assert_eq!(card.words.get(0).unwrap().load(Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn descriptors_outside_of_the_region_are_refused() {
+        let good = card();
+        let fd = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        for descriptors in [17, u32::MAX] {
+            let bound = Bound { geometry: good.geometry, descriptors, ..Bound::default() };
+            let card = DrivenCard::new(&bound, &good.mapping, fd(), [fd(), fd(), fd()]);
+            assert!(card.is_none(), "{descriptors}");
+        }
     }
 }

@@ -157,7 +157,7 @@ impl Ring {
                 let pid = Pid::from_raw(other.cast_signed());
                 let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
                 let taken = dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
-                taken.then_some(Held(holder))
+                taken.then(|| Held(holder))
             }
         }
     }

@@ -237,6 +237,13 @@ fn a_ring_that_is_held_is_passed_over_until_its_holder_is_dead() {
     holder.store(std::process::id(), Relaxed);
     writer.poll(true, false, &user);
     assert_eq!(ring.control.owner.0.own(), 0, "another thread of ours syncs it");
+    let parent = std::os::unix::process::parent_id();
+    holder.store(parent, Relaxed);
+    for _ in 0..2 {
+        writer.poll(true, false, &user);
+        let (owner, holds) = (ring.control.owner.0.own(), holder.load(Relaxed));
+        assert_eq!((owner, holds), (0, parent), "another process that lives syncs it");
+    }
     // No process has this highest number.
     holder.store(i32::MAX.cast_unsigned(), Relaxed);
     writer.poll(true, false, &user);

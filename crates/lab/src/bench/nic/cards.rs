@@ -5,11 +5,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use card::Netmap;
 use card::vfio_user::{Client, Registers, Traps};
 use driver::Dma;
-use driver::e1000::{E1000Driver, Interrupts, Request};
+use driver::e1000::{Config, E1000Driver, Interrupts, Request};
 use frame::Mac;
+use netring::layout::{
+    BUFFER_STRIDE, Geometry, RESERVED_BUFFERS, RingMemory, SlotWord, advance, distance, previous,
+};
+use nic::csb::Version;
 use nic::e1000::Chip;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
@@ -36,21 +41,25 @@ struct Card {
     calls: Vec<OwnedFd>,
 }
 
+/// Makes a port with a card; returns the connection to it, and memory that the card sees.
+fn connect(daemon: &Daemon, name: &str, variant: Variant) -> Result<(Client, Arc<Mapping>)> {
+    let socket = daemon.dir().join(format!("{name}.sock"));
+    let combine = (variant == Variant::Held)
+        .then(|| serde_json::json!({ "frames": HELD.frames, "delay_us": HELD.delay_us }));
+    let nic = serde_json::json!({ "model": "82540em", "csb": true, "combine": combine });
+    daemon.add_port(name, &serde_json::json!({ "vfio_user": { "path": socket, "nic": nic } }))?;
+    let file = rustix::fs::memfd_create("card", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, MEMORY)?;
+    let mut client = Client::connect(&socket)?;
+    client.dma_map(Some(file.as_fd()), 0, AT, MEMORY, true)?;
+    Ok((client, Mapping::unsealed(file.as_fd(), usize::try_from(MEMORY)?)?))
+}
+
 impl Card {
     /// A new port with a card, and its driver.
     fn plug(daemon: &Daemon, name: &str, variant: Variant) -> Result<Self> {
         let config = variant.config(Chip::Em82540);
-        let socket = daemon.dir().join(format!("{name}.sock"));
-        let combine = (variant == Variant::Held)
-            .then(|| serde_json::json!({ "frames": HELD.frames, "delay_us": HELD.delay_us }));
-        let nic = serde_json::json!({ "model": "82540em", "csb": true, "combine": combine });
-        daemon
-            .add_port(name, &serde_json::json!({ "vfio_user": { "path": socket, "nic": nic } }))?;
-        let file = rustix::fs::memfd_create("card", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, MEMORY)?;
-        let mut client = Client::connect(&socket)?;
-        client.dma_map(Some(file.as_fd()), 0, AT, MEMORY, true)?;
-        let memory = Mapping::unsealed(file.as_fd(), usize::try_from(MEMORY)?)?;
+        let (mut client, memory) = connect(daemon, name, variant)?;
         let (kind, vectors) = if config.interrupts == Interrupts::Msix { (2, 3) } else { (0, 1) };
         let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let calls = (0..vectors).map(call).collect::<Result<Vec<_>, _>>()?;
@@ -231,4 +240,114 @@ pub fn rate(lab: &Lab, variant: Variant, len: usize) -> Result<(f64, String)> {
     let words =
         format!("a frame, both cards: {synchronous:.4} synchronous accesses, {posted:.4} posted");
     Ok((rate, words))
+}
+
+/// A card whose descriptors point at the buffers of netmap's slots, and its two rings.
+struct Slotted {
+    card: Netmap<E1000Driver<Registers>>,
+    send: RingMemory,
+    receive: RingMemory,
+}
+
+/// Slots of each ring; a region with these rings, and after it the descriptors.
+const SLOTS: u32 = 256;
+const GEOMETRY: Geometry = Geometry {
+    if_size: 1024,
+    if_num: 1,
+    ring_size: 20_480,
+    ring_num: 2,
+    buf_size: BUFFER_STRIDE,
+    buf_num: 2 * SLOTS + RESERVED_BUFFERS,
+};
+
+impl Slotted {
+    fn plug(daemon: &Daemon, name: &str) -> Result<Self> {
+        let variant = Variant::Block(Version::Two);
+        let config = Config { interrupts: Interrupts::None, ..variant.config(Chip::Em82540) };
+        let (client, memory) = connect(daemon, name, variant)?;
+        let start = (GEOMETRY.file_size() as usize).next_multiple_of(4096);
+        let left = MEMORY as usize - start;
+        let mut dma =
+            Dma::new(Arc::clone(&memory), start, left, AT + start as u64).context("mapped")?;
+        let driver = E1000Driver::over(Registers::new(client)?, &mut dma, config, &[])?;
+        let ring = |number| RingMemory::of(&memory, &GEOMETRY, number, SLOTS).context("a ring");
+        let rings = || anyhow::Ok((ring(0)?, ring(1)?));
+        let (send, receive) = rings()?;
+        for (i, slot) in (0..).zip(send.slots.iter().chain(receive.slots.iter())) {
+            slot.store(SlotWord { buf: RESERVED_BUFFERS + i, len: 0, flags: 0 });
+        }
+        let first = AT + GEOMETRY.buf_offset();
+        let card = Netmap::new(driver, rings()?, &GEOMETRY, first).context("long buffers")?;
+        Ok(Self { card, send, receive })
+    }
+
+    /// Writes a frame into all buffers of the send ring.
+    fn prepare(&self, memory: &[u8]) {
+        for i in 0..SLOTS {
+            let at = GEOMETRY.buf_offset() as usize
+                + (RESERVED_BUFFERS + i) as usize * GEOMETRY.buf_size as usize;
+            if let Some(buffer) = self.send.header.mapping().bytes(at, memory.len()) {
+                buffer.copy_in(memory);
+            }
+        }
+    }
+
+    /// Submits up to a burst of frames.
+    fn send(&mut self, len: u16, most: u32) {
+        let control = &self.send.control;
+        let (from, core) = (control.owner.0.own(), control.core.0.observe());
+        let room = distance(from, previous(core, SLOTS), SLOTS).min(most);
+        for i in 0..room {
+            let slot = &self.send.slots[advance(from, i, SLOTS) as usize];
+            slot.store(SlotWord { len, flags: 0, ..slot.load() });
+        }
+        control.owner.0.publish(advance(from, room, SLOTS));
+        self.card.turn();
+    }
+
+    /// Releases what has arrived; returns how many frames that was.
+    fn receive(&mut self) -> u64 {
+        self.card.turn();
+        let control = &self.receive.control;
+        let (from, to) = (control.owner.0.own(), control.core.0.observe());
+        control.owner.0.publish(to);
+        distance(from, to, SLOTS).into()
+    }
+}
+
+/// Frames per second from one card's slots to another's, each synced once a burst.
+pub fn slots(lab: &Lab, len: u16) -> Result<f64> {
+    let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
+    on_core(0, || {
+        let mut from = Slotted::plug(&daemon, "from")?;
+        let mut to = Slotted::plug(&daemon, "to")?;
+        let mut frame = vec![0; len.into()];
+        let start = Instant::now();
+        for way in [true, false] {
+            let (near, far) = if way { (&mut to, &mut from) } else { (&mut from, &mut to) };
+            frame[..14].copy_from_slice(&header(far.card.nic().mac(), near.card.nic().mac()));
+            near.prepare(&frame);
+            near.send(HELLO as u16, 1);
+            // Once both have heard the other, the switch has learned both addresses.
+            while far.receive() == 0 {
+                near.send(0, 0);
+                ensure!(start.elapsed() < guest::PATIENCE, "the cards do not hear each other");
+            }
+        }
+        let (start, mut frames) = (Instant::now(), 0);
+        let mut moved = start;
+        loop {
+            from.send(len, BURST as u32);
+            let received = to.receive();
+            frames += received;
+            let now = Instant::now();
+            if received > 0 {
+                moved = now;
+            }
+            ensure!(now - moved < guest::PATIENCE, "frames arrive no more");
+            if now - start >= time {
+                return Ok(frames as f64 / (now - start).as_secs_f64());
+            }
+        }
+    })
 }

@@ -87,9 +87,9 @@ const COMMANDS: &str = "arp -s 10.77.79.2 52:54:00:77:79:02; pkt echo 7 & \
     at receive; sleep 0.5; a=$(now); sleep 2; b=$(now); echo toklat-guest: received $((b - a)) in 2 s; sleep 1; \
     at trips; sleep 60";
 /// How long a phase is observed, and the delay before that.
-const WATCHED: Duration = Duration::from_millis(1200);
-const SETTLED: Duration = Duration::from_millis(400);
-const BOOT: Duration = Duration::from_secs(120);
+pub(super) const WATCHED: Duration = Duration::from_millis(1200);
+pub(super) const SETTLED: Duration = Duration::from_millis(400);
+pub(super) const BOOT: Duration = Duration::from_secs(120);
 const TRIPS: usize = 500;
 /// A flood: frames of a burst, and the time between bursts.
 const FLOOD: (usize, Duration) = (64, Duration::from_micros(500));

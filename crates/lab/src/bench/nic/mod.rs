@@ -16,6 +16,7 @@ pub mod linux;
 pub mod linux_rows;
 mod machine;
 mod model;
+pub mod netmap;
 mod one_access;
 mod pcnet;
 pub mod rows;

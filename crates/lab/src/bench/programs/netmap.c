@@ -9,13 +9,19 @@
  *                                        sleep in poll(), and look again I us after they woke at the soonest
  *   rtt   ASK ANSWER                     median round trip in us of two threads asleep in poll(), cores 0 and 1
  *   poll | read | close                  ns of a call on another descriptor
+ *   send IF | packet IF                  sends 64-byte frames in batches of 64, by netmap or by a packet socket; prints nothing
+ *   sink IF                              Mpps that arrive
  */
 #include "nm.h"
+#include <arpa/inet.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -378,6 +384,48 @@ static void call(const char *which)
 	printf("%f\n", least);
 }
 
+/* Sends until the time is over. */
+static void send_all(const char *name)
+{
+	a = nm_port(name);
+	for (double start = now(); now() - start < seconds;)
+		for (int i = 0; i < 64; i++) {
+			send_batch(&a, 1, 2, len, batch);
+			look(&a, POLLOUT);
+		}
+}
+
+static uint64_t sink_turn(void)
+{
+	look(&a, POLLIN);
+	return receive_all(&a, len);
+}
+
+static void sink(const char *name)
+{
+	a = nm_port(name);
+	rate(sink_turn);
+}
+
+/* The same by a packet socket, 64 frames a call. */
+static void send_packets(const char *name)
+{
+	static char frame[64] = { 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, (char)0x88, (char)0xb5 };
+	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = if_nametoindex(name), .sll_protocol = htons(0x88b5) };
+	struct iovec bytes = { frame, sizeof frame };
+	struct mmsghdr all[64] = { 0 };
+	int fd = socket(AF_PACKET, SOCK_RAW, 0), one = 1;
+	CHECK(fd >= 0 && to.sll_ifindex);
+	CHECK(bind(fd, (struct sockaddr *)&to, sizeof to) == 0);
+	/* Frames go to the driver, not to a queue before it. */
+	CHECK(setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one) == 0);
+	for (int i = 0; i < 64; i++)
+		all[i].msg_hdr = (struct msghdr){ .msg_iov = &bytes, .msg_iovlen = 1 };
+	for (double start = now(); now() - start < seconds;)
+		for (int i = 0; i < 64; i++)
+			sendmmsg(fd, all, 64, 0);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc >= 3);
@@ -395,6 +443,12 @@ int main(int argc, char **argv)
 		mismatch(argv + 3);
 	else if (!strcmp(mode, "rtt") && argc == 5)
 		rtt(argv + 3);
+	else if (!strcmp(mode, "send") && argc == 4)
+		send_all(argv[3]);
+	else if (!strcmp(mode, "sink") && argc == 4)
+		sink(argv[3]);
+	else if (!strcmp(mode, "packet") && argc == 4)
+		send_packets(argv[3]);
 	else if (argc == 3)
 		call(mode);
 	else
