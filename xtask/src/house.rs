@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("card", &["abi", "driver", "frame", "netring", "nic", "port", "shmem"]),
     ("guest", &["abi", "card", "driver", "frame", "jail", "netring", "port", "shmem", "tcp"]),
     ("topology", &["fabric", "frame", "link", "nic", "settings"]),
-    ("netmap", &["netring", "shmem"]),
+    ("netmap", &["card", "driver", "netring", "shmem"]),
     ("pcap", &["netring", "shmem"]),
     ("preload", &["inline", "netmap", "netring", "pcap", "shmem"]),
     ("capi", &["frame", "inline", "netring", "shmem"]),

@@ -1,6 +1,6 @@
 //! A port whose card toklat's own driver drives (`port add --card`), and netmap programs that drive
-//! a card (`netmap:card0`), in a virtual machine with an IOMMU: the cards are QEMU's own, which know
-//! nothing of our models, and one of ours; the kernel's IOMMU driver and VFIO are real.
+//! a card (`netmap:card0`), in a virtual machine with an IOMMU: the cards are QEMU's own, which
+//! know nothing of our models, and one of ours; the kernel's IOMMU driver and VFIO are real.
 //!
 //! The daemon runs in the guest. The test sends requests to the card's cable, and a program at
 //! another port of the guest's switch answers them: through the card, the process that drives it,

@@ -180,8 +180,8 @@ pub fn identity(address: &str) -> Result<(u16, u16), VfioError> {
     Ok(Place::find(Path::new("/"), address)?.identity)
 }
 
-/// The open files of a card: what a process needs to drive it. The card goes back to the kernel with
-/// the last copies.
+/// The open files of a card: what a process needs to drive it. The card goes back to the kernel
+/// with the last copies.
 #[derive(Debug)]
 pub struct Files {
     // These files close in this order, because the card may use memory until the container closes.

@@ -75,8 +75,8 @@ pub(super) struct Receive {
     each: usize,
     /// The next descriptor continues a frame that is too long for its buffer.
     inside: bool,
-    /// How many descriptors have buffers, from the next one on: all, unless buffers are given one by
-    /// one.
+    /// How many descriptors have buffers, from the next one on: all, unless buffers are given one
+    /// by one.
     filled: u32,
     pub size: u32,
     /// The next descriptor that the device will write back.

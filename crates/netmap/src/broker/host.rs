@@ -43,8 +43,8 @@ impl<S: Switches> Broker<S> {
         Ok(key)
     }
 
-    /// A card that programs drive themselves. It has one ring in each direction, of as many slots as
-    /// cards have descriptors.
+    /// A card that programs drive themselves. It has one ring in each direction, of as many slots
+    /// as cards have descriptors.
     fn driven_card(
         &mut self,
         call: &Call<'_>,

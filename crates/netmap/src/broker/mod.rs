@@ -140,8 +140,8 @@ pub trait Switches: Send + Sync {
     /// open it. For other users the name is free, and is theirs alone.
     fn has_interface(&self, uid: u32, ifname: &str) -> bool;
 
-    /// Returns true if an interface that [exists](Self::has_interface) is a card without a driver in
-    /// the kernel: programs drive it.
+    /// Returns true if an interface that [exists](Self::has_interface) is a card without a driver
+    /// in the kernel: programs drive it.
     fn is_card(&self, ifname: &str) -> bool {
         let _ = ifname;
         false

@@ -177,7 +177,7 @@ impl DrivenCard {
 
     /// Holds the card; `None` if another process does.
     fn hold(&self) -> Option<Held<'_>> {
-        let holder = self.words.get(0)?;
+        let holder = self.words.first()?;
         let us = u64::from(process());
         let mut since = None;
         loop {
@@ -265,7 +265,7 @@ mod tests {
         let card = card();
         drop(card.hold().expect("nobody has it"));
         let parent = u64::from(std::os::unix::process::parent_id());
-        let holder = card.words.get(0).unwrap();
+        let holder = card.words.first().unwrap();
         holder.store(parent, Relaxed);
         for _ in 0..2 {
             assert_eq!((card.turn(), holder.load(Relaxed)), (Ok(0), parent));
@@ -280,10 +280,10 @@ mod tests {
     fn a_card_that_does_not_come_up_is_an_error() {
         let card = card();
         for (holder, driver) in [(0, 0), (u64::MAX, u64::MAX), (1 << 40, 7)] {
-            card.words.get(0).unwrap().store(holder, Relaxed);
+            card.words.first().unwrap().store(holder, Relaxed);
             card.words.get(1).unwrap().store(driver, Relaxed);
             assert_eq!(card.turn(), Err(Errno::NXIO));
-            assert_eq!(card.words.get(0).unwrap().load(Relaxed), 0);
+            assert_eq!(card.words.first().unwrap().load(Relaxed), 0);
         }
     }
 
