@@ -13,6 +13,10 @@ use daemon::namespace::{Namespace, may_load_programs};
 use daemon::underlay::{ip, pings, transfer, try_ip};
 use serde_json::Value;
 
+/// What the daemons of a test have in their environment: programs are attached by tcx links, or by
+/// filters as on kernels before 6.6.
+const WAYS: [&[(&str, &str)]; 2] = [&[], &[("TOKLAT_TCX", "off")]];
+
 /// A host with interface c1, 10.77.0.1 and fd77::1, and a far end with u0, 10.77.0.2 and fd77::2.
 struct Pair {
     host: Namespace,
@@ -68,10 +72,24 @@ impl Pair {
         transfer(&self.far, (&self.host, "fd77::1"), bytes);
     }
 
-    /// The host uses its interface itself: nothing of toklat's is left there.
+    /// The host uses its interface itself: nothing of toklat's is at work there.
     fn is_free(&self) -> bool {
         let links = self.host.run(&["ip", "link", "show"]);
         !links.contains("c1^") && self.host.command(&PING).output().unwrap().status.success()
+    }
+
+    /// The filters at the interface, both ways, a line each.
+    fn filters(&self) -> Vec<String> {
+        let at = |way| self.host.run(&["tc", "filter", "show", "dev", "c1", way]);
+        let all = [at("ingress"), at("egress")].concat();
+        all.lines().filter(|line| line.contains("handle")).map(str::to_owned).collect()
+    }
+
+    /// Asserts that our programs are at the interface by filters, or by none.
+    fn is_attached(&self, way: &[(&str, &str)]) {
+        let filters = self.filters();
+        let ours = filters.iter().filter(|line| line.contains("toklat host")).count();
+        assert_eq!(ours, if way.is_empty() { 0 } else { 2 }, "{filters:?}");
     }
 }
 
@@ -88,13 +106,16 @@ fn frames(daemon: &Daemon, port: &str, counter: &str) -> u64 {
 #[test]
 fn the_host_talks_through_the_switch_and_has_its_interface_back_afterwards() {
     let test = "the_host_talks_through_the_switch_and_has_its_interface_back_afterwards";
-    for engine in ["packet", "xdp"] {
+    for (engine, way) in
+        [("packet", WAYS[0]), ("xdp", WAYS[0]), ("packet", WAYS[1]), ("xdp", WAYS[1])]
+    {
         let Some(pair) = Pair::new(test) else { return };
         if engine == "xdp" {
             pair.complete_checksums();
         }
-        let daemon = Daemon::start();
+        let daemon = Daemon::start_with_environment(&[], way);
         daemon.apply(&pair.switch(engine));
+        pair.is_attached(way);
         assert!(pings(&pair.host, "10.77.0.2"), "{engine}: {}", daemon.log());
         assert!(pings(&pair.far, "fd77::1"), "{engine}: {}", daemon.log());
         pair.both_ways(8 << 20);
@@ -122,6 +143,7 @@ fn the_host_talks_through_the_switch_and_has_its_interface_back_afterwards() {
             daemon.done(&["port", "rm", "vale0:wire"]);
         }
         daemon::wait_until("the interface to be free", || pair.is_free());
+        daemon::wait_until("the filters to be gone", || pair.filters().is_empty());
     }
 }
 
@@ -175,10 +197,15 @@ fn without_a_port_for_the_wire_a_program_is_the_host_s_only_neighbour() {
 
 #[test]
 fn the_host_is_never_cut_off_by_a_death() {
+    WAYS.iter().for_each(|way| death(way));
+}
+
+fn death(way: &[(&str, &str)]) {
     let Some(pair) = Pair::new("the_host_is_never_cut_off_by_a_death") else { return };
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::start_with_environment(&[], way);
     daemon.apply(&pair.switch("packet"));
     assert!(pings(&pair.host, "10.77.0.2"));
+    pair.is_attached(way);
     // Connections outlive data processes.
     scope(|scope| {
         let traffic = scope.spawn(|| (0..4).for_each(|_| pair.both_ways(4 << 20)));
@@ -216,17 +243,28 @@ fn the_host_is_never_cut_off_by_a_death() {
             });
         }
         daemon::wait_until("the interface to be free", || pair.is_free());
+        // Filters without programs may be left. They let everything pass, both ways.
+        pair.both_ways(1 << 20);
         daemon.start_again();
         pair.both_ways(1 << 20);
         assert!(!pair.is_free());
+        pair.is_attached(way);
     }
+    // A daemon that stops takes them away.
+    daemon.stop(&serde_json::json!({}));
+    assert!(pair.is_free());
+    assert_eq!(pair.filters(), [""; 0]);
 }
 
 #[test]
 fn a_tap_or_an_interface_that_is_deleted_is_a_state_of_the_port() {
+    WAYS.iter().for_each(|way| deletion(way));
+}
+
+fn deletion(way: &[(&str, &str)]) {
     let test = "a_tap_or_an_interface_that_is_deleted_is_a_state_of_the_port";
     let Some(pair) = Pair::new(test) else { return };
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::start_with_environment(&[], way);
     daemon.apply(&pair.switch("packet"));
     for (change, fault) in [
         ("link set c1^ down", "interface c1^ is down"),
@@ -257,6 +295,45 @@ fn a_tap_or_an_interface_that_is_deleted_is_a_state_of_the_port() {
     daemon.wait_for("the host to be back", |_| pings(&pair.host, "10.77.0.2"));
     pair.both_ways(1 << 20);
     assert!(!pair.is_free());
+    // The filters of earlier ends are gone.
+    pair.is_attached(way);
+}
+
+#[test]
+fn filters_of_others_stay_and_another_discipline_is_said_so() {
+    let test = "filters_of_others_stay_and_another_discipline_is_said_so";
+    let Some(pair) = Pair::new(test) else { return };
+    let daemon = Daemon::start_with_environment(&[], WAYS[1]);
+    daemon.done(&["switch", "add", "vale0"]);
+    let netns = pair.host.id().to_string();
+    let add = ["port", "add", "vale0:host", "--host", "c1", "--netns", &netns];
+    let discipline = |change: &str, kind: &str| {
+        let tc = pair.host.command(&["tc", "qdisc", change, "dev", "c1", kind]).status();
+        assert!(tc.unwrap().success(), "{change} {kind}");
+    };
+    // A filter that lets everything pass, of a protocol and a preference.
+    let filter = |protocol: &str, preference: &str| {
+        let place = ["tc", "filter", "add", "dev", "c1", "egress", "protocol", protocol];
+        let what = ["pref", preference, "bpf", "da", "bytecode", "1,6 0 0 0,"];
+        assert!(pair.host.command(&[&place[..], &what].concat()).status().unwrap().success());
+    };
+    discipline("add", "ingress");
+    let (code, _, error) = daemon.run(&add);
+    assert!(code == Some(1) && error.contains("tc qdisc del dev c1 ingress"), "{error}");
+    daemon::wait_until("the interface to be free", || pair.is_free());
+    discipline("del", "ingress");
+    discipline("add", "clsact");
+    filter("all", "7");
+    daemon.done(&add);
+    pair.is_attached(WAYS[1]);
+    daemon.done(&["port", "rm", "vale0:host"]);
+    daemon::wait_until("our filters to be gone", || pair.filters().len() == 1);
+    daemon::wait_until("the interface to be free", || pair.is_free());
+    // Another filter has our place.
+    filter("ip", "1");
+    let (code, _, error) = daemon.run(&add);
+    assert!(code == Some(1) && error.contains("tc filter del dev c1 egress"), "{error}");
+    daemon::wait_until("the interface to be free", || pair.is_free());
 }
 
 #[test]

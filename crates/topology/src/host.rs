@@ -7,7 +7,7 @@ use crate::place::in_namespace;
 use crate::{Claim, Invalid, Kind, Policy};
 
 /// The host's network stack behind one of its interfaces: what the host sends there enters the
-/// switch (needs CAP_NET_ADMIN and CAP_BPF, and Linux 6.6).
+/// switch (needs CAP_NET_ADMIN and CAP_BPF).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]

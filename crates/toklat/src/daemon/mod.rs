@@ -271,6 +271,7 @@ async fn supervise(
     if !how.leave_data_processes {
         supervisor.stop_evpn();
         supervisor.stop_all().await;
+        interfaces::clsact::swept().await;
     }
     // The client that requested the stop gets its reply. A client that does not read is not waited
     // for.

@@ -10,14 +10,19 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 pub const REQUEST: u16 = 1;
 /// `NLM_F_ACK`.
 pub const ACKNOWLEDGE: u16 = 4;
+/// `NLM_F_ECHO`: the answer comes to who asked.
+pub const ECHO: u16 = 8;
 /// `NLM_F_DUMP`.
 pub const DUMP: u16 = 0x300;
+/// `NLM_F_CREATE | NLM_F_EXCL`: what is there already is an error.
+pub const NEW: u16 = 0x600;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
 /// `NLMSG_DONE`: the end of a dump.
 const DONE: u16 = 3;
-/// Bytes of `struct nlmsghdr`.
+/// Bytes of `struct nlmsghdr` and `struct rtattr`.
 const HEADER: usize = 16;
+const ATTRIBUTE: usize = 4;
 /// Bytes that the kernel writes at once, at most.
 const ANSWER: usize = 32 << 10;
 
@@ -62,6 +67,19 @@ pub fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Sends a request that changes something, and waits for the kernel's word that it is done.
+///
+/// # Errors
+/// The kernel's error.
+pub fn change(socket: &OwnedFd, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    send(socket, kind, REQUEST | ACKNOWLEDGE | flags, body)?;
+    match Messages(&receive(socket)?).next() {
+        Some(Message::Error(0)) => Ok(()),
+        Some(Message::Error(error)) => Err(io::Error::from_raw_os_error(error)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// One message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -90,6 +108,33 @@ impl<'a> Iterator for Messages<'a> {
             DONE => Message::Done,
             kind => Message::Data(kind, body),
         })
+    }
+}
+
+/// An attribute with its padding.
+#[must_use]
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let len = ATTRIBUTE + value.len();
+    let mut bytes = (len as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(len.next_multiple_of(4), 0);
+    bytes
+}
+
+/// The attributes of a message, or of an attribute: the kind and the value of each. They end at the
+/// first malformed one.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (len, kind) = (usize::from(half(self.0, 0)?), half(self.0, 2)?);
+        let value = self.0.get(ATTRIBUTE..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & 0x3fff, value))
     }
 }
 

@@ -2,9 +2,9 @@
 //! the kernel redirect what the host sends on the interface, and from which they hand frames to the
 //! interface's ingress.
 //!
-//! The programs stay attached while any process has their links. This process holds them as the
-//! supervisor does, so the port goes on without the supervisor, and the host has its interface back
-//! when both are gone.
+//! The programs stay attached while any process has their links, or the array that filters jump
+//! into. This process holds them as the supervisor does, so the port goes on without the
+//! supervisor, and the host has its interface back when both are gone.
 
 use jail::strangers::Descriptor;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::tap;
 use crate::attach::{Kind, Place};
 
 /// The host's network stack behind an interface. Descriptors: the queue of a tap, opened with
-/// IFF_VNET_HDR and non-blocking, and the links of the programs.
+/// IFF_VNET_HDR and non-blocking, and the programs' links or array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
@@ -31,6 +31,9 @@ pub struct HostConfig {
     pub tap_index: u32,
     /// The kernel accepts UDP segmentation requests (since Linux 6.2).
     pub uso: bool,
+    /// The programs are attached by clsact filters, not by links; kept for the supervisor.
+    #[serde(default)]
+    pub clsact: bool,
 }
 
 impl Kind for HostConfig {

@@ -1,16 +1,18 @@
 //! bpf(2), without a library: a map of AF_XDP sockets, the program that hands frames to them, the
-//! programs between an interface and its host, and the links that attach them (`linux/bpf.h`).
+//! programs between an interface and its host, and what attaches them: links, or an array that
+//! filters jump into (`linux/bpf.h`).
 #![allow(unsafe_code, reason = "bpf(2) takes pointers")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Commands.
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
-/// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
+/// `BPF_MAP_TYPE_PROG_ARRAY`, `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
+const PROGRAMS: u32 = 3;
 const XSKMAP: u32 = 17;
 const XDP_PROGRAM: u32 = 6;
 const ATTACHED: u32 = 37;
@@ -66,6 +68,11 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
 
 /// Has the program hand the frames of a queue to a socket, in place of an earlier one.
 pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+    put(map, queue, socket)
+}
+
+/// Puts a descriptor into a map, in place of an earlier one.
+fn put(map: BorrowedFd<'_>, key: u32, value: &OwnedFd) -> io::Result<()> {
     #[repr(C)]
     struct Update {
         map: u32,
@@ -74,19 +81,16 @@ pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: &OwnedFd) -> i
         value: *const u32,
         flags: u64,
     }
-    let value = socket.as_raw_fd().cast_unsigned();
+    let value = value.as_raw_fd().cast_unsigned();
     let map = map.as_raw_fd().cast_unsigned();
-    bpf(
-        MAP_UPDATE,
-        &Update { map, pad: 0, key: &raw const queue, value: &raw const value, flags: 0 },
-    )
-    .map(drop)
+    bpf(MAP_UPDATE, &Update { map, pad: 0, key: &raw const key, value: &raw const value, flags: 0 })
+        .map(drop)
 }
 
 /// The mark of frames that a switch sends to the host. The mark leads them past the interface's
 /// port and is taken off before the host's stack gets them.
 pub(super) const FROM_SWITCH: i32 = 0x746b_6c74;
-/// `TCX_NEXT`, `TCX_DROP`.
+/// `TCX_NEXT`, `TCX_DROP`: `TC_ACT_UNSPEC`, `TC_ACT_SHOT` where filters run.
 const NEXT: i32 = -1;
 const TC_DROP: i32 = 2;
 /// `PACKET_LOOPBACK`: what the host sends to itself and other listeners on the interface.
@@ -115,14 +119,24 @@ pub(super) fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     load_program(XDP_PROGRAM, &program)
 }
 
-/// Attaches the programs of a host's end of an interface, both of this thread's namespace, until
-/// the links are closed by all that hold them:
+/// A program of a host's end of an interface, and where it runs.
+#[derive(Debug)]
+pub(super) struct HostProgram {
+    program: OwnedFd,
+    /// The number of the interface.
+    pub at: u32,
+    /// It sees what arrives at the interface, not what leaves it.
+    pub ingress: bool,
+}
+
+/// Loads the programs of a host's end of an interface, in the order in which they are attached: the
+/// host's end works before the host is moved to it.
 ///
 /// - `tap`, ingress: `ctx->mark = FROM_SWITCH; return bpf_redirect(interface, BPF_F_INGRESS)`
 /// - `interface`, ingress: what has the mark goes on without it. What the host has sent to itself
 ///   goes on. All else came from the wire and is dropped: it is the business of the wire's port.
 /// - `interface`, egress: `return bpf_redirect(tap, 0)`
-pub(super) fn link_host(interface: u32, tap: u32) -> io::Result<[OwnedFd; 3]> {
+pub(super) fn host_programs(interface: u32, tap: u32) -> io::Result<[HostProgram; 3]> {
     let redirect = |to: u32, flags: i32| {
         [
             step(0xb7, (1, 0), 0, to.cast_signed()),
@@ -147,19 +161,55 @@ pub(super) fn link_host(interface: u32, tap: u32) -> io::Result<[OwnedFd; 3]> {
         step(0xb7, (0, 0), 0, TC_DROP),
         step(0x95, (0, 0), 0, 0),
     ];
-    let attach = |steps: &[Step], at: u32, place: u32| {
-        let program = load_program(TC_PROGRAM, steps)?;
-        // The attributes are the program, the interface, the place, the order among programs,
-        // the program to be before (none), padding, and an expected revision (none).
-        let program = program.as_raw_fd().cast_unsigned();
-        bpf_fd(LINK_CREATE, &[program, at, place, FIRST, 0, 0, 0, 0])
+    let load = |steps: &[Step], at: u32, ingress: bool| {
+        load_program(TC_PROGRAM, steps).map(|program| HostProgram { program, at, ingress })
     };
-    // The host's end works before the host is moved to it.
     Ok([
-        attach(&inject, tap, INGRESS)?,
-        attach(&gate, interface, INGRESS)?,
-        attach(&redirect(tap, 0), interface, EGRESS)?,
+        load(&inject, tap, true)?,
+        load(&gate, interface, true)?,
+        load(&redirect(tap, 0), interface, false)?,
     ])
+}
+
+/// Attaches a program before all others of its place by tcx, until the link is closed by all that
+/// hold it.
+///
+/// # Errors
+/// The kernel's error; `EINVAL` before Linux 6.6.
+pub(super) fn link_host(program: &HostProgram) -> io::Result<OwnedFd> {
+    let place = if program.ingress { INGRESS } else { EGRESS };
+    let number = program.program.as_raw_fd().cast_unsigned();
+    // The attributes are the program, the interface, the place, the order among programs, the
+    // program to be before (none), padding, and an expected revision (none).
+    bpf_fd(LINK_CREATE, &[number, program.at, place, FIRST, 0, 0, 0, 0])
+}
+
+/// Makes an array for programs. The kernel empties it when all that hold the descriptor have closed
+/// it, whatever else still refers to the array.
+pub(super) fn program_array(programs: &[HostProgram]) -> io::Result<OwnedFd> {
+    bpf_fd(MAP_CREATE, &[PROGRAMS, 4, 4, programs.len() as u32, 0])
+}
+
+/// Puts programs into an array, in their order.
+pub(super) fn fill(array: &OwnedFd, programs: &[HostProgram]) -> io::Result<()> {
+    let mut all = (0..).zip(programs);
+    all.try_for_each(|(place, program)| put(array.as_fd(), place, &program.program))
+}
+
+/// Loads a program that runs the one at a place of an array, and has packets pass while there is
+/// none: `bpf_tail_call(ctx, array, place); return TC_ACT_UNSPEC`.
+pub(super) fn jump(array: &OwnedFd, place: u32) -> io::Result<OwnedFd> {
+    let program = [
+        // r2 = the array, in two steps
+        step(0x18, (2, 1), 0, array.as_raw_fd()),
+        step(0, (0, 0), 0, 0),
+        step(0xb7, (3, 0), 0, place.cast_signed()),
+        // bpf_tail_call
+        step(0x85, (0, 0), 0, 12),
+        step(0xb7, (0, 0), 0, NEXT),
+        step(0x95, (0, 0), 0, 0),
+    ];
+    load_program(TC_PROGRAM, &program)
 }
 
 fn load_program(kind: u32, program: &[Step]) -> io::Result<OwnedFd> {

@@ -7,8 +7,9 @@
 //!                        ^-- dropped: what comes from the wire is the business of its own port
 //! ```
 //!
-//! The programs are attached by links and the tap is not persistent, so all of it ends with the
-//! last process that has the descriptors, and the host has its interface back.
+//! The programs are attached by tcx links, or reached from filters by an array ([`clsact`]), and
+//! the tap is not persistent. So all of it ends with the last process that has the descriptors, and
+//! the host has its interface back.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,10 +18,12 @@ use dataplane::config::HostConfig;
 use topology::Host;
 
 use super::link::{self, Asker, Link};
-use super::{bpf, find};
+use super::{bpf, clsact, find};
 use crate::api::{ApiError, ErrorCode, system};
 use crate::daemon::open::tap::make_tap;
 
+/// The variable that makes the daemon use clsact where the kernel has tcx, if it is `off`.
+const SWITCH: &str = "TOKLAT_TCX";
 /// Longest name of an interface in bytes.
 const IFNAME: usize = 15;
 
@@ -39,7 +42,7 @@ pub(super) fn is_taken(asker: &Asker, ifname: &str, index: u32) -> bool {
 }
 
 /// Opens the host's end of an interface of this thread's namespace. Returns what the data process
-/// gets: the tap's queue, then the links of the programs.
+/// gets: the tap's queue, then what keeps the programs attached.
 ///
 /// # Errors
 /// There is no such interface, or the daemon may not use it so.
@@ -63,9 +66,24 @@ pub fn open(settings: &Host) -> Result<(HostConfig, Vec<OwnedFd>), ApiError> {
     };
     let (uso, mut fds) = make_tap(&tap, 1, quiet)?;
     let tap_index = find(&tap)?.index;
-    let links = bpf::link_host(index, tap_index).map_err(|error| refused(&ifname, error))?;
-    fds.extend(links);
-    Ok((HostConfig { ifname, netns, index, tap, tap_index, uso }, fds))
+    let (clsact, held) = attach(index, tap_index).map_err(|error| refused(&ifname, error))?;
+    fds.extend(held);
+    Ok((HostConfig { ifname, netns, index, tap, tap_index, uso, clsact }, fds))
+}
+
+/// Moves the host behind an interface to a tap. Returns true if that was by clsact, and what keeps
+/// the programs attached.
+fn attach(interface: u32, tap: u32) -> io::Result<(bool, Vec<OwnedFd>)> {
+    let programs = bpf::host_programs(interface, tap)?;
+    let by_clsact = || Ok((true, vec![clsact::attach(&programs, tap)?]));
+    if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
+        return by_clsact();
+    }
+    match programs.iter().map(bpf::link_host).collect::<io::Result<_>>() {
+        // The kernel does not know tcx.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => by_clsact(),
+        links => Ok((false, links?)),
+    }
 }
 
 /// The reason why programs cannot be attached, and the remedy.
@@ -77,9 +95,15 @@ fn refused(ifname: &str, error: io::Error) -> ApiError {
             what,
             "run the daemon as root, or give it CAP_NET_ADMIN and CAP_BPF (systemd: AmbientCapabilities=)",
         ),
-        Some(libc::EINVAL) => {
-            ApiError::new(ErrorCode::System, what, "it needs Linux 6.6 or later (tcx)")
-        }
+        // A filter of another kind has the first place, or there is no clsact.
+        Some(libc::EINVAL | libc::ENOENT) | None => ApiError::new(
+            ErrorCode::System,
+            what,
+            format!(
+                "free the first place there (tc qdisc del dev {ifname} ingress, tc filter del dev \
+                 {ifname} egress pref 1); or run Linux 6.6, or one with sch_ingress and cls_bpf"
+            ),
+        ),
         _ => system(&format!("Cannot move the host from {ifname} to a port"), error),
     }
 }

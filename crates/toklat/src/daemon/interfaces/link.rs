@@ -5,16 +5,15 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::RecvFlags;
 
-use super::super::netlink::{self, ACKNOWLEDGE, Message, Messages, REQUEST, half, word};
+use super::super::netlink::{self, Attributes, Message, Messages, REQUEST, attribute, word};
 
 /// `RTM_NEWLINK`, `RTM_GETLINK`.
 const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 /// `RTMGRP_LINK`.
 const LINKS: u32 = 1;
-/// Bytes of `struct ifinfomsg` and `struct rtattr`.
+/// Bytes of `struct ifinfomsg`.
 const INFO: usize = 16;
-const ATTRIBUTE: usize = 4;
 /// `IFLA_*`.
 const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
@@ -109,22 +108,7 @@ pub fn make_no_addresses(index: u32) -> io::Result<()> {
     let mut bytes = vec![0; INFO];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
     bytes.extend(attribute(OF_FAMILIES, &inet6));
-    netlink::send(&socket, NEW_LINK, REQUEST | ACKNOWLEDGE, &bytes)?;
-    match Messages(&netlink::receive(&socket)?).next() {
-        Some(Message::Error(0)) => Ok(()),
-        Some(Message::Error(error)) => Err(io::Error::from_raw_os_error(error)),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
-/// An attribute with its padding.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let len = ATTRIBUTE + value.len();
-    let mut bytes = (len as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(len.next_multiple_of(4), 0);
-    bytes
+    netlink::change(&socket, NEW_LINK, 0, &bytes)
 }
 
 /// The request for an interface by its name.
@@ -170,20 +154,6 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Link>> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
-}
-
-/// The attributes of a message, or of an attribute: the kind and the value of each.
-struct Attributes<'a>(&'a [u8]);
-
-impl<'a> Iterator for Attributes<'a> {
-    type Item = (u16, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (len, kind) = (usize::from(half(self.0, 0)?), half(self.0, 2)?);
-        let value = self.0.get(ATTRIBUTE..len)?;
-        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & 0x3fff, value))
-    }
 }
 
 #[cfg(test)]

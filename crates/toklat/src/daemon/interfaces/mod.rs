@@ -2,6 +2,7 @@
 //! process only polls and sends.
 
 mod bpf;
+pub mod clsact;
 mod ethtool;
 pub mod host;
 mod link;

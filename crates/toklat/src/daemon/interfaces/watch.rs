@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::super::descriptors;
 use super::super::front_ends::{Trouble, Waiting};
+use super::clsact::Sweeper;
 use super::link::{self, Asker, Link};
 use super::watched::{Returned, Watched};
 
@@ -27,6 +28,8 @@ pub struct Opened {
     pub index: u32,
     /// The name and number of the tap by which the port is the host's end.
     pub tap: Option<(String, u32)>,
+    /// Filters have to be removed from the interface when the tap is gone.
+    pub filters: bool,
 }
 
 /// Watches the interface of a port called `name`. `opened` is what the port has of it.
@@ -40,13 +43,18 @@ pub fn watch(
     opened: Option<Opened>,
     to: mpsc::Sender<Returned>,
 ) -> io::Result<Waiting> {
-    let open = || -> io::Result<(OwnedFd, Asker)> {
+    let filtered = opened.as_ref().filter(|opened| opened.filters);
+    let open = || -> io::Result<(OwnedFd, Asker, Option<Sweeper>)> {
         netns.map_or(Ok(()), enter).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok((link::changes()?, Asker::open()?))
+        let sweeper = filtered.map(|_| Sweeper::open()).transpose()?;
+        Ok((link::changes()?, Asker::open()?, sweeper))
     };
     // A thread that has entered a namespace does nothing else.
     let opening = std::thread::scope(|scope| scope.spawn(open).join());
-    let (changes, asker) = opening.map_err(|_| io::ErrorKind::Other)??;
+    let (changes, asker, sweeper) = opening.map_err(|_| io::ErrorKind::Other)??;
+    if let (Some(sweeper), Some(Opened { index, tap: Some(tap), .. })) = (sweeper, &opened) {
+        sweeper.start(*index, tap.clone())?;
+    }
     let changes = descriptors::register(changes, Interest::READABLE)?;
     let watched = Arc::new(Watched::new(ifname, asker));
     let interface = Arc::clone(&watched);

@@ -70,9 +70,12 @@ impl Watched {
         let ask = |ifname: &str| self.asker.ask(ifname).ok().flatten();
         let tap = ask(&config.tap).map(describe);
         let lost = tap.and_then(|tap| tap.statistics.get("tx_dropped").copied());
+        let how = if config.clsact { " (filters of clsact)" } else { "" };
+        let why =
+            format!("what the host sends on {} comes by tap {}{how}", self.ifname, config.tap);
         InterfaceInfo {
             engine: "host".into(),
-            why: format!("what the host sends on {} comes by tap {}", self.ifname, config.tap),
+            why,
             zero_copy: false,
             queues: 1,
             lost: lost.unwrap_or(0),

@@ -30,6 +30,7 @@ impl Open for Host {
             Attachment::Host(config) => Some(watch::Opened {
                 index: config.index,
                 tap: Some((config.tap.clone(), config.tap_index)),
+                filters: config.clsact,
             }),
             _ => None,
         };

@@ -68,7 +68,9 @@ impl Open for Interface {
         Following { attachment, returned, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
-            Attachment::Interface(config) => Some(watch::Opened { index: config.index, tap: None }),
+            Attachment::Interface(config) => {
+                Some(watch::Opened { index: config.index, tap: None, filters: false })
+            }
             _ => None,
         };
         let watching =
