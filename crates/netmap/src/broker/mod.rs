@@ -136,9 +136,10 @@ pub trait Switches: Send + Sync {
     /// The error number for the program: the user's quota is exhausted.
     fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
 
-    /// Returns true if the host has a network interface of this name, and this user's programs may
-    /// open it. For other users the name is free, and is theirs alone.
-    fn has_interface(&self, uid: u32, ifname: &str) -> bool;
+    /// The name of the host's network interface that programs know as `ifname`, if there is one
+    /// and this user's programs may open it. Interfaces of several names have one of this kind. For
+    /// other users the name is free, and is theirs alone.
+    fn interface(&self, uid: u32, ifname: &str) -> Option<String>;
 
     /// Returns true if an interface that [exists](Self::has_interface) is a card without a driver
     /// in the kernel: programs drive it.

@@ -127,11 +127,11 @@ impl<S: Switches> Broker<S> {
             Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
             // The interface is checked first, because another user may have made a port of the same
             // name.
-            Name::Plain(name) if self.switches.has_interface(call.uid, &name) => {
-                self.card_port(call, &name, request)?
-            }
-            Name::Plain(name) if self.adapters.contains_key(&name) => name,
-            Name::Plain(_) => return Err(Errno::NXIO),
+            Name::Plain(name) => match self.switches.interface(call.uid, &name) {
+                Some(interface) => self.card_port(call, &interface, request)?,
+                None if self.adapters.contains_key(&name) => name,
+                None => return Err(Errno::NXIO),
+            },
         };
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return self.make_monitor(call, &key, request);

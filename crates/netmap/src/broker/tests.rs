@@ -25,8 +25,8 @@ impl Switches for Noted {
         if uid != 0 && bytes > 100 << 20 { Err(Errno::NOMEM) } else { Ok(Box::new(())) }
     }
 
-    fn has_interface(&self, uid: u32, ifname: &str) -> bool {
-        uid == 0 && ifname == "eth0"
+    fn interface(&self, uid: u32, ifname: &str) -> Option<String> {
+        (uid == 0 && matches!(ifname, "eth0" | "also-eth0")).then(|| "eth0".into())
     }
 
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -222,8 +222,10 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     assert_eq!(register_as(&mut broker, 1, "eth0", watch), Err(Errno::INVAL), "nothing is open");
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     register(&mut broker, 1, "eth0").unwrap();
-    register(&mut broker, 2, "eth0").unwrap();
+    register(&mut broker, 2, "also-eth0").unwrap();
     assert_eq!(ports(&broker), ["os-eth0:netmap", "nic-eth0:netmap"]);
+    let info = control(&mut broker, 4, reqtype::PORT_INFO_GET, "also-eth0", &none).unwrap();
+    assert_eq!(info.mem_id, broker.adapters["netmap:eth0"].region, "by any of its names");
     register_as(&mut broker, 3, "eth0", watch).unwrap();
     let first = ValeList { bridge: 0, pad: 0, port: 0 };
     assert!(control(&mut broker, 4, reqtype::VALE_LIST, "", &first).is_err(), "no switch");

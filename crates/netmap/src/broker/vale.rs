@@ -58,10 +58,14 @@ impl<S: Switches> Broker<S> {
             Name::Pipe { base, .. } => (base, true),
             _ => (name.to_owned(), false),
         };
-        let found = match Name::parse(&base)? {
-            Name::Plain(name) if !is_pipe && self.switches.has_interface(call.uid, &name) => {
-                Some(card_key(&name)).filter(|key| self.adapters.contains_key(key))
-            }
+        let base = Name::parse(&base)?;
+        let interface = match &base {
+            Name::Plain(name) if !is_pipe => self.switches.interface(call.uid, name),
+            _ => None,
+        };
+        let opened = interface.map(|interface| card_key(&interface));
+        let found = match base {
+            _ if opened.is_some() => opened.filter(|key| self.adapters.contains_key(key)),
             _ if self.adapters.contains_key(name) => Some(name.to_owned()),
             Name::Vale { switch, port } => self.find_vale(&switch, &port)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => Some(name),
@@ -88,7 +92,7 @@ impl<S: Switches> Broker<S> {
         if Name::is_switched(&name) {
             return Err(Errno::INVAL);
         }
-        if self.adapters.contains_key(&name) || self.switches.has_interface(call.uid, &name) {
+        if self.adapters.contains_key(&name) || self.switches.interface(call.uid, &name).is_some() {
             return Err(Errno::EXIST);
         }
         let ValeNewif { tx_slots, rx_slots, tx_rings, rx_rings, mem_id, .. } = asked;
@@ -134,7 +138,7 @@ impl<S: Switches> Broker<S> {
             return Err(Errno::BUSY);
         }
         // The interface is checked first, as in `REGISTER`.
-        if self.switches.has_interface(call.uid, &port) {
+        if self.switches.interface(call.uid, &port).is_some() {
             let (who, host) = (call.who(), mode == mode::NIC_SW);
             self.switches.plug(who, &switch, &port, host).await?;
             asked.port_index = self.list.add(&switch, &port);

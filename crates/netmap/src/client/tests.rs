@@ -167,8 +167,8 @@ impl Switches for None {
         Ok(Box::new(()))
     }
 
-    fn has_interface(&self, _: u32, _: &str) -> bool {
-        false
+    fn interface(&self, _: u32, _: &str) -> Option<String> {
+        Option::None
     }
 
     async fn attach(&self, _: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -277,8 +277,8 @@ impl Switches for Ends {
         Ok(Box::new(()))
     }
 
-    fn has_interface(&self, _: u32, ifname: &str) -> bool {
-        ifname == "eth0"
+    fn interface(&self, _: u32, ifname: &str) -> Option<String> {
+        (ifname == "eth0").then(|| ifname.into())
     }
 
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {

@@ -22,13 +22,27 @@ pub use self::keep::{Start, keep};
 /// Where the kernel shows the devices that user space may drive.
 const GIVEN: &str = "/sys/bus/pci/drivers/vfio-pci";
 
-/// The PCI address of the card that netmap programs call `card0`, `card1` and so on: the cards that
-/// vfio-pci has, in the order of their addresses.
+/// The PCI address of a card that netmap programs name. `card03.00.0` is at 0000:03:00.0; `card0`,
+/// `card1` and so on are the cards that vfio-pci has, in the order of their addresses.
 #[must_use]
 pub fn address_of(name: &str) -> Option<String> {
+    pick(given(Path::new(GIVEN)), name)
+}
+
+/// The card of these that has a name.
+fn pick(cards: Vec<String>, name: &str) -> Option<String> {
     let text = name.strip_prefix("card")?;
-    let number: usize = text.parse().ok().filter(|number: &usize| number.to_string() == text)?;
-    given(Path::new(GIVEN)).into_iter().nth(number)
+    let is = |(number, address): &(usize, String)| {
+        number.to_string() == text || name_of(address).as_deref() == Some(name)
+    };
+    cards.into_iter().enumerate().find(is).map(|(_, address)| address)
+}
+
+/// The name of a card that stays when other cards come and go; `None` outside of PCI domain 0, for
+/// want of room in netmap's names.
+#[must_use]
+pub fn name_of(address: &str) -> Option<String> {
+    Some(format!("card{}", address.strip_prefix("0000:")?.replace(':', ".")))
 }
 
 /// The addresses of the network cards in this directory of a driver, in their order.
@@ -63,8 +77,35 @@ mod tests {
         fs::write(here.path().join("bind"), "").unwrap();
         assert_eq!(given(here.path()), ["0000:03:00.1", "0000:05:00.0"]);
         assert!(given(&here.path().join("none")).is_empty());
-        for none in ["card", "card00", "card+1", "card-1", "cards0", "eth0"] {
-            assert_eq!(address_of(none), None, "{none}");
+        let cards = || given(here.path());
+        for (name, address) in [
+            ("card0", "0000:03:00.1"),
+            ("card1", "0000:05:00.0"),
+            ("card03.00.1", "0000:03:00.1"),
+            ("card05.00.0", "0000:05:00.0"),
+        ] {
+            assert_eq!(pick(cards(), name).as_deref(), Some(address), "{name}");
         }
+        // The first card leaves: one name stays with the other card.
+        fs::remove_dir_all(here.path().join("0000:03:00.1")).unwrap();
+        for name in ["card0", "card05.00.0"] {
+            assert_eq!(pick(cards(), name).as_deref(), Some("0000:05:00.0"), "{name}");
+        }
+        for none in [
+            "card",
+            "card00",
+            "card+0",
+            "card-0",
+            "cards0",
+            "card1",
+            "eth0",
+            "card03.00.1",
+            "card5.0.0",
+            "card05:00.0",
+            "card0000.05.00.0",
+        ] {
+            assert_eq!(pick(cards(), none), None, "{none}");
+        }
+        assert_eq!(name_of("10000:e1:00.0"), None);
     }
 }

@@ -251,9 +251,13 @@ pub fn errno_of(error: &NicError) -> Errno {
     }
 }
 
-/// Returns true if programs can open something of this name.
-pub fn exists(ifname: &str) -> bool {
-    interfaces::exists(ifname) || driven_card(ifname).is_some()
+/// The name of what programs can open by this name: the same for each of a card's names.
+pub fn called(ifname: &str) -> Option<String> {
+    if interfaces::exists(ifname) {
+        return Some(ifname.to_owned());
+    }
+    let address = cards::address_of(ifname)?;
+    Some(cards::name_of(&address).unwrap_or_else(|| ifname.to_owned()))
 }
 
 fn end_spec(end: End, ifname: &str) -> Result<PortSpec, ApiError> {

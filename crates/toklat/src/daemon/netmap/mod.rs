@@ -179,10 +179,11 @@ impl Switches for Ports {
         })
     }
 
-    fn has_interface(&self, uid: u32, ifname: &str) -> bool {
+    fn interface(&self, uid: u32, ifname: &str) -> Option<String> {
         // The kernel is asked only on behalf of users that may open interfaces.
         let of = Client { uid, pid: 0 };
-        self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of)) && card::exists(ifname)
+        let may = self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of));
+        if may { card::called(ifname) } else { None }
     }
 
     fn is_card(&self, ifname: &str) -> bool {
