@@ -2,6 +2,8 @@
 //! network stack at the far ends.
 
 mod daemon;
+#[path = "interface/xdp.rs"]
+mod xdp;
 
 use std::net::UdpSocket;
 use std::process::Stdio;
@@ -20,14 +22,20 @@ const NO_PROGRAMS: &str = "AF_XDP needs a program in the kernel: that is root's 
 struct Cards {
     host: Namespace,
     far: Vec<Namespace>,
+    queues: usize,
 }
 
 impl Cards {
     /// Makes `count` interfaces; prints why and returns `None` if they cannot be made here.
     fn new(test: &str, count: usize) -> Option<Self> {
+        Self::with_queues(test, count, 1)
+    }
+
+    /// Works as [`new`](Self::new); the interfaces have so many queues each way.
+    fn with_queues(test: &str, count: usize, queues: usize) -> Option<Self> {
         let made = Namespace::new().and_then(|host| {
             let far = (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
-            Ok(Self { host, far })
+            Ok(Self { host, far, queues })
         });
         let cards = made.inspect_err(|why| daemon::skip(test, why)).ok()?;
         (1..=count).for_each(|number| cards.plug(number));
@@ -39,7 +47,8 @@ impl Cards {
         let (far, host) = (&self.far[number - 1], &self.host);
         // The far end keeps its address, so that its neighbours still know it.
         let peer = format!("name u0 address 02:77:00:00:00:0{number} netns {}", far.id());
-        ip(host, &format!("link add c{number} type veth peer {peer}"));
+        let queues = format!("numtxqueues {0} numrxqueues {0}", self.queues);
+        ip(host, &format!("link add c{number} {queues} type veth peer {peer} {queues}"));
         ip(host, &format!("link set c{number} addrgenmode none up"));
         ip(far, &format!("address add 10.77.0.{number}/24 dev u0"));
         ip(far, &format!("address add fd77::{number}/64 dev u0 nodad"));

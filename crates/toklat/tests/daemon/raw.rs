@@ -1,10 +1,10 @@
-//! A packet socket of a test's own, which sends frames as they are.
+//! A packet socket of a test's own, which sends frames as they are, and receives them so.
 #![allow(unsafe_code, reason = "no library makes packet sockets")]
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A packet socket that sends by one interface of the calling thread's namespace.
+/// A packet socket of one interface of the calling thread's namespace.
 pub struct Socket(OwnedFd);
 
 impl Socket {
@@ -36,5 +36,17 @@ impl Socket {
         let sent =
             unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), flags) };
         sent == frame.len() as isize
+    }
+
+    /// The next frame that arrived, if there is one.
+    pub fn receive(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 2048];
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the kernel writes to the vector's bytes during the call.
+        let len = unsafe {
+            libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), flags)
+        };
+        frame.truncate(usize::try_from(len).ok()?);
+        Some(frame)
     }
 }
