@@ -330,6 +330,13 @@ impl Account {
         *locked(&self.refused_by)
     }
 
+    /// True if one mapping of `bytes` bytes could be [charged](Self::charge).
+    #[must_use]
+    pub fn allows(&self, bytes: u64) -> bool {
+        let more = Extent { bytes, mappings: 1 };
+        self.budget.books().check(self.uid, self.used(), more).is_ok()
+    }
+
     /// Charges one mapping of `bytes` bytes.
     ///
     /// # Errors
@@ -411,7 +418,9 @@ mod tests {
     #[test]
     fn a_port_has_a_limit_and_gets_back_what_it_gives_back() {
         let account = Account::new(&budget(), 7);
+        assert!(account.allows(30) && !account.allows(31));
         let charges = [account.charge(5).unwrap(), account.charge(25).unwrap()];
+        assert!(!account.allows(1));
         assert_eq!(account.used(), Extent { bytes: 30, mappings: 2 });
         assert_eq!(over(account.charge(6)), (Whose::Port, What::Bytes));
         assert_eq!(over(account.charge(u64::MAX)), (Whose::Port, What::Bytes));

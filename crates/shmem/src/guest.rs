@@ -11,8 +11,11 @@
 //! An address from a guest is looked up and checked here, once. The result is a window inside a
 //! mapping. A changed memory table is a new [`GuestMemory`].
 //!
-//! Only [`GuestMemory::bytes_to_read`] and [`Near::bytes_to_read`] find ranges that a device may
-//! read and not write (vfio-user: firmware).
+//! Ranges that follow each other in the guest's addresses and in a mapping become one: behind an
+//! IOMMU, a guest's memory comes page by page.
+//!
+//! Only the functions whose names end in `to_read` find ranges that a device may read and not write
+//! (vfio-user: firmware, and what a guest behind an IOMMU sends).
 //!
 //! A table may be a [copy](GuestMemory::into_copy): private memory at the guest's addresses, which
 //! its owner keeps in step with the guest's memory.
@@ -83,6 +86,8 @@ pub struct GuestMemory {
     ranges: Box<[Entry]>,
     /// The ranges that must not be written.
     read_only: Box<[Entry]>,
+    /// The mappings of all ranges, each once.
+    mappings: Box<[Arc<Mapping>]>,
     /// True if the memory is a private copy of the guest's.
     copy: bool,
 }
@@ -137,18 +142,32 @@ impl<'m> Near<'m> {
 
     /// Shows the `len` bytes at guest-physical `at` to `visit`, one window for each range. Returns
     /// false if some of them are not memory; the windows before them are shown.
-    pub fn for_each(
+    pub fn for_each(&mut self, at: u64, len: u32, visit: impl FnMut(Bytes<'m>)) -> bool {
+        self.pieces::<false>(at, len, visit)
+    }
+
+    /// Like [`for_each`](Self::for_each), for bytes that are only read.
+    pub fn for_each_to_read(&mut self, at: u64, len: u32, visit: impl FnMut(Bytes<'m>)) -> bool {
+        self.pieces::<true>(at, len, visit)
+    }
+
+    #[inline]
+    fn pieces<const TO_READ: bool>(
         &mut self,
         mut at: u64,
         mut len: u32,
         mut visit: impl FnMut(Bytes<'m>),
     ) -> bool {
         loop {
-            if let Some(whole) = self.bytes(at, len) {
+            let whole = if TO_READ { self.bytes_to_read(at, len) } else { self.bytes(at, len) };
+            if let Some(whole) = whole {
                 visit(whole);
                 return true;
             }
-            let Some(entry) = self.memory.entry(at) else { return false };
+            let memory = self.memory;
+            let entry = memory.entry(at);
+            let entry = entry.or_else(|| find(&memory.read_only, at).filter(|_| TO_READ));
+            let Some(entry) = entry else { return false };
             // The piece has less than `len` bytes, because a lookup of all of them failed.
             let left = (entry.size - (at - entry.guest)) as u32;
             let Some(piece) = entry.bytes(at, left) else { return false };
@@ -206,8 +225,10 @@ impl GuestMemory {
                 return Err(GuestMemoryError::Overlap { first: first.guest, second: second.guest });
             }
         }
+        entries.dedup_by(|next, entry| entry.takes(next));
+        let mappings = mappings(&entries);
         let (ranges, read_only): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| e.writable);
-        Ok(Self { ranges: ranges.into(), read_only: read_only.into(), copy: false })
+        Ok(Self { ranges: ranges.into(), read_only: read_only.into(), mappings, copy: false })
     }
 
     /// Declares the table's private memory a copy of the guest's.
@@ -225,8 +246,7 @@ impl GuestMemory {
 
     /// Zeroes the memory if it is a copy. Does nothing to shared memory.
     pub fn discard(&self) {
-        let copied = self.ranges.iter().chain(&self.read_only).filter(|_| self.copy);
-        copied.for_each(|entry| entry.mapping.discard());
+        self.mappings.iter().filter(|_| self.copy).for_each(|mapping| mapping.discard());
     }
 
     /// Shows the `len` bytes at guest-physical `at`, which a device may read, to `visit`, with
@@ -238,7 +258,7 @@ impl GuestMemory {
             return true;
         }
         let mut next = at;
-        self.near().for_each(at, len, |bytes| {
+        self.near().for_each_to_read(at, len, |bytes| {
             visit(next, bytes);
             next += bytes.len() as u64;
         })
@@ -303,7 +323,7 @@ impl GuestMemory {
     /// True if some of the memory has failed: see `guard`.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.ranges.iter().chain(&self.read_only).any(|entry| entry.mapping.has_failed())
+        self.mappings.iter().any(|mapping| mapping.has_failed())
     }
 
     fn entry(&self, at: u64) -> Option<&Entry> {
@@ -317,7 +337,30 @@ fn find(ranges: &[Entry], at: u64) -> Option<&Entry> {
     ranges.get(position).filter(|entry| at - entry.guest < entry.size)
 }
 
+/// The mappings of ranges, each once.
+fn mappings(entries: &[Entry]) -> Box<[Arc<Mapping>]> {
+    let mut all: Vec<&Arc<Mapping>> = entries.iter().map(|entry| &entry.mapping).collect();
+    // Most neighbours share a mapping, so few are left to be sorted.
+    all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    all.sort_unstable_by_key(|mapping| Arc::as_ptr(mapping));
+    all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    all.into_iter().cloned().collect()
+}
+
 impl Entry {
+    /// Adds the range after this one to it if it follows in all respects.
+    fn takes(&mut self, next: &Self) -> bool {
+        let follows = next.guest - self.guest == self.size
+            && next.user.wrapping_sub(self.user) == self.size
+            && (next.offset as u64).wrapping_sub(self.offset as u64) == self.size
+            && next.writable == self.writable
+            && Arc::ptr_eq(&next.mapping, &self.mapping);
+        if follows {
+            self.size += next.size;
+        }
+        follows
+    }
+
     fn new(range: GuestRange, writable: bool) -> Result<Self, GuestMemoryError> {
         let GuestRange { guest, user, size, mapping, offset } = range;
         let wraps = guest.checked_add(size).is_none() || user.checked_add(size).is_none();
@@ -439,6 +482,63 @@ mod tests {
         assert!(memory.bytes_to_read(0x2fff, 2).is_none());
         let over = GuestMemory::with_read_only(ranges, vec![range(0x1fff, 0x1000, &map, 0)]);
         assert!(matches!(over, Err(GuestMemoryError::Overlap { .. })));
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_in_all_respects_become_one() {
+        let (map, other) = (Mapping::private(0x8000).unwrap(), Mapping::private(0x8000).unwrap());
+        let page = |guest: u64, page: usize| range(guest, 0x1000, &map, page * 0x1000);
+        let pieces = |ranges: Vec<GuestRange>, read_only: Vec<GuestRange>| {
+            let memory = GuestMemory::with_read_only(ranges, read_only).unwrap();
+            let entries = memory.ranges.iter().chain(&memory.read_only);
+            entries.map(|entry| (entry.guest, entry.size)).collect::<Vec<_>>()
+        };
+        let follow = vec![page(0x3000, 2), page(0x1000, 0), page(0x2000, 1)];
+        assert_eq!(pieces(follow.clone(), vec![]), [(0x1000, 0x3000)]);
+        assert_eq!(pieces(vec![], follow.clone()), [(0x1000, 0x3000)]);
+        // Without the page in the middle, with one that is only read, and elsewhere.
+        let (first, last) = ((0x1000, 0x1000), (0x3000, 0x1000));
+        let ends = vec![follow[0].clone(), follow[1].clone()];
+        assert_eq!(pieces(ends.clone(), vec![]), [first, last]);
+        assert_eq!(pieces(ends.clone(), vec![page(0x2000, 1)]), [first, last, (0x2000, 0x1000)]);
+        let elsewhere = range(0x2000, 0x1000, &other, 0x1000);
+        let with = |middle: GuestRange| pieces([ends.clone(), vec![middle]].concat(), vec![]);
+        assert_eq!(with(elsewhere), [first, (0x2000, 0x1000), last]);
+        assert_eq!(with(page(0x2000, 4)), [first, (0x2000, 0x1000), last]);
+        let other_user = GuestRange { user: 7 << 40, ..page(0x2000, 1) };
+        assert_eq!(with(other_user), [first, (0x2000, 0x1000), last]);
+        // Bytes and words of one piece are found in it.
+        let memory = GuestMemory::new(follow).unwrap();
+        map.bytes(0xffe, 4).unwrap().copy_in(&[1, 2, 3, 4]);
+        assert_eq!(memory.near().bytes(0x1ffe, 4).unwrap().to_vec(), [1, 2, 3, 4]);
+        assert_eq!(memory.shared_slice::<AtomicU64>(0x1000, 0x600).unwrap().len(), 0x600);
+        assert!(memory.bytes(0x1000, 0x3001).is_none());
+        assert_eq!(memory.guest_address((1 << 40) + 0x3fff), Some(0x3fff));
+        assert_eq!(memory.mappings.len(), 1);
+    }
+
+    #[test]
+    fn what_is_read_may_go_on_in_memory_that_is_only_read() {
+        let map = Mapping::private(0x4000).unwrap();
+        (0..4).for_each(|page| map.bytes(page * 0x1000, 0x1000).unwrap().fill(page as u8));
+        let memory = GuestMemory::with_read_only(
+            vec![range(0x1000, 0x1000, &map, 0x3000)],
+            vec![range(0x2000, 0x1000, &map, 0), range(0x3000, 0x1000, &map, 0x2000)],
+        )
+        .unwrap();
+        let read = |at, len| {
+            let mut seen = Vec::new();
+            let visit = |w: Bytes<'_>| seen.push((w.len(), w.read::<u8>(0).unwrap()));
+            let whole = memory.near().for_each_to_read(at, len, visit);
+            (seen, whole)
+        };
+        assert_eq!(read(0x1fff, 0x1002), (vec![(1, 3), (0x1000, 0), (1, 2)], true));
+        assert_eq!(read(0x2ffe, 4), (vec![(2, 0), (2, 2)], true));
+        assert_eq!(read(0x3ffe, 4), (vec![(2, 2)], false));
+        assert!(!memory.near().for_each(0x1fff, 2, |_| ()));
+        let mut seen = Vec::new();
+        assert!(memory.read_each(0x1ffe, 4, |at, bytes| seen.push((at, bytes.len()))));
+        assert_eq!(seen, [(0x1ffe, 2), (0x2000, 2)]);
     }
 
     #[test]
