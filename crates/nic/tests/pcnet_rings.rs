@@ -190,6 +190,28 @@ fn frames_are_received_in_every_style() {
     }
 }
 
+/// Objective: a buffer may go from one range of memory into the next, as it does behind an IOMMU.
+#[test]
+fn buffers_cross_the_border_between_two_ranges() {
+    for (style, before) in STYLES.into_iter().zip([1, 13, 300, 899]) {
+        let mut raw = Raw::new(&with(style));
+        let at = DMA - before as u64;
+        assert!(raw.bench.memory.bytes(at, before as u32 + 1).is_none(), "a border");
+        let sent = frame(900, 1);
+        raw.bench.write(at as u32, &sent[..before]);
+        raw.bench.write(DMA as u32, &sent[before..]);
+        raw.describe(TX_AT, 0, at as u32, OWN | STP | ENP, 900);
+        raw.demand();
+        assert_eq!(raw.bench.gather(), [sent], "{style}");
+        raw.describe(RX_AT, 0, at as u32, OWN, 1544);
+        let frame = to(raw.bench.mac, 900, 2);
+        assert_eq!(raw.bench.deliver(&[&frame]), 1);
+        let parts = [raw.bench.read(at as u32, before as u32), raw.bench.read(DMA as u32, 904)];
+        assert_eq!(parts.concat()[..900], frame, "{style}");
+        assert_eq!(raw.bench.model.device.fault(), None);
+    }
+}
+
 #[test]
 fn a_frame_goes_over_as_many_buffers_as_it_needs() {
     for style in STYLES {

@@ -297,7 +297,8 @@ impl Core {
         let visit = |bytes: Bytes<'_>| {
             read += bytes.copy_out(block.get_mut(read..).unwrap_or_default());
         };
-        self.registers.has(board::MASTER) && self.memory.near().for_each(at.into(), len, visit)
+        let mut near = self.memory.near();
+        self.registers.has(board::MASTER) && near.for_each_to_read(at.into(), len, visit)
     }
 
     /// STRT: resets the rings to their bases (Am79C970A, "Re-Initialization").

@@ -11,6 +11,7 @@ mod hostile;
 mod l82574;
 mod moderation;
 mod offloads;
+mod pages;
 mod remote;
 mod statistics;
 mod threads;

@@ -2,7 +2,7 @@
 
 use frame::{Ipv4, Layers, Network, Transport};
 use port::Picked;
-use shmem::Bytes;
+use shmem::{Bytes, Near};
 
 use super::{Filling, Outcome};
 use crate::e1000::core::Core;
@@ -96,11 +96,10 @@ impl Filling {
             let address = descriptor.first();
             let here = if address == 0 { 0 } else { self.filter.buffer.min(total - at) };
             if here > 0 {
-                let Some(bytes) = near.bytes(address, here as u32) else {
+                if !frame.copy_to_buffer(at, &mut near, address, here as u32) {
                     self.filled.truncate(before);
                     return Err(Fault::BadAddress);
-                };
-                frame.copy_range(at, bytes);
+                }
                 at += here;
             }
             let last = at == total;
@@ -201,8 +200,9 @@ fn fill_buffers(
         if here == 0 || address & 1 != 0 || address == 0 {
             continue;
         }
-        let bytes = near.bytes(address, here as u32).ok_or(Fault::BadAddress)?;
-        frame.copy_range(at, bytes);
+        if !frame.copy_to_buffer(at, &mut near, address, here as u32) {
+            return Err(Fault::BadAddress);
+        }
         at += here;
         *length = here as u64;
     }
@@ -222,6 +222,15 @@ const TAG: usize = 12;
 impl<S: Source> Shape<'_, S> {
     fn len(&self) -> usize {
         (self.source.len() - self.cut).max(SHORTEST)
+    }
+
+    /// Copies the bytes at `from` and after into the `len` bytes at guest-physical `at`. Returns
+    /// false if some of these are not memory; then those before them are written.
+    fn copy_to_buffer(&self, mut from: usize, near: &mut Near<'_>, at: u64, len: u32) -> bool {
+        near.for_each(at, len, |bytes| {
+            self.copy_range(from, bytes);
+            from += bytes.len();
+        })
     }
 
     /// Copies the bytes at `from` and after; bytes beyond the frame's end are zeros.

@@ -68,17 +68,15 @@ impl<'m> Packet<'m> {
         }
     }
 
-    /// Adds the buffer of a descriptor. Once the frame is too long, further buffers are not looked
-    /// up.
+    /// Adds the buffer of a descriptor. Once the frame is too long, further bytes are not looked
+    /// up: they may lie in hundreds of pages.
     fn add_data(&mut self, near: &mut Near<'m>, at: u64, len: u32) -> Result<(), Fault> {
         let empty = len == 0 || self.too_much;
-        if !empty && !near.for_each(at, len, |bytes| self.add(bytes)) {
-            // The buffer may lie in firmware, which the device can only read. Parts of it that were
-            // added before are replaced.
-            let whole = near.bytes_to_read(at, len).ok_or(Fault::BadAddress)?;
-            self.add(whole);
+        let len = len.min(LONGEST as u32 + 1);
+        if empty || near.for_each_to_read(at, len, |bytes| self.add(bytes)) {
+            return Ok(());
         }
-        Ok(())
+        Err(Fault::BadAddress)
     }
 
     fn pieces(&self) -> &[Bytes<'m>] {

@@ -144,7 +144,7 @@ impl Transmit {
         for piece in &self.pieces {
             let want = (piece.len as usize).min(body.saturating_sub(frame.len)) as u32;
             let added = |bytes: Bytes<'_>| frame.add(scratch, bytes.span());
-            if want > 0 && !for_each(near, piece.address, want, added) {
+            if want > 0 && !near.for_each_to_read(piece.address.into(), want, added) {
                 scratch.abandon_segments(frame.count);
                 return Err(Fault::Buffer);
             }
@@ -264,7 +264,7 @@ impl Transmit {
             let copy = |bytes: Bytes<'_>| {
                 at += bytes.copy_out(private.get_mut(at..).unwrap_or_default());
             };
-            if !for_each(&mut near, piece.address, piece.len, copy) {
+            if !near.for_each_to_read(piece.address.into(), piece.len, copy) {
                 return Err(Fault::Buffer);
             }
         }
@@ -341,22 +341,5 @@ impl Rules {
         let brings =
             if self.ilacc { self.brings_check || says } else { self.brings_check && !says };
         brings && !(self.pad && len < SHORTEST + CHECK)
-    }
-}
-
-/// Shows a buffer to read to `visit`, in as many windows as it needs. Returns false if some of it
-/// is not memory.
-fn for_each<'m>(
-    near: &mut Near<'m>,
-    address: u32,
-    len: u32,
-    mut visit: impl FnMut(Bytes<'m>),
-) -> bool {
-    match near.bytes_to_read(address.into(), len) {
-        Some(bytes) => {
-            visit(bytes);
-            true
-        }
-        None => near.for_each(address.into(), len, visit),
     }
 }
