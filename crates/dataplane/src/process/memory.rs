@@ -13,8 +13,9 @@ use crate::config::{Limits, PortId, SwitchConfig};
 const OWN_MAPPINGS: u64 = 16 * 1024 + 2 * guard::MAX_SPLIT as u64;
 /// The kernel's default of `vm.max_map_count`, for systems where it cannot be read.
 const MAX_MAP_COUNT: u64 = 65_530;
-/// The maximum number of mappings for one port: twice those for a front end's slots or ranges, logs
-/// and areas, because a new memory table exists beside the old one for a while.
+/// The maximum number of mappings for one port: twice those for a front end's slots, logs and
+/// areas, because a new memory table exists beside the old one for a while; and those for hundreds
+/// of files or windows of ranges.
 const MAPPINGS_OF_A_PORT: u64 = 600;
 
 /// The maximum number of mappings of this process. It is read once, before the process is confined.

@@ -28,10 +28,13 @@ mod line;
 pub(super) mod loopback;
 #[cfg(test)]
 pub(crate) use self::loopback::LOOPBACK;
+#[cfg(test)]
+pub(crate) use self::ranges::recorded;
 pub mod message;
 pub mod migration;
 mod mirror;
 mod models;
+mod ranges;
 mod session;
 mod source;
 mod stopped;
@@ -125,7 +128,7 @@ pub struct VfioUser {
     ended: bool,
     /// What was already logged about the session.
     said: (bool, Option<&'static str>),
-    said_over_budget: bool,
+    said_over_limit: bool,
 }
 
 impl std::fmt::Debug for VfioUser {
@@ -203,7 +206,7 @@ impl VfioUser {
             kept: kept.unwrap_or_default(),
             ended: false,
             said: (false, None),
-            said_over_budget: false,
+            said_over_limit: false,
         };
         if lost || !whole {
             this.end();
@@ -429,9 +432,9 @@ impl FrontEnd for VfioUser {
         if let Some(why) = self.session.migration.refused.take() {
             news.push(format!("refused a state that the device was to go on with: {why}"));
         }
-        if let Some(over) = self.session.over_budget.take().filter(|_| !self.said_over_budget) {
-            self.said_over_budget = true;
-            news.push(format!("the guest's memory is too large: {over}"));
+        if let Some(over) = self.session.over_limit.take().filter(|_| !self.said_over_limit) {
+            self.said_over_limit = true;
+            news.push(format!("the device does not reach all of the guest's memory: {over}"));
         }
         // Firmware adds and removes ranges. Once a driver uses memory, all ranges are there.
         let lacks = self.session.refused.is_some() || self.session.lacks_memory();

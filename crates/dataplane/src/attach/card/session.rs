@@ -10,20 +10,17 @@ use nic::device::{Bar, Identity, InterruptMode, SharedPages};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use shmem::budget::{Account, OverBudget};
-use shmem::{GuestMemory, GuestRange, Mapping};
+use shmem::GuestMemory;
+use shmem::budget::Account;
 
 use super::message::{ProtocolError, Request, irq, longs, version, words};
 use super::migration::{self, MAX_TRANSFER, Migration};
 use super::models::Card;
+use super::ranges::{Commit, MAX_RANGES, Ranges};
 use crate::attach::guest::kept::Kept;
-use crate::attach::guest::memory::{MemoryError, Region, Slot};
+use crate::attach::guest::memory::{MemoryError, Region};
 use crate::attach::guest::vectors::Pin;
 
-/// The maximum number of ranges of a guest's memory.
-const MAX_RANGES: usize = 256;
-/// The maximum number of bytes of memory that can be copied.
-const MAX_COPY: u64 = 64 << 30;
 /// Regions: base address registers, ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
 /// The region of configuration space.
@@ -36,23 +33,15 @@ const VECTORS: usize = 32;
 /// The name of everything that is not a descriptor.
 const SESSION: &str = "session";
 
-/// A range of the guest's memory.
-#[derive(Clone, Debug)]
-struct Range {
-    region: Region,
-    writable: bool,
-    /// A number that no other range of the session has had. The persistent state names the range by
-    /// it.
-    number: u32,
-    /// The range's file. A range without a file is not mapped.
-    slot: Option<Slot>,
-}
-
 /// The persistent state of a session, except its descriptors.
 #[derive(Default, Serialize, Deserialize)]
 struct Saved {
     agreed: bool,
-    /// The ranges: region, writable, number, has a file.
+    /// Which of the recorded ranges count.
+    #[serde(default)]
+    commit: Commit,
+    /// The ranges as earlier versions kept them: region, writable, number of the file, has one.
+    #[serde(default, skip_serializing)]
     ranges: Vec<(Region, bool, u32, bool)>,
     enabled: [bool; 3],
     last: (u64, Vec<u8>),
@@ -64,8 +53,7 @@ struct Saved {
 #[derive(Debug)]
 pub struct Session {
     agreed: bool,
-    ranges: Vec<Range>,
-    next: u32,
+    ranges: Ranges,
     /// The eventfds, by kind of interrupt and by vector.
     eventfds: [Vec<Option<Arc<Descriptor>>>; 3],
     enabled: [bool; 3],
@@ -76,10 +64,8 @@ pub struct Session {
     pub shared: Option<SharedPages>,
     /// The reason why the last memory file that was refused cannot be used.
     pub refused: Option<MemoryError>,
-    /// The budget that the last refused mapping would have exceeded.
-    pub over_budget: Option<OverBudget>,
-    /// Accounts for the memory that is mapped for the session.
-    account: Arc<Account>,
+    /// The limit that the last refused mapping would have exceeded.
+    pub over_limit: Option<MemoryError>,
     is_copied: bool,
     /// The migration of the device to another server.
     pub migration: Migration,
@@ -124,16 +110,14 @@ impl Session {
     pub fn new(identity: &Identity, account: &Arc<Account>) -> Self {
         Self {
             agreed: false,
-            ranges: Vec::new(),
-            next: 0,
+            ranges: Ranges::new(account),
             eventfds: kinds(identity).map(|vectors| vec![None; vectors]),
             enabled: [false; 3],
             pin: Arc::default(),
             last: (0, Vec::new()),
             shared: None,
             refused: None,
-            over_budget: None,
-            account: Arc::clone(account),
+            over_limit: None,
             is_copied: false,
             migration: Migration::default(),
         }
@@ -143,56 +127,30 @@ impl Session {
     #[must_use]
     pub fn memory(&mut self) -> Arc<GuestMemory> {
         self.is_copied = false;
-        if self.lacks_memory() {
-            let copy = self.copy();
-            self.is_copied = copy.is_ok();
-            return copy.map(Arc::new).unwrap_or_else(|error| {
-                self.refuse(error);
-                Arc::default()
-            });
+        if !self.lacks_memory() {
+            return Arc::new(self.ranges.table());
         }
-        let mapped =
-            self.ranges.iter().filter_map(|range| Some((range.writable, range.slot.as_ref()?)));
-        let (writable, others): (Vec<_>, Vec<_>) = mapped.partition(|(writable, _)| *writable);
-        let ranges = |of: Vec<(bool, &Slot)>| of.iter().map(|(_, slot)| slot.range()).collect();
-        // Each range was checked for overlaps when it was added.
-        GuestMemory::with_read_only(ranges(writable), ranges(others))
-            .map(Arc::new)
-            .unwrap_or_default()
+        let copy = self.ranges.copy();
+        self.is_copied = copy.is_ok();
+        copy.map(Arc::new).unwrap_or_else(|error| {
+            self.refuse(error);
+            Arc::default()
+        })
     }
 
-    /// Notes why memory was refused.
-    fn refuse(&mut self, error: MemoryError) {
-        match error {
-            MemoryError::OverBudget(over) => self.over_budget = Some(over),
-            error => self.refused = Some(error),
-        }
+    /// Notes why memory was refused; true if it would exceed a limit.
+    fn refuse(&mut self, error: MemoryError) -> bool {
+        use MemoryError::{Files, OverBudget, Ranges};
+        let is_limit = matches!(error, OverBudget(_) | Ranges(_) | Files(_));
+        let note = if is_limit { &mut self.over_limit } else { &mut self.refused };
+        *note = Some(error);
+        is_limit
     }
 
     /// True if the last [`memory`](Self::memory) is a copy.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.is_copied
-    }
-
-    /// An empty copy of the guest's memory.
-    fn copy(&self) -> Result<GuestMemory, MemoryError> {
-        let sizes = self.ranges.iter().map(|range| range.region.size);
-        if sizes.fold(0, u64::saturating_add) > MAX_COPY {
-            return Err(MemoryError::Copy(MAX_COPY));
-        }
-        let range = |range: &Range| {
-            let Region { guest, size, .. } = range.region;
-            let mapping = Mapping::reserved(size as usize, &self.account)?;
-            let there = GuestRange { guest, user: guest, size, mapping, offset: 0 };
-            Ok::<_, MemoryError>((range.writable, there))
-        };
-        let ranges = self.ranges.iter().map(range).collect::<Result<Vec<_>, _>>()?;
-        let (writable, others): (Vec<_>, Vec<_>) =
-            ranges.into_iter().partition(|(writable, _)| *writable);
-        let of = |ranges: Vec<(bool, GuestRange)>| ranges.into_iter().map(|(_, range)| range);
-        let memory = GuestMemory::with_read_only(of(writable).collect(), of(others).collect())?;
-        Ok(memory.into_copy())
     }
 
     /// How the device raises interrupts.
@@ -208,8 +166,7 @@ impl Session {
     /// True if the guest's memory came without usable files.
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
-        let has_file = |range: &Range| range.slot.is_some();
-        !self.ranges.is_empty() && !self.ranges.iter().any(has_file)
+        self.ranges.lack_memory()
     }
 
     /// The eventfds that the device's interrupts go to.
@@ -321,36 +278,21 @@ impl Session {
     fn map(&mut self, region: Region, flags: u32, file: Option<Descriptor>) -> Answer {
         const READ: u32 = 1;
         const WRITE: u32 = 2;
-        let end = region.guest.checked_add(region.size).ok_or(Errno::INVAL)?;
+        region.guest.checked_add(region.size).ok_or(Errno::INVAL)?;
         if region.size == 0 || flags & READ == 0 || flags & !(READ | WRITE) != 0 {
             return Err(Errno::INVAL);
         }
-        let overlaps =
-            |r: &Range| r.region.guest < end && region.guest < r.region.guest + r.region.size;
-        if self.ranges.iter().any(overlaps) {
+        if !self.ranges.is_free(region) {
             return Err(Errno::EXIST);
         }
-        if self.ranges.len() == MAX_RANGES {
-            return Err(Errno::NOSPC);
-        }
-        let others: Vec<_> = self.ranges.iter().filter_map(|range| range.slot.clone()).collect();
-        let number = self.next;
-        let make = |file| Slot::new(region, Arc::new(file), number, &others, &self.account);
-        let slot = match file.map(make).transpose() {
-            Ok(slot) => slot,
-            Err(error) => {
-                let is_limit = matches!(error, MemoryError::OverBudget(_));
-                self.refuse(error);
-                if is_limit {
-                    return Err(Errno::NOSPC);
-                }
-                // A refusal would end the virtual machine, although the guest may never use this
-                // range for frames.
-                None
-            }
-        };
-        self.next = self.next.wrapping_add(1);
-        self.ranges.push(Range { region, writable: flags & WRITE != 0, number, slot });
+        let place = file.map(|file| self.ranges.place(region, Arc::new(file))).transpose();
+        let place = place.or_else(|error| match self.refuse(error) {
+            true => Err(Errno::NOSPC),
+            // A refusal would end the virtual machine, although the guest may never use this range
+            // for frames.
+            false => Ok(None),
+        })?;
+        self.ranges.add(region, flags & WRITE != 0, place)?;
         Ok(Vec::new())
     }
 
@@ -361,15 +303,7 @@ impl Session {
             0 => (address, address.checked_add(size).ok_or(Errno::INVAL)?),
             _ => return Err(Errno::OPNOTSUPP),
         };
-        let ends = |range: &Range| (range.region.guest, range.region.guest + range.region.size);
-        let inside = |range: &Range| from <= ends(range).0 && ends(range).1 <= to;
-        let outside = |range: &Range| ends(range).1 <= from || to <= ends(range).0;
-        if self.ranges.iter().any(|range| !inside(range) && !outside(range)) {
-            return Err(Errno::INVAL);
-        }
-        let gone = self.ranges.iter().filter(|range| inside(range));
-        let gone = gone.fold(0u64, |sum, range| sum.saturating_add(range.region.size));
-        self.ranges.retain(|range| !inside(range));
+        let gone = self.ranges.remove(from, to)?;
         Ok([words(&[24, flags]), longs(&[address, gone])].concat())
     }
 
@@ -443,13 +377,10 @@ impl Session {
                 fd.iter().for_each(|fd| keep(format!("irq {kind} {vector}"), fd));
             }
         }
-        for range in &self.ranges {
-            range.slot.iter().for_each(|slot| keep(format!("memory {}", range.number), &slot.file));
-        }
-        let range = |r: &Range| (r.region, r.writable, r.number, r.slot.is_some());
         let saved = Saved {
             agreed: self.agreed,
-            ranges: self.ranges.iter().map(range).collect(),
+            commit: self.ranges.keep(&mut kept),
+            ranges: Vec::new(),
             enabled: self.enabled,
             last: self.last.clone(),
             migration: self.migration.clone(),
@@ -471,19 +402,12 @@ impl Session {
                 *to = fd(format!("irq {kind} {vector}"));
             }
         }
-        let mut slots: Vec<Slot> = Vec::new();
+        if saved.ranges.is_empty() {
+            session.ranges = Ranges::restore(kept, saved.commit, account)?;
+        }
         for (region, writable, number, has_file) in saved.ranges {
-            let slot = match has_file {
-                true => {
-                    let file = fd(format!("memory {number}"))?;
-                    let slot = Slot::new(region, file, number, &slots, account).ok()?;
-                    slots.push(slot.clone());
-                    Some(slot)
-                }
-                false => None,
-            };
-            session.ranges.push(Range { region, writable, number, slot });
-            session.next = session.next.max(number.wrapping_add(1));
+            let file = if has_file { Some(fd(format!("memory {number}"))?) } else { None };
+            session.ranges.add_earlier(region, writable, file)?;
         }
         Some(session)
     }

@@ -48,6 +48,14 @@ pub enum MemoryError {
         "The guest's memory comes without files, and is larger than the {0} bytes that are copied"
     )]
     Copy(u64),
+    /// A guest behind an IOMMU uses too many pages that do not follow each other.
+    #[error(
+        "The guest's memory is in more than {0} ranges; behind an IOMMU, map fewer or larger pages"
+    )]
+    Ranges(usize),
+    /// The ranges come from too many files.
+    #[error("The guest's memory is in more than {0} files")]
+    Files(usize),
     /// The region to be removed is not there.
     #[error("There is no such region of guest memory")]
     NoRegion,
@@ -192,8 +200,11 @@ pub fn map_memory(
 }
 
 /// Checks that a file is memory. A page fault in any other file could take as long as its owner
-/// likes.
-fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
+/// likes. Returns the file's device and inode.
+///
+/// # Errors
+/// [`MemoryError::NoMemory`] for another file.
+pub fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
     if kind(file) != Kind::Memory {
         return Err(MemoryError::NoMemory);
     }
@@ -201,16 +212,27 @@ fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Maps a window of a file.
-fn map(
+/// The bytes of a file that was [inspected](inspect).
+///
+/// # Errors
+/// [`MemoryError::Inspect`].
+pub fn length(file: &Descriptor) -> Result<u64, MemoryError> {
+    let stat = rustix::fs::fstat(file).map_err(MemoryError::Inspect)?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// Maps a window of a file that was [inspected](inspect).
+///
+/// # Errors
+/// [`MemoryError`] when the file is too short, or the budget is exceeded.
+pub fn map(
     file: &Descriptor,
     offset: u64,
     size: u64,
     account: &Arc<Account>,
 ) -> Result<LentWindow, MemoryError> {
     let end = offset.checked_add(size).ok_or(MemoryError::TooMuch)?;
-    let stat = rustix::fs::fstat(file).map_err(MemoryError::Inspect)?;
-    if u64::try_from(stat.st_size).unwrap_or(0) < end {
+    if length(file)? < end {
         return Err(MemoryError::Short(end));
     }
     Ok(LentWindow::map(file.as_fd(), offset, size, account)?)

@@ -104,7 +104,11 @@ impl Process {
 
     /// Makes a device's halves again.
     fn resume_device(&mut self, id: PortId, card: &mut VfioUser) {
-        match card.halves(clock()) {
+        let began = clock();
+        let halves = card.halves(began);
+        // The front end decides how long the memory table is.
+        self.charge_remake(id, began);
+        match halves {
             Ok(attached) => self.install(id, attached),
             Err(error) => {
                 self.say(id, "disconnected", format_args!("disconnected its front end: {error}"));

@@ -173,7 +173,7 @@ impl Process {
     }
 
     /// Charges the front end for the work since `began`.
-    fn charge_remake(&mut self, id: PortId, began: Nanos) {
+    pub(super) fn charge_remake(&mut self, id: PortId, began: Nanos) {
         if let Ok(record) = self.record(id) {
             record.remakes.charge(began, clock());
         }

@@ -92,10 +92,10 @@ fn descriptors_go_with_the_message_they_came_with() {
     rustix::net::sendmsg(&socket, &parts, &mut control, rustix::net::SendFlags::empty()).unwrap();
     guest.read(CAUSE);
     host.listen();
-    let session = &host.kept[&(0, "session".into())].0;
-    let has_file: Vec<_> =
-        session["ranges"].as_array().unwrap().iter().map(|r| r[3].clone()).collect();
-    assert_eq!(has_file, [true, false, false, true]);
+    let session = host.kept[&(0, "session".into())].0.clone();
+    let records = host.kept.remove(&(0, "ranges".into())).unwrap().1.unwrap();
+    let ranges = crate::attach::card::recorded(records, &session["commit"]);
+    assert_eq!(ranges, [(0, true), (1 << 40, false), (2 << 40, false), (3 << 40, true)]);
 }
 
 #[test]

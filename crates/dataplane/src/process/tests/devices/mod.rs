@@ -19,6 +19,7 @@ use card::vfio_user::{Client, ClientError};
 mod breakers;
 mod forms;
 mod limits;
+mod ranges;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORTS: u16 = 2;
