@@ -145,6 +145,7 @@ fn machine(
         memory: 256,
         cpus: 1,
         boot,
+        iommu: false,
         nic,
         console: Console::Plain,
         more: Vec::new(),

@@ -54,6 +54,38 @@ fn drivers_of_every_guest_reach_the_switch() {
     }
 }
 
+/// Objective: stock drivers behind an IOMMU reach the switch, page by page: what they send the
+/// device can only read, and each buffer is mapped for one frame. A successor of the data process
+/// has what is mapped. A frame that arrives while a page is mapped or unmapped is dropped, so they
+/// ask until they are answered.
+#[test]
+fn drivers_behind_an_iommu_reach_the_switch() {
+    if !can_emulate("drivers_behind_an_iommu_reach_the_switch") {
+        return;
+    }
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &["--nic", "82574l"], guest::SERVE);
+    server.says("toklat-guest: ready");
+    let ping = "until ping -c 1 -W 1 -s 1400 10.0.0.1 | grep ' 0% packet loss'; do :; done";
+    let ask = format!(
+        "{}; readlink /sys/class/net/eth0/device/driver; \
+         echo domain: $(cat /sys/class/net/eth0/device/iommu_group/type); \
+         {ping}; {ping}; echo toklat-guest: half; {ping}; {ping}; \
+         echo faults: $(dmesg | grep -cE 'DMAR:.\\[(DMA|INTR)')",
+        guest::reach("10.0.0.1")
+    );
+    let options = ["--iommu", "--append", "intel_iommu=on iommu=nopt", "--nic"];
+    for (nic, driver) in &MODELS[..3] {
+        let mut client = Guest::boot(&daemon, nic, 2, &[&options[..], &[nic]].concat(), &ask);
+        client.says(driver);
+        assert_eq!(client.says("domain: "), "domain: DMA");
+        client.says("toklat-guest: half");
+        kill_process(daemon.data_process("vale0"));
+        assert_eq!(client.says("faults: "), "faults: 0");
+        client.succeeds();
+    }
+}
+
 /// Objective: stock guests of the next Debian release (kernel 6.12 or newer) reach others by virtio
 /// and by each card.
 ///

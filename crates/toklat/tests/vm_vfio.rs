@@ -1,5 +1,6 @@
-//! Our drivers on cards of a machine, by VFIO: the machine is virtual and the cards are QEMU's own,
-//! which know nothing of our models; the kernel's IOMMU driver and VFIO are real.
+//! Our drivers on cards of a machine, by VFIO: the machine is virtual, and the cards are QEMU's
+//! own, which know nothing of our models, or our models behind QEMU's IOMMU; the kernel's IOMMU
+//! driver and VFIO are real.
 //!
 //! In the guest, the kernel's driver releases the card. `toklat card` then sends requests through
 //! it to a port of the test's, polling and with interrupts. The test compares requests and the
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use self::daemon::Daemon;
 use self::daemon::frames::send;
-use self::daemon::guests::Guest;
+use self::daemon::guests::{Guest, can_emulate};
 use self::daemon::inside::{PROGRAM, guest_with_program};
 
 mod daemon;
@@ -61,7 +62,7 @@ fn serve(mut port: Port, over: &AtomicBool) -> u64 {
     answered
 }
 
-/// A model of network card that QEMU emulates.
+/// A model of network card, of QEMU's or of ours.
 struct Nic {
     /// The name of the model for `vm run`.
     model: &'static str,
@@ -73,17 +74,34 @@ struct Nic {
     /// frame's bytes do not follow each other in the guest's memory, page by page, as the IOMMU has
     /// them (`net_tx_pkt_add_raw_fragment`).
     huge_pages: u8,
+    /// More options for `vm run`.
+    options: &'static [&'static str],
 }
 
+/// An IOMMU beside QEMU's own cards.
+const QEMUS: &[&str] =
+    &["--", "-machine", "kernel-irqchip=split", "-device", "intel-iommu,intremap=on"];
+
 const NICS: [Nic; 3] = [
-    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0 },
-    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 4 },
-    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0 },
+    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0, options: QEMUS },
+    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 4, options: QEMUS },
+    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0, options: QEMUS },
+];
+
+/// An IOMMU that tells our process what the guest maps: each page, wherever it is.
+const OURS: &[&str] = &["--iommu"];
+/// The same, of a card that offers a shared status block.
+const WITH_BLOCK: &[&str] = &["--iommu", "--csb"];
+
+const OUR_NICS: [Nic; 3] = [
+    Nic { model: "82540em", driver: "e1000", kind: "82540EM", huge_pages: 0, options: WITH_BLOCK },
+    Nic { model: "82574l", driver: "e1000e", kind: "82574L", huge_pages: 0, options: WITH_BLOCK },
+    Nic { model: "am79c970a", driver: "pcnet32", kind: "PCnet", huge_pages: 0, options: OURS },
 ];
 
 /// Has a guest's program drive a card that the kernel's driver has given up.
 fn drive(dir: &Path, nic: &Nic) {
-    let Nic { model, driver, kind, huge_pages } = nic;
+    let Nic { model, driver, kind, huge_pages, options: more } = nic;
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.peer]");
     let port = daemon.open("vale0:peer").unwrap();
@@ -98,8 +116,7 @@ fn drive(dir: &Path, nic: &Nic) {
     );
     let mac = CARD.to_string();
     let options = ["--nic", model, "--mac", &mac, "--append", "intel_iommu=on iommu=nopt"];
-    let qemu = ["--", "-machine", "kernel-irqchip=split", "-device", "intel-iommu,intremap=on"];
-    let options = [&options[..], &qemu].concat();
+    let options = [&options[..], more].concat();
     let over = AtomicBool::new(false);
     let answered = std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(port, &over));
@@ -147,4 +164,13 @@ fn our_drivers_drive_cards_of_the_machine_by_vfio() {
         return;
     };
     NICS.iter().for_each(|nic| drive(dir.path(), nic));
+}
+
+/// Objective: our models behind QEMU's IOMMU reach all of what a guest maps, however many pages
+/// that is.
+#[test]
+fn our_drivers_drive_our_models_behind_an_iommu_of_qemu() {
+    const TEST: &str = "our_drivers_drive_our_models_behind_an_iommu_of_qemu";
+    let Some(dir) = can_emulate(TEST).then(|| guest_with_program(TEST)).flatten() else { return };
+    OUR_NICS.iter().for_each(|nic| drive(dir.path(), nic));
 }

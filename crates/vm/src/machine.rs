@@ -21,6 +21,8 @@ pub struct Machine {
     pub cpus: u8,
     /// What the machine boots.
     pub boot: Boot,
+    /// It has an IOMMU, which its NIC is behind.
+    pub iommu: bool,
     /// Its NIC.
     pub nic: Nic,
     /// Where the machine's console is.
@@ -224,6 +226,12 @@ impl Machine {
             Console::Plain => &["-serial", "stdio", "-monitor", "none"],
         });
         self.boot.write(&mut line);
+        if self.iommu {
+            // Only devices that come later are behind it. The caching mode has the guest announce
+            // what it maps, so that QEMU can pass that on to the NIC's server.
+            line.option("-machine", "kernel-irqchip=split");
+            line.option("-device", "intel-iommu,intremap=on,caching-mode=on");
+        }
         self.nic.write(&mut line, version, *accelerator);
         line.0.extend(self.more.iter().cloned());
         line.0
@@ -377,6 +385,7 @@ mod tests {
             memory: 256,
             cpus: 2,
             boot,
+            iommu: false,
             nic,
             console,
             more: vec!["-s".into()],
@@ -436,6 +445,17 @@ mod tests {
         let device = r#"-device '{"driver":"vfio-user-pci","id":"nic0","socket":{"path":"/run/a b.sock","type":"unix"}}' -s"#;
         assert!(line.contains(device) && !line.contains("-netdev"), "{line}");
         assert!(line.contains("memory-backend-memfd") && line.contains("share=on"), "{line}");
+    }
+
+    #[test]
+    fn an_iommu_comes_before_the_device_that_is_behind_it() {
+        let mut machine = machine(Model::E1000, Backend::VfioUser("/s".into()));
+        assert!(!line(&machine, Version::VFIO_USER).contains("iommu"));
+        machine.iommu = true;
+        let line = line(&machine, Version::VFIO_USER);
+        let at = |what: &str| line.find(what).unwrap_or_else(|| panic!("{what}: {line}"));
+        assert!(at("intel-iommu,intremap=on,caching-mode=on") < at("vfio-user-pci"));
+        assert!(at("kernel-irqchip=split") < at("vfio-user-pci"));
     }
 
     #[test]

@@ -99,6 +99,7 @@ fn machine(
         memory: 192,
         cpus: 1,
         boot,
+        iommu: false,
         nic,
         console: Console::Plain,
         more,

@@ -311,6 +311,7 @@ fn start(
         memory: 256,
         cpus: 1,
         boot,
+        iommu: false,
         nic: Nic { model, mac: GUEST, backend, queues: 1, packed: false },
         console: Console::Plain,
         more: Vec::new(),

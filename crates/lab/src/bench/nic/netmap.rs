@@ -134,6 +134,7 @@ fn start(lab: &Lab, daemon: &Daemon, runs: Program, number: u8, cpus: u8) -> Res
         memory: 512,
         cpus,
         boot,
+        iommu: false,
         nic: Nic { model, mac, backend: model.backend(socket), queues: 1, packed: false },
         console: Console::Plain,
         more,

@@ -111,6 +111,10 @@ pub struct RunArgs {
     /// Number of processors
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     cpus: u8,
+    /// Give the machine an IOMMU, and put the NIC behind it; the guest's kernel needs
+    /// intel_iommu=on
+    #[arg(long)]
+    iommu: bool,
     /// The accelerator [default: kvm if it works, else tcg]
     #[arg(long, value_enum)]
     accel: Option<Accelerator>,
@@ -202,6 +206,9 @@ impl RunArgs {
         if !model.kind().queues && (self.queues > 1 || self.packed) {
             bail!(UsageError::new("--queues and --packed are virtio's"));
         }
+        if model == Model::Virtio && self.iommu {
+            bail!(UsageError::new("--iommu is for an emulated NIC: say which by --nic"));
+        }
         if let Some(given) = given {
             self.fits(port, given)?;
         }
@@ -250,6 +257,7 @@ impl RunArgs {
             memory: self.memory,
             cpus: self.cpus,
             boot,
+            iommu: self.iommu,
             nic,
             console: if terminal { Console::Terminal } else { Console::Plain },
             more: self.more.clone(),
