@@ -83,11 +83,18 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// A ring of `count` descriptors, aligned to 128 bytes.
+    /// A ring of `count` descriptors, aligned to 128 bytes at least, and in one page if it fits.
     pub fn take(dma: &mut Dma, count: u32) -> Option<Self> {
-        let chunk = dma.take(16 * count as usize, 128)?;
+        let len = 16 * count as usize;
+        let chunk = dma.take(len, within_a_page(len).max(128))?;
         Some(Self { words: chunk.words(count as usize)?, device: chunk.device() })
     }
+}
+
+/// The alignment at which `len` bytes lie in one page, if they fit: behind an IOMMU, the next page
+/// may be elsewhere in memory.
+pub(crate) fn within_a_page(len: usize) -> usize {
+    len.next_power_of_two().min(4096)
 }
 
 /// Equal buffers, one for each descriptor of a ring.

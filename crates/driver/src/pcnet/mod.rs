@@ -12,6 +12,7 @@ use frame::Mac;
 use shmem::{Bytes, SharedSlice};
 
 use crate::csb;
+use crate::dma::within_a_page;
 use crate::{Buffers, Chunk, Dma, Regs};
 
 /// Bytes of a buffer, as in pcnet32.
@@ -127,7 +128,8 @@ impl Ring {
     /// caller lends none yet.
     fn new(dma: &mut Dma, log: u8, lent: Option<&[u64]>) -> Option<Self> {
         let len = 1 << log.min(9);
-        let chunk = dma.take(DESCRIPTOR * len as usize, DESCRIPTOR)?;
+        let bytes = DESCRIPTOR * len as usize;
+        let chunk = dma.take(bytes, within_a_page(bytes))?;
         let words = chunk.words(4 * len as usize)?;
         let buffers = Buffers::take(dma, if lent.is_some() { 0 } else { len }, BUFFER)?;
         let at = |i: u32| match lent {
@@ -275,7 +277,7 @@ impl<R: Regs> Driver<R> {
     ) -> Result<Self, DriverError> {
         let sizes = Sizes { transmit: sizes.transmit.min(9), receive: sizes.receive.min(9) };
         let mut parts = || {
-            let init_block = dma.take(INIT_BLOCK, DESCRIPTOR)?;
+            let init_block = dma.take(INIT_BLOCK, within_a_page(INIT_BLOCK))?;
             let send = Ring::new(dma, sizes.transmit, lent.map(|_| &[][..]))?;
             Some((init_block, (send, Ring::new(dma, sizes.receive, lent)?)))
         };
