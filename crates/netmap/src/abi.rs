@@ -295,6 +295,28 @@ pub struct ValeNewif {
     pub pad: u16,
 }
 
+/// `struct nmreq_vale_polling`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ValePolling {
+    /// One of [`polling`].
+    pub mode: u32,
+    /// The first CPU, and with [`polling::MULTI_CPU`] also the first receive ring.
+    pub first_cpu: u32,
+    /// How many CPUs.
+    pub cpus: u32,
+    /// Padding.
+    pub pad: u32,
+}
+
+/// `nr_mode` of [`ValePolling`].
+pub mod polling {
+    /// One CPU polls all rings.
+    pub const SINGLE_CPU: u32 = 1;
+    /// Each CPU polls the ring of its number.
+    pub const MULTI_CPU: u32 = 2;
+}
+
 /// `struct nmreq_pools_info`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,

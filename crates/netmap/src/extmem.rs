@@ -17,11 +17,13 @@ const LEAST: Geometry = Geometry {
     buf_size: 2048,
     buf_num: 4098,
 };
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 /// The maximum number of buffers of a region.
 const MOST_BUFFERS: u64 = 1_000_000;
 
 /// Returns the layout of memory for the numbers that the program wants. The remaining space becomes
-/// buffers.
+/// buffers, and so does the rest of the last page.
 ///
 /// # Errors
 /// `EINVAL` for a size out of range, `ENOMEM` if there is not enough memory.
@@ -39,7 +41,8 @@ pub fn geometry(wanted: &PoolsInfo) -> Result<Geometry, Errno> {
         buf_num: or(wanted.buf_total, LEAST.buf_num).max(RESERVED_BUFFERS + 1),
     };
     geometry.check(usize::MAX).map_err(|_| Errno::INVAL)?;
-    let room = wanted.memsize.checked_sub(geometry.buf_offset()).ok_or(Errno::NOMEM)?;
+    let memory = wanted.memsize.checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
+    let room = memory.checked_sub(geometry.buf_offset()).ok_or(Errno::NOMEM)?;
     let buffers = room / u64::from(geometry.buf_size);
     if buffers < u64::from(geometry.buf_num) {
         return Err(Errno::NOMEM);
@@ -60,6 +63,16 @@ mod tests {
         assert_eq!((got.if_num, got.ring_num, got.buf_size), (2, 4, 2048));
         assert_eq!(got.region_size(), 1 << 22);
         assert!(got.file_size() > 1 << 22, "control blocks are beyond the program's memory");
+    }
+
+    #[test]
+    fn a_page_that_is_begun_counts_as_a_whole_one() {
+        let sizes =
+            PoolsInfo { ring_total: 64, ring_size: 512, if_total: 2, ..PoolsInfo::default() };
+        let wanted = PoolsInfo { memsize: 8_423_424, buf_total: 4096, ..sizes };
+        assert_eq!(geometry(&wanted).map(|got| got.buf_num), Ok(4096));
+        assert_eq!(geometry(&PoolsInfo { memsize: 8_421_376, ..wanted }), Err(Errno::NOMEM));
+        assert_eq!(geometry(&PoolsInfo { memsize: u64::MAX, ..wanted }), Err(Errno::INVAL));
     }
 
     #[test]

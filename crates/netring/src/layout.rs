@@ -309,6 +309,27 @@ pub struct OwnerFlags {
     /// - Without it: a monitor sees nothing
     /// - Shown by: `netmap` rule `watchers`
     pub watcher: AtomicU32,
+    /// The receive rings of copying monitors, in the form of `watcher`. A ring names the first one
+    /// that gets copies of what it sends, or of what it receives. The ring of a monitor names the
+    /// next one of each list.
+    ///
+    /// # Protocol: `owner_flags.copiers` (netmap's programs)
+    /// - Writer: daemon
+    /// - Reader: the process that sends by the ring, or by the other end of a pipe
+    /// - Ordering: relaxed: the ring of a monitor that has gone stays as it is while the monitored
+    ///   one exists
+    /// - Partner: `core_flags.filling` of the monitor's ring
+    /// - Without it: a monitor sees nothing
+    /// - Shown by: `netmap` rule `pipe_monitors`
+    pub copiers: [AtomicU32; 2],
+}
+
+/// Places in [`OwnerFlags::copiers`].
+pub mod copier {
+    /// What a send ring sends.
+    pub const SENT: usize = 0;
+    /// What a receive ring receives.
+    pub const RECEIVED: usize = 1;
 }
 
 // SAFETY: the type consists of atomic words only.

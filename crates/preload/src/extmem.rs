@@ -23,8 +23,9 @@ static FILES: Lock<Vec<(u64, OwnedFd)>> = Lock::new(Vec::new());
 /// # Errors
 /// `EINVAL` for an address that is not page-aligned, `EFAULT` for unmapped memory, `ENOMEM`.
 pub fn share(at: u64, wanted: &PoolsInfo) -> Result<OwnedFd, Errno> {
-    let len = wanted.memsize;
-    if at == 0 || !at.is_multiple_of(PAGE) || len == 0 || !len.is_multiple_of(PAGE) {
+    // The last page is shared as a whole.
+    let len = wanted.memsize.checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
+    if at == 0 || !at.is_multiple_of(PAGE) || len == 0 {
         return Err(Errno::INVAL);
     }
     if let Some(file) = shared_before(at) {

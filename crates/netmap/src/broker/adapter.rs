@@ -36,12 +36,15 @@ pub(super) enum Kind {
         /// Which frames of that adapter are copied.
         of: Monitor,
     },
-    /// Gets the buffers of the slots that another adapter's rings have given back.
+    /// Gets what goes through another adapter's rings from the processes that sync them: the
+    /// buffers of slots that are given back, or copies.
     Watcher {
         /// The key of the adapter that is monitored.
         parent: String,
-        /// Its rings whose buffers the monitor gets, host rings by the monitor's host rings.
+        /// Its rings that are monitored, host rings by the monitor's host rings.
         of: Choice,
+        /// The monitor gets copies.
+        copies: bool,
         /// The parent was closed since. The monitor gets nothing any more.
         lost: bool,
     },
@@ -131,6 +134,8 @@ pub(super) struct Adapter {
     pub(super) shape: Shape,
     /// The switch to which the adapter belongs, and its name there.
     pub(super) place: Option<(String, String)>,
+    /// The second switch of a persistent port, which joins both; then no program can open it.
+    pub(super) second: Option<String>,
     /// The rings. They exist while a descriptor is bound; for pipes, to either end.
     pub(super) rings: Option<Rings>,
     /// Bound descriptors.
@@ -151,8 +156,11 @@ pub(super) struct Adapter {
     pub(super) offsets: [Vec<Option<Offsets>>; 4],
     /// The receive ring that gets the buffers of each ring, if any: its number and its slots.
     pub(super) watchers: [Vec<Option<(u32, u32)>>; 4],
-    /// Rings of zero-copy monitors that were closed. A process that is about to fill them may not
-    /// know yet, so they stay as long as the rings of this adapter.
+    /// The first copying monitor of each ring, by direction; of a monitor, the next one after it:
+    /// its ring's number and its slots.
+    pub(super) copiers: [Vec<Option<(u32, u32)>>; 2],
+    /// Rings of monitors that were closed. A process that is about to fill them may not know yet,
+    /// so they stay as long as the rings of this adapter.
     pub(super) retired: Vec<(Rings, Shape)>,
     uses: [Vec<Use>; 4],
 }
@@ -180,6 +188,13 @@ impl Choice {
 }
 
 impl Adapter {
+    /// Returns true if the adapter is this port of a switch.
+    pub(super) fn is_at(&self, switch: &str, port: &str) -> bool {
+        self.place.as_ref().is_some_and(|(first, name)| {
+            name == port && (first == switch || self.second.as_deref() == Some(switch))
+        })
+    }
+
     pub(super) fn new(
         kind: Kind,
         region: u16,
@@ -193,6 +208,7 @@ impl Adapter {
             region,
             shape,
             place,
+            second: None,
             rings: None,
             bindings: 0,
             token: None,
@@ -202,6 +218,7 @@ impl Adapter {
             host_token: None,
             header: 0,
             watchers: rings.map(|n| vec![None; n]),
+            copiers: [0, 1].map(|_| vec![None; rings[0].max(rings[1])]),
             retired: Vec::new(),
             offsets: rings.map(|n| vec![None; n]),
             uses: rings.map(|n| vec![Use::default(); n]),
@@ -235,7 +252,6 @@ impl Adapter {
     pub(super) fn choose(&self, request: &Register) -> Result<Choice, Errno> {
         let Shape { tx_rings, rx_rings, host: [host_tx, host_rx], .. } = self.shape;
         let one = u32::from(request.ringid);
-        let is_pipe = matches!(self.kind, Kind::Pipe { .. });
         // If a direction has no ring of this number, its first one is chosen.
         let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
         let has_host = self.shape.host != [0; 2];
@@ -255,10 +271,10 @@ impl Adapter {
             _ => return Err(Errno::INVAL),
         };
         let ((mut tx, mut rx), (mut host_tx, mut host_rx)) = (nic, host);
-        if request.flags & flags::RX_RINGS_ONLY != 0 && !is_pipe {
+        if request.flags & flags::RX_RINGS_ONLY != 0 {
             (tx, host_tx) = none();
         }
-        if request.flags & flags::TX_RINGS_ONLY != 0 && !is_pipe {
+        if request.flags & flags::TX_RINGS_ONLY != 0 {
             (rx, host_rx) = none();
         }
         Ok(Choice { tx, rx, host_tx, host_rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })

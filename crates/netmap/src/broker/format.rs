@@ -34,7 +34,7 @@ impl<S: Switches> Broker<S> {
         binding: &Binding,
     ) -> Result<(), Errno> {
         let adapter = self.adapters.get_mut(&binding.adapter).ok_or(Errno::NXIO)?;
-        if matches!(adapter.kind, Kind::Watcher { .. } | Kind::Card { .. }) {
+        if matches!(adapter.kind, Kind::Watcher { copies: false, .. } | Kind::Card { .. }) {
             return Err(Errno::OPNOTSUPP);
         }
         let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;

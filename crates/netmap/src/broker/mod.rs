@@ -16,16 +16,16 @@ mod format;
 mod host;
 mod list;
 mod name;
+mod polling;
 mod region;
 mod register;
+mod switches;
 mod vale;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netring::Monitor;
 use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,201 +35,13 @@ use self::adapter::{Adapter, Choice, HostRings, Kind, Rings};
 use self::list::List;
 pub use self::region::File;
 use self::region::Region;
+pub use self::switches::{CARD_PORT, Charge, End, NewPort, Requester, Switches};
 pub use self::vale::host_of;
 use crate::abi::{name_of, reqtype, text};
 use crate::wire::{Answer, Ask, Bound, CARD_BUFFERS, Options, port};
 
 /// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
 const MOST_MEMORY: u64 = 256 << 20;
-
-/// The process that makes a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Requester {
-    /// The user.
-    pub uid: u32,
-    /// The process.
-    pub pid: u32,
-}
-
-/// A port to attach to a switch.
-#[derive(Clone, Copy, Debug)]
-pub struct NewPort<'a> {
-    /// The owner of the port.
-    pub who: Requester,
-    /// The switch.
-    pub switch: &'a str,
-    /// The end of this interface of the host that the switch joins to programs.
-    pub interface: Option<(End, &'a str)>,
-    /// The port.
-    pub port: &'a str,
-    /// If set, attaches a monitor of the port, which gets copies of these frames.
-    pub monitor: Option<Monitor>,
-    /// The region.
-    pub memory: BorrowedFd<'a>,
-    /// Layout of the region.
-    pub geometry: Geometry,
-    /// The send rings.
-    pub tx: RingSpec,
-    /// The receive rings.
-    pub rx: RingSpec,
-}
-
-/// The ends of an interface of the host that programs have open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The card, or what else the interface is: its wire.
-    Card,
-    /// The host's network stack.
-    Host,
-}
-
-/// Limit of the length of a switch's name, in bytes.
-const SWITCH_NAME: usize = 15;
-/// The name of the programs' port in the switch of an [`End`].
-pub const CARD_PORT: &str = "netmap";
-
-impl End {
-    /// The prefix of the name of the switch that joins this end to programs. The interface's name
-    /// follows.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Card => "nic-",
-            Self::Host => "os-",
-        }
-    }
-
-    /// The name of the switch that joins this end of an interface to programs. If the interface's
-    /// name is too long for it, or has other characters than switches may have, it has a part of
-    /// that name and a hash. Two such names may be the same.
-    #[must_use]
-    pub fn switch(self, ifname: &str) -> String {
-        let prefix = self.prefix();
-        let letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if prefix.len() + ifname.len() <= SWITCH_NAME && ifname.chars().all(|c| letter(&c)) {
-            return format!("{prefix}{ifname}");
-        }
-        // FNV-1a.
-        let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        let hash = ifname.bytes().fold(0x811c_9dc5, step);
-        let tail = format!(".{:06x}", (hash ^ hash >> 24) & 0x00ff_ffff);
-        let room = SWITCH_NAME - prefix.len() - tail.len();
-        let part: String = ifname.chars().filter(letter).take(room).collect();
-        format!("{prefix}{part}{tail}")
-    }
-
-    /// The end of an interface to which a switch of this name may belong. No client may make a
-    /// switch that has such a name.
-    #[must_use]
-    pub fn of(switch: &str) -> Option<Self> {
-        [Self::Card, Self::Host].into_iter().find(|end| switch.starts_with(end.prefix()))
-    }
-}
-
-/// A user's charge for a region. Dropping it ends the charge.
-pub type Charge = Box<dyn Send + Sync>;
-
-/// The switches to which the broker attaches ports.
-pub trait Switches: Send + Sync {
-    /// Charges a user for a region's memory before anything is written there.
-    ///
-    /// # Errors
-    /// The error number for the program: the user's quota is exhausted.
-    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
-
-    /// The name of the host's network interface that programs know as `ifname`, if there is one
-    /// and this user's programs may open it. Interfaces of several names have one of this kind. For
-    /// other users the name is free, and is theirs alone.
-    fn interface(&self, uid: u32, ifname: &str) -> Option<String>;
-
-    /// Returns true if an interface that [exists](Self::has_interface) is a card without a driver
-    /// in the kernel: programs drive it.
-    fn is_card(&self, ifname: &str) -> bool {
-        let _ = ifname;
-        false
-    }
-
-    /// Opens such a card.
-    ///
-    /// # Errors
-    /// The error number for the program: `EBUSY` if others have it, `ENXIO` if no driver is for it.
-    fn open_card(
-        &self,
-        who: Requester,
-        ifname: &str,
-    ) -> impl Future<Output = Result<CardFiles, Errno>> + Send {
-        let _ = (who, ifname);
-        std::future::ready(Err(Errno::NXIO))
-    }
-
-    /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
-    /// port's token, and the port's name. A monitor's name differs from the requested one.
-    ///
-    /// If the switch is [an interface's](NewPort::interface), this also adds a port of the
-    /// interface's end; `detach` removes it.
-    ///
-    /// # Errors
-    /// The error number for the program.
-    fn attach(
-        &self,
-        port: NewPort<'_>,
-    ) -> impl Future<Output = Result<(OwnedFd, String), Errno>> + Send;
-
-    /// The number of an attached port, if its switch is trusted: programs forward what they send.
-    fn number_if_trusted(
-        &self,
-        switch: &str,
-        port: &str,
-    ) -> impl Future<Output = Option<u16>> + Send {
-        let _ = (switch, port);
-        std::future::ready(None)
-    }
-
-    /// Makes an interface of the host a port of a switch, which is made if there is none, and with
-    /// `host` also the host's network stack behind it.
-    ///
-    /// # Errors
-    /// The error number for the program.
-    fn plug(
-        &self,
-        who: Requester,
-        switch: &str,
-        ifname: &str,
-        host: bool,
-    ) -> impl Future<Output = Result<(), Errno>> + Send {
-        let _ = (who, switch, ifname, host);
-        std::future::ready(Err(Errno::INVAL))
-    }
-
-    /// Removes the ports that [`plug`](Self::plug) has made.
-    ///
-    /// # Errors
-    /// The error number for the program: `ENXIO` if there are none.
-    fn unplug(
-        &self,
-        who: Requester,
-        switch: &str,
-        ifname: &str,
-    ) -> impl Future<Output = Result<(), Errno>> + Send {
-        let _ = (who, switch, ifname);
-        std::future::ready(Err(Errno::NXIO))
-    }
-
-    /// The interfaces of the host that are ports of switches, and the hosts behind them: the names
-    /// of each switch and port, as `VALE_LIST` shows them.
-    fn plugged(&self) -> impl Future<Output = Vec<(String, String)>> + Send {
-        std::future::ready(Vec::new())
-    }
-
-    /// Has the switch read what the slots of a port's rings hold besides frames
-    /// ([`netring::layout::Format`]). Afterwards frames are delivered so.
-    fn read_format(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send {
-        let _ = (switch, port);
-        std::future::ready(())
-    }
-
-    /// Detaches a port from its switch. Afterwards the buffers of its rings are all in slots.
-    fn detach(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send;
-}
 
 /// An open descriptor of a program.
 #[derive(Debug)]
@@ -255,6 +67,8 @@ pub struct Broker<S> {
     adapters: BTreeMap<String, Adapter>,
     regions: BTreeMap<u16, Region>,
     list: List,
+    /// The interfaces in switches that are polled: the names of the switch and of the interface.
+    polled: BTreeSet<(String, String)>,
 }
 
 /// An answer, and the descriptors that are sent with it.
@@ -295,8 +109,8 @@ impl<S: Switches> Broker<S> {
     /// Makes a broker without descriptors and regions.
     pub fn new(switches: S) -> Self {
         let list = List::default();
-        let (opened, adapters, regions) = Default::default();
-        Self { switches, opened, adapters, regions, list }
+        let (opened, adapters, regions, polled) = Default::default();
+        Self { switches, opened, adapters, regions, list, polled }
     }
 
     /// The switches.
@@ -349,8 +163,8 @@ impl<S: Switches> Broker<S> {
             reqtype::VALE_DELIF => self.vale_delif(&call),
             reqtype::PORT_HDR_SET => self.port_header_set(&call).await,
             reqtype::PORT_HDR_GET => self.port_header_get(call),
-            // Only NICs in a switch can be polled, and there are none.
-            reqtype::VALE_POLLING_ENABLE | reqtype::VALE_POLLING_DISABLE => Err(Errno::OPNOTSUPP),
+            reqtype::VALE_POLLING_ENABLE => self.polling(call, true).await,
+            reqtype::VALE_POLLING_DISABLE => self.polling(call, false).await,
             _ => Err(Errno::INVAL),
         }
     }
@@ -444,7 +258,8 @@ impl<S: Switches> Broker<S> {
         self.collect(&binding.adapter).await;
     }
 
-    /// Returns the region for a new port: the requested one, or one of its own.
+    /// Returns the region for a new port: the requested one, or one of its own. The number of the
+    /// region that would be made next may be requested, too.
     fn region_for(
         &mut self,
         uid: u32,
@@ -455,11 +270,16 @@ impl<S: Switches> Broker<S> {
             if wanted == region::GLOBAL && !self.regions.contains_key(&wanted) {
                 self.admit(Region::create(wanted, uid, region::global())?)?;
             }
-            let region = self.regions.get(&wanted).ok_or(Errno::INVAL)?;
-            let may = region.uid == uid || uid == 0;
-            return if may { Ok(wanted) } else { Err(Errno::ACCESS) };
+            if let Some(region) = self.regions.get(&wanted) {
+                let may = region.uid == uid || uid == 0;
+                return if may { Ok(wanted) } else { Err(Errno::ACCESS) };
+            }
         }
         let id = self.free_region_id().ok_or(Errno::NOMEM)?;
+        // `PORT_INFO_GET` answers which region a port that is not there would get.
+        if ![0, id].contains(&wanted) {
+            return Err(Errno::INVAL);
+        }
         self.admit(Region::create(id, uid, geometry())?)?;
         Ok(id)
     }
@@ -552,7 +372,7 @@ impl<S: Switches> Broker<S> {
     fn remove_rings(&mut self, name: &str) {
         let Some(adapter) = self.adapters.get_mut(name) else { return };
         let own = !matches!(adapter.kind, Kind::Pipe { .. });
-        adapter.watchers.iter_mut().for_each(|rings| rings.fill(None));
+        adapter.watchers.iter_mut().chain(&mut adapter.copiers).for_each(|rings| rings.fill(None));
         let retired = std::mem::take(&mut adapter.retired);
         let (rings, region) = (adapter.rings.take(), self.regions.get_mut(&adapter.region));
         adapter.offsets.iter_mut().for_each(|rings| rings.fill(None));

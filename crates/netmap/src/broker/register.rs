@@ -11,7 +11,7 @@ use super::name::Name;
 use super::region::{Direction, Fill, Interface, Region, Shape, identity_of};
 use super::watch::monitor_shape;
 use super::{Binding, Broker, Call, Switches, part};
-use crate::abi::{Register, flags, mode, option};
+use crate::abi::{PoolsInfo, Register, flags, mode, option};
 use crate::wire::CARD_BUFFERS;
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
@@ -98,7 +98,8 @@ impl<S: Switches> Broker<S> {
             }
         };
         if let Some(region) = self.regions.get(&id) {
-            call.options.extmem = region.pools();
+            let memsize = call.options.extmem.memsize;
+            call.options.extmem = PoolsInfo { memsize, ..region.pools() };
         }
         Ok(id)
     }
@@ -123,7 +124,7 @@ impl<S: Switches> Broker<S> {
             return self.make_null(call, request);
         }
         let key = match Name::parse(text)? {
-            Name::Pipe { base, brace, id } => self.pipe(call.uid, &base, brace, &id, request)?,
+            Name::Pipe { base, brace, id } => self.pipe(call, (&base, brace, &id), request)?,
             Name::Vale { switch, port } => self.vale_port(call, &switch, &port, request)?,
             // The interface is checked first, because another user may have made a port of the same
             // name.
@@ -163,9 +164,7 @@ impl<S: Switches> Broker<S> {
         }
         match self.adapters.get(port) {
             None => Ok(None),
-            Some(Adapter { place: Some((s, p)), .. }) if s == switch && p == port => {
-                Ok(Some(port.to_owned()))
-            }
+            Some(adapter) if adapter.is_at(switch, port) => Ok(Some(port.to_owned())),
             Some(_) => Err(Errno::INVAL),
         }
     }
@@ -210,7 +209,10 @@ impl<S: Switches> Broker<S> {
         if of.bindings == 0 {
             return Err(Errno::INVAL);
         }
-        if request.flags & flags::ZCOPY_MON != 0 {
+        // A switch copies what goes through its ports. Other rings are copied by their users.
+        let is_switched = of.token.is_some() || of.host_token.is_some();
+        let is_card = matches!(of.kind, Kind::Card { .. });
+        if request.flags & flags::ZCOPY_MON != 0 || !is_switched && !is_card {
             return self.make_watcher(call, parent, request);
         }
         if of.token.is_none() {
@@ -242,10 +244,8 @@ impl<S: Switches> Broker<S> {
     /// none.
     fn pipe(
         &mut self,
-        uid: u32,
-        base: &str,
-        brace: char,
-        id: &str,
+        call: &Call<'_>,
+        (base, brace, id): (&str, char, &str),
         request: &Register,
     ) -> Result<String, Errno> {
         if !matches!(request.mode, mode::ALL_NIC | mode::ONE_NIC) {
@@ -254,7 +254,7 @@ impl<S: Switches> Broker<S> {
         // Steps that can fail come first, so that a failure leaves nothing behind.
         let new_wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wakes = [new_wake()?, new_wake()?];
-        let parent = self.pipe_parent(uid, base)?;
+        let parent = self.pipe_parent(call, base)?;
         let name = |brace: char| format!("{parent}{brace}{id}");
         if self.adapters.contains_key(&name(brace)) {
             return Ok(name(brace));
@@ -278,20 +278,23 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Returns the parent port of pipes of this name.
-    fn pipe_parent(&mut self, uid: u32, base: &str) -> Result<String, Errno> {
+    fn pipe_parent(&mut self, call: &Call<'_>, base: &str) -> Result<String, Errno> {
         match Name::parse(base)? {
             Name::Pipe { .. } => Err(Errno::INVAL),
             Name::Vale { switch, port } => match self.find_vale(&switch, &port)? {
                 Some(key) => Ok(key),
-                None => self.make_vale(uid, &switch, &port, &Register::default()),
+                None => self.make_vale(call.uid, &switch, &port, &Register::default()),
             },
-            Name::Plain(name) => {
-                if !self.adapters.contains_key(&name) {
+            // As in `REGISTER`, the interface comes first. It is not opened by its pipes.
+            Name::Plain(name) => match self.switches.interface(call.uid, &name) {
+                Some(interface) => self.card_port(call, &interface, &Register::default()),
+                None if self.adapters.contains_key(&name) => Ok(name),
+                None => {
                     let kind = Kind::Persistent { auto: true };
-                    self.make_persistent(uid, &name, kind, &Register::default())?;
+                    self.make_persistent(call.uid, &name, kind, &Register::default())?;
+                    Ok(name)
                 }
-                Ok(name)
-            }
+            },
         }
     }
 
@@ -324,6 +327,9 @@ impl<S: Switches> Broker<S> {
         }
         if adapter.header != 0 && request.flags & flags::ACCEPT_VNET_HDR == 0 {
             return Err(Errno::IO);
+        }
+        if adapter.second.is_some() {
+            return Err(Errno::BUSY);
         }
         let choice = adapter.select(request)?;
         adapter.take(&choice)?;

@@ -4,7 +4,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::abi::{
-    PortInfo, Register, ValeAttach, ValeList, ValeNewif, flags, mode, name_of, option,
+    PortHeader, PortInfo, Register, ValeAttach, ValeList, ValeNewif, ValePolling, flags, mode,
+    name_of, option, polling,
 };
 use crate::wire::kind;
 
@@ -17,6 +18,8 @@ struct Noted {
     refused: Option<&'static str>,
     /// Interfaces that are ports of switches.
     plugged: Mutex<Vec<(String, String)>>,
+    /// What was said to be polled, with how many queues, or not any more.
+    polled: Mutex<Vec<String>>,
 }
 
 impl Switches for Noted {
@@ -45,6 +48,21 @@ impl Switches for Noted {
 
     async fn plugged(&self) -> Vec<(String, String)> {
         self.plugged.lock().unwrap().clone()
+    }
+
+    async fn poll(
+        &self,
+        _: Requester,
+        switch: &str,
+        ifname: &str,
+        queues: Option<u32>,
+    ) -> Result<(), Errno> {
+        self.polled.lock().unwrap().push(format!("{switch}:{ifname} {queues:?}"));
+        Ok(())
+    }
+
+    fn cpus(&self) -> u32 {
+        4
     }
 
     async fn detach(&self, switch: &str, port: &str) {
@@ -232,6 +250,72 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     (1..4).for_each(|cookie| run(broker.close(cookie)));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     assert_eq!(register(&mut broker, 4, "eth1"), Err(Errno::NXIO));
+}
+
+#[test]
+fn a_switch_polls_while_any_of_its_interfaces_is_polled() {
+    let mut broker = broker();
+    let place = |ifname: &str| ("vale0".to_owned(), ifname.to_owned());
+    *broker.switches.plugged.lock().unwrap() = vec![place("eth0"), place("eth1")];
+    let asked = ValePolling { mode: polling::MULTI_CPU, first_cpu: 1, cpus: 2, pad: 0 };
+    let poll = |broker: &mut Tested, on: bool, name: &str| {
+        let reqtype = if on { reqtype::VALE_POLLING_ENABLE } else { reqtype::VALE_POLLING_DISABLE };
+        control(broker, 1, reqtype, name, &asked).map(drop)
+    };
+    assert_eq!(poll(&mut broker, false, "vale0:eth0"), Err(Errno::FAULT));
+    assert_eq!(poll(&mut broker, true, "vale0:eth0"), Ok(()));
+    assert_eq!(poll(&mut broker, true, "vale0:eth1"), Ok(()));
+    assert_eq!(poll(&mut broker, true, "vale0:eth1"), Err(Errno::FAULT));
+    assert_eq!(poll(&mut broker, false, "vale0:eth0"), Ok(()));
+    let said = ["vale0:eth0 Some(3)", "vale0:eth1 Some(3)"];
+    assert_eq!(*broker.switches.polled.lock().unwrap(), said, "the other is polled");
+    // What leaves its switch by other ways is not polled any more.
+    *broker.switches.plugged.lock().unwrap() = vec![place("eth0")];
+    assert_eq!(poll(&mut broker, false, "vale0:eth1"), Err(Errno::NXIO));
+    assert_eq!(broker.switches.polled.lock().unwrap()[2..], ["vale0:eth1 None"]);
+    assert_eq!(poll(&mut broker, true, "eth0"), Err(Errno::INVAL));
+}
+
+#[test]
+fn regression_a_pipe_of_an_interface_is_not_a_port_of_its_own() {
+    let mut broker = broker();
+    let name = "eth0{1";
+    let info = |broker: &mut Tested, name: &str| {
+        control(broker, 1, reqtype::PORT_INFO_GET, name, &PortInfo::default()).unwrap()
+    };
+    let before = info(&mut broker, name);
+    let end = register(&mut broker, 1, name).unwrap();
+    assert_eq!((end.mem_id, end.memsize), (before.mem_id, before.memsize));
+    assert!(ports(&broker).is_empty() && !broker.adapters.contains_key("eth0"));
+    let other = Register { tx_slots: 64, rx_slots: 64, ..Register::default() };
+    let other = register_as(&mut broker, 2, "eth0}2", Register { mode: mode::ALL_NIC, ..other });
+    assert_eq!(other.unwrap().mem_id, end.mem_id, "in the region of the interface");
+    assert_eq!(info(&mut broker, "eth0{2").tx_slots, 64);
+    let header = PortHeader { len: 9, pad: 0 };
+    let header = control(&mut broker, 1, reqtype::PORT_HDR_GET, "eth0", &header).unwrap();
+    assert_eq!(header.len, 0);
+    // It does not keep the interface from being opened, and stays when that is closed.
+    let nic = register(&mut broker, 3, "eth0").unwrap();
+    assert_eq!((nic.mem_id, ports(&broker).len()), (end.mem_id, 2));
+    run(broker.close(3));
+    assert!(ports(&broker).is_empty() && broker.adapters.contains_key("netmap:eth0{1"));
+    (1..3).for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty());
+    // For those who may not open the interface, the name is free.
+    register(&mut broker, 11, name).unwrap();
+    assert!(broker.adapters.contains_key("eth0{1"));
+}
+
+#[test]
+fn a_port_may_ask_for_the_region_that_it_was_said_to_get() {
+    let mut broker = broker();
+    let asked = PortInfo::default();
+    let info = control(&mut broker, 1, reqtype::PORT_INFO_GET, "vale0:a", &asked).unwrap();
+    let with = |mem_id| Register { mode: mode::ALL_NIC, mem_id, ..Register::default() };
+    let other = register_as(&mut broker, 1, "vale0:a", with(info.mem_id + 1));
+    assert_eq!(other, Err(Errno::INVAL));
+    let got = register_as(&mut broker, 1, "vale0:a", with(info.mem_id)).unwrap();
+    assert_eq!((got.mem_id, got.memsize), (info.mem_id, info.memsize));
 }
 
 #[test]

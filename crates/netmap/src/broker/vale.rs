@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::adapter::{Adapter, Kind};
+use super::adapter::Kind;
 use super::host::card_key;
 use super::name::Name;
 use super::region::{GLOBAL, Shape, global, pools};
@@ -58,14 +58,19 @@ impl<S: Switches> Broker<S> {
             Name::Pipe { base, .. } => (base, true),
             _ => (name.to_owned(), false),
         };
-        let base = Name::parse(&base)?;
-        let interface = match &base {
-            Name::Plain(name) if !is_pipe => self.switches.interface(call.uid, name),
+        let parsed = Name::parse(&base)?;
+        let interface = match &parsed {
+            Name::Plain(plain) => self.switches.interface(call.uid, plain),
             _ => None,
         };
-        let opened = interface.map(|interface| card_key(&interface));
-        let found = match base {
-            _ if opened.is_some() => opened.filter(|key| self.adapters.contains_key(key)),
+        let of_interface = interface.as_deref().map(|interface| {
+            // The key of an interface's pipes begins with the interface's.
+            let key = card_key(interface);
+            let keys = [key.clone() + name.strip_prefix(&base).unwrap_or(""), key];
+            keys.into_iter().find(|key| self.adapters.contains_key(key))
+        });
+        let found = match parsed {
+            _ if of_interface.is_some() => of_interface.flatten(),
             _ if self.adapters.contains_key(name) => Some(name.to_owned()),
             Name::Vale { switch, port } => self.find_vale(&switch, &port)?,
             Name::Plain(name) if self.adapters.contains_key(&name) => Some(name),
@@ -76,7 +81,10 @@ impl<S: Switches> Broker<S> {
             return Ok((of_region(adapter.region)?, Some(adapter.shape)));
         }
         let PortInfo { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *asked;
-        let shape = Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots));
+        let mut shape = Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots));
+        if interface.is_some_and(|interface| !self.switches.is_card(&interface)) {
+            shape = shape.with_host([asked.host_tx_rings, asked.host_rx_rings]);
+        }
         let pools = match asked.mem_id {
             0 => pools(&shape.geometry(0), self.free_region_id().ok_or(Errno::NOMEM)?),
             id => of_region(id)?,
@@ -152,13 +160,21 @@ impl<S: Switches> Broker<S> {
         if !matches!(adapter.kind, Kind::Persistent { .. }) || mode == mode::NIC_SW {
             return Err(Errno::INVAL);
         }
-        if adapter.place.is_some() || adapter.bindings > 0 {
+        if adapter.is_at(&switch, &port) || adapter.second.is_some() || adapter.bindings > 0 {
             return Err(Errno::BUSY);
         }
+        let first = adapter.place.clone();
         self.check_owner(&call, &port)?;
+        if let Some((first, _)) = &first {
+            self.switches.join(call.who(), [first, &switch], &port).await?;
+        }
         asked.port_index = self.list.add(&switch, &port);
-        let place = Some((switch, port.clone()));
-        self.adapters.entry(port).and_modify(|adapter| adapter.place = place);
+        if let Some(adapter) = self.adapters.get_mut(&port) {
+            match first {
+                None => adapter.place = Some((switch, port)),
+                Some(_) => adapter.second = Some(switch),
+            }
+        }
         call.answer(&asked);
         Ok(())
     }
@@ -172,20 +188,30 @@ impl<S: Switches> Broker<S> {
             if self.adapters.contains_key(&format!("{switch}:{port}")) {
                 return Err(Errno::INVAL);
             }
+            if self.is_polled(&switch, &port) {
+                return Err(Errno::BUSY);
+            }
             self.switches.unplug(call.who(), &switch, &port).await?;
             self.list.remove(&switch, &host_of(&port));
             let port_index = self.list.remove(&switch, &port).unwrap_or(super::list::NO_PORT);
             call.answer(&ValeDetach { port_index, pad: 0 });
             return Ok(());
         };
-        if adapter.place != Some((switch.clone(), port.clone())) {
+        if !adapter.is_at(&switch, &port) {
             return Err(Errno::NXIO);
         }
-        if adapter.bindings > 0 {
+        let is_second = adapter.second.as_ref() == Some(&switch);
+        if adapter.bindings > 0 || adapter.second.is_some() && !is_second {
             return Err(Errno::BUSY);
         }
         self.check_owner(&call, &port)?;
-        self.adapters.entry(port.clone()).and_modify(|adapter| adapter.place = None);
+        let adapter = self.adapters.get_mut(&port).ok_or(Errno::NXIO)?;
+        match (adapter.second.take(), &adapter.place) {
+            (Some(second), Some((first, _))) => {
+                self.switches.part([first, &second], &port).await;
+            }
+            _ => adapter.place = None,
+        }
         let port_index = self.list.remove(&switch, &port).unwrap_or(super::list::NO_PORT);
         call.answer(&ValeDetach { port_index, pad: 0 });
         Ok(())
@@ -220,10 +246,7 @@ impl<S: Switches> Broker<S> {
             self.list.add(switch, port);
         }
         let is_adapter = |switch: &str, port: &str| {
-            let place = |adapter: &Adapter| {
-                adapter.place.as_ref().is_some_and(|(s, p)| s == switch && p == port)
-            };
-            self.adapters.values().any(place)
+            self.adapters.values().any(|adapter| adapter.is_at(switch, port))
         };
         let is_plugged =
             |s: &str, p: &str| plugged.iter().any(|(switch, port)| s == switch && p == port);
@@ -251,10 +274,13 @@ impl<S: Switches> Broker<S> {
     /// `PORT_HDR_GET`.
     pub(super) fn port_header_get(&self, mut call: Call<'_>) -> Result<(), Errno> {
         let name = call.name()?;
-        let key = match self.adapters.contains_key(name) {
-            true => name.to_owned(),
-            false => self.find_switched(&call)?,
+        let base = name.split(['{', '}']).next().unwrap_or(name);
+        let key = match self.switches.interface(call.uid, base) {
+            Some(interface) => card_key(&interface) + name.strip_prefix(base).unwrap_or(""),
+            None if self.adapters.contains_key(name) => name.to_owned(),
+            None => self.find_switched(&call)?,
         };
+        // An interface that is not open has no header.
         let len = self.adapters.get(&key).map_or(0, |adapter| u32::from(adapter.header));
         call.answer(&PortHeader { len, pad: 0 });
         Ok(())

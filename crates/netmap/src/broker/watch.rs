@@ -1,20 +1,23 @@
-//! Zero-copy monitors. Their receive rings are in the region of the port that they monitor, and the
-//! processes that sync its rings fill them: see `client::watch`. Here, rings are told which monitor
-//! gets their buffers.
+//! Zero-copy monitors, and copying monitors of ports that are in no switch. Their receive rings
+//! are in the region of the port that they monitor, and the processes that sync its rings fill
+//! them: see `client::watch`. Here, rings are told which monitor gets their buffers, and which get
+//! copies.
 //!
 //! ```text
 //!   ring of the port --> ring of the first monitor --> ring of the next monitor
 //! ```
 
+use netring::layout::RingSpec;
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::region::Shape;
 use super::{Broker, Call, Switches};
-use crate::abi::Register;
+use crate::abi::{Register, flags};
 
 impl<S: Switches> Broker<S> {
-    /// Makes a zero-copy monitor of an adapter that has descriptors.
+    /// Makes a monitor of an adapter that has descriptors. A copying one has to be in the region of
+    /// the adapter, too.
     pub(super) fn make_watcher(
         &mut self,
         call: &Call<'_>,
@@ -22,9 +25,20 @@ impl<S: Switches> Broker<S> {
         request: &Register,
     ) -> Result<String, Errno> {
         let of = self.adapters.get(parent).ok_or(Errno::INVAL)?;
-        let chosen = Choice { exclusive: false, ..of.choose(request)? };
+        let mut chosen = Choice { exclusive: false, ..of.choose(request)? };
         let shape = monitor_shape(of, &chosen, request)?;
-        let kind = Kind::Watcher { parent: parent.into(), of: chosen, lost: false };
+        let copies = request.flags & flags::ZCOPY_MON == 0;
+        if copies && ![0, of.region].contains(&request.mem_id) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        for (flag, rings) in
+            [(flags::MONITOR_TX, &mut chosen.tx), (flags::MONITOR_RX, &mut chosen.rx)]
+        {
+            if request.flags & flag == 0 {
+                *rings = 0..0;
+            }
+        }
+        let kind = Kind::Watcher { parent: parent.into(), of: chosen, copies, lost: false };
         let name = format!("monitor#{}", call.cookie);
         self.adapters.insert(name.clone(), Adapter::new(kind, of.region, shape, None));
         Ok(name)
@@ -50,13 +64,16 @@ impl<S: Switches> Broker<S> {
 
     /// Puts a new monitor behind the last one of each ring that it monitors.
     pub(super) fn watch(&mut self, key: &str) -> Result<(), Errno> {
-        let Some(Adapter { kind: Kind::Watcher { parent, of, .. }, rings, .. }) =
+        let Some(Adapter { kind: Kind::Watcher { parent, of, copies, .. }, rings, .. }) =
             self.adapters.get(key)
         else {
             return Ok(());
         };
         let (parent, of) = (parent.clone(), of.clone());
         let [_, rx, _, host_rx] = rings.ok_or(Errno::NOMEM)?.specs();
+        if *copies {
+            return self.add_to_lists(key, &parent, &of, rx);
+        }
         for (way, (range, own)) in
             of.ranges().into_iter().zip([rx, rx, host_rx, host_rx]).enumerate()
         {
@@ -75,6 +92,69 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
+    /// Puts a new copying monitor at the end of the list of each ring that it monitors.
+    fn add_to_lists(
+        &mut self,
+        key: &str,
+        parent: &str,
+        of: &Choice,
+        own: RingSpec,
+    ) -> Result<(), Errno> {
+        for (list, range) in [of.tx.clone(), of.rx.clone()].into_iter().enumerate() {
+            for ring in range {
+                let mut last = parent.to_owned();
+                while let Some(next) = self.copier_of(&last, (list, ring)) {
+                    let Some((owner, _)) = self.owner_of(next.0) else { break };
+                    last = owner;
+                }
+                // Each descriptor of a monitor gets here.
+                if last != key {
+                    self.set_copier(&last, (list, ring), Some((own.first + ring, own.slots)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copier_of(&self, name: &str, (list, ring): (usize, u32)) -> Option<(u32, u32)> {
+        self.adapters.get(name)?.copiers[list].get(ring as usize).copied().flatten()
+    }
+
+    fn set_copier(
+        &mut self,
+        name: &str,
+        (list, ring): (usize, u32),
+        monitor: Option<(u32, u32)>,
+    ) -> Result<(), Errno> {
+        let adapter = self.adapters.get_mut(name).ok_or(Errno::NXIO)?;
+        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let specs = adapter.rings.ok_or(Errno::NOMEM)?.specs();
+        let is_monitor = matches!(adapter.kind, Kind::Watcher { .. });
+        let spec = if is_monitor { specs[1] } else { specs[list] };
+        let place = adapter.copiers[list].get_mut(ring as usize).ok_or(Errno::INVAL)?;
+        *place = monitor;
+        region.write_copier(spec.first + ring, list, monitor)
+    }
+
+    /// Takes the rings of a monitor out of the list of an adapter.
+    fn take_from_lists(&mut self, name: &str, key: &str, own: RingSpec) {
+        let Some(adapter) = self.adapters.get(name) else { return };
+        let ours = |next: &Option<(u32, u32)>| {
+            next.is_some_and(|(number, _)| (own.first..own.first + own.rings).contains(&number))
+        };
+        let lists = adapter.copiers.iter().enumerate();
+        let found: Vec<_> = lists
+            .flat_map(|(list, rings)| {
+                let found = rings.iter().enumerate().filter(|(_, next)| ours(next));
+                found.map(move |(ring, _)| (list, ring as u32))
+            })
+            .collect();
+        for place in found {
+            // If the file cannot be written, the rings stay as they are.
+            let _ = self.set_copier(name, place, self.copier_of(key, place));
+        }
+    }
+
     /// Takes a monitor that is about to go out of the chains. Returns true if its rings may still
     /// be filled.
     pub(super) fn unwatch(&mut self, key: &str) -> bool {
@@ -91,6 +171,7 @@ impl<S: Switches> Broker<S> {
         };
         let before: Vec<_> = self.adapters.iter().filter_map(related).collect();
         for name in before {
+            self.take_from_lists(&name, key, rings.rx);
             let Some(adapter) = self.adapters.get(&name) else { continue };
             let mut found = Vec::new();
             for (way, watchers) in adapter.watchers.iter().enumerate() {
@@ -121,7 +202,8 @@ impl<S: Switches> Broker<S> {
 
     /// Tells the monitors of an adapter that its last descriptor was closed.
     pub(super) fn lose_watchers(&mut self, parent: &str) {
-        for adapter in self.adapters.values_mut() {
+        let mut unlinked = vec![parent.to_owned()];
+        for (name, adapter) in &mut self.adapters {
             let Kind::Watcher { parent: of, lost, .. } = &mut adapter.kind else { continue };
             if of == parent
                 && !std::mem::replace(lost, true)
@@ -131,15 +213,21 @@ impl<S: Switches> Broker<S> {
                 let [_, rx, _, host_rx] = rings.specs();
                 let _ = region.lose_port(rx);
                 let _ = region.lose_port(host_rx);
+                unlinked.push(name.clone());
             }
         }
-        let Some(adapter) = self.adapters.get(parent) else { return };
-        let watched = adapter.watchers.iter().enumerate().flat_map(|(way, rings)| {
-            let some = rings.iter().enumerate().filter(|(_, watcher)| watcher.is_some());
-            some.map(move |(ring, _)| (way, ring as u32))
-        });
-        for place in watched.collect::<Vec<_>>() {
-            let _ = self.set_watcher(parent, place, None);
+        unlinked.iter().for_each(|name| self.unlink(name));
+    }
+
+    /// Empties the lists of an adapter's rings: what is lost gives nothing on.
+    fn unlink(&mut self, name: &str) {
+        let Some(adapter) = self.adapters.get(name) else { return };
+        let [watched, copied] = [&adapter.watchers[..], &adapter.copiers[..]].map(named);
+        for place in watched {
+            let _ = self.set_watcher(name, place, None);
+        }
+        for place in copied {
+            let _ = self.set_copier(name, place, None);
         }
     }
 
@@ -168,6 +256,15 @@ impl<S: Switches> Broker<S> {
         *place = watcher;
         region.write_watcher(specs[way].first + ring, watcher)
     }
+}
+
+/// The places at which these lists of rings name a monitor.
+fn named(lists: &[Vec<Option<(u32, u32)>>]) -> Vec<(usize, u32)> {
+    let places = lists.iter().enumerate().flat_map(|(list, rings)| {
+        let some = rings.iter().enumerate().filter(|(_, monitor)| monitor.is_some());
+        some.map(move |(ring, _)| (list, ring as u32))
+    });
+    places.collect()
 }
 
 /// The place of a receive ring of this number among these rings.

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::UserMemory;
 use crate::abi::{
-    API, Legacy, PortHeader, PortInfo, Register, ValeAttach, ValeList, ValeNewif, flags, mode,
-    name_of, reqtype, text,
+    API, Legacy, PortHeader, PortInfo, Register, ValeAttach, ValeList, ValeNewif, ValePolling,
+    flags, mode, name_of, polling, reqtype, text,
 };
 use crate::wire::{Answer, Ask, kind};
 
@@ -52,15 +52,9 @@ pub fn legacy_register(
         cmd::ATTACH => attach(request, &mut ask),
         cmd::NEWIF => newif(request, &mut ask),
         cmd::HEADER_SET | cmd::HEADER_GET => port_header(request, &mut ask),
-        cmd::DETACH | cmd::DELIF | cmd::POLLING_ON | cmd::POLLING_OFF => {
-            let reqtype = match request.cmd {
-                cmd::DETACH => reqtype::VALE_DETACH,
-                cmd::DELIF => reqtype::VALE_DELIF,
-                cmd::POLLING_ON => reqtype::VALE_POLLING_ENABLE,
-                _ => reqtype::VALE_POLLING_DISABLE,
-            };
-            call(request, reqtype, &[0_u8; 0], &mut ask).map(|_| ())
-        }
+        cmd::DETACH => call(request, reqtype::VALE_DETACH, &[0_u8; 0], &mut ask).map(drop),
+        cmd::DELIF => call(request, reqtype::VALE_DELIF, &[0_u8; 0], &mut ask).map(drop),
+        cmd::POLLING_ON | cmd::POLLING_OFF => polling(request, &mut ask),
         _ => Err(Errno::INVAL),
     })
 }
@@ -194,6 +188,21 @@ fn newif(request: &mut Legacy, ask: Asker<'_>) -> Result<(), Errno> {
     (request.tx_rings, request.rx_rings) = (got.tx_rings, got.rx_rings);
     request.arg2 = got.mem_id;
     Ok(())
+}
+
+fn polling(request: &Legacy, ask: Asker<'_>) -> Result<(), Errno> {
+    let mode = match request.flags & bits::MODE {
+        mode::ONE_NIC => polling::MULTI_CPU,
+        mode::ALL_NIC => polling::SINGLE_CPU,
+        _ => 0,
+    };
+    let first_cpu = u32::from(request.ringid & bits::RING);
+    let wanted = ValePolling { mode, first_cpu, cpus: request.arg1.into(), pad: 0 };
+    let reqtype = match request.cmd {
+        cmd::POLLING_ON => reqtype::VALE_POLLING_ENABLE,
+        _ => reqtype::VALE_POLLING_DISABLE,
+    };
+    call(request, reqtype, &wanted, ask).map(drop)
 }
 
 fn port_header(request: &mut Legacy, ask: Asker<'_>) -> Result<(), Errno> {

@@ -228,6 +228,29 @@ fn a_pipe_moves_slots_there_and_back() {
 }
 
 #[test]
+fn a_spoilt_list_of_monitors_ends_and_leads_to_no_other_memory() {
+    let [writer, reader] = pipe();
+    let user = Fake::new();
+    let (t, r) = (&writer.send_ring(0).memory, &reader.receive_ring(0).memory);
+    let (sent, received) = (&t.control.owner_flags.0.copiers, &r.control.owner_flags.0.copiers);
+    // A ring that names itself, no ring of the region, and rings with too many slots.
+    let mut head = 0;
+    for word in [1 | 8 << 16, 2 | 8 << 16, 0xffff | 8 << 16, 1 | 0xffff << 16, 1, u32::MAX] {
+        sent[0].store(word, Relaxed);
+        sent[1].store(word, Relaxed);
+        received[0].store(word, Relaxed);
+        received[1].store(word, Relaxed);
+        head = (head + 1) % 8;
+        set_head(&t.header, head);
+        writer.poll(true, false, &user);
+        set_head(&r.header, head);
+        reader.poll(false, true, &user);
+        let cursors = [cursors(&t.header), cursors(&r.header)];
+        assert!(cursors.iter().all(|(head, tail)| *head < 8 && *tail < 8), "{word:x} {cursors:?}");
+    }
+}
+
+#[test]
 fn a_ring_that_is_held_is_passed_over_until_its_holder_is_dead() {
     let [writer, _reader] = pipe();
     let user = Fake::new();

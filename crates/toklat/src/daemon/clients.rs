@@ -124,7 +124,7 @@ impl Supervisor {
     }
 
     /// Finds and locks the switch that a client wants a port of.
-    async fn enter(
+    pub(super) async fn enter(
         &self,
         client: Client,
         name: &str,
@@ -251,7 +251,12 @@ impl Supervisor {
         client.uid == 0 || client.uid == self.uid()
     }
 
-    fn check_may_open(&self, client: Client, switch: &Switch, port: &str) -> Result<(), ApiError> {
+    pub(super) fn check_may_open(
+        &self,
+        client: Client,
+        switch: &Switch,
+        port: &str,
+    ) -> Result<(), ApiError> {
         let owner = switch.access.to(switch.port(port).ok().and_then(|p| p.spec.owner));
         match owner {
             Some(owner) if owner != client.uid && !self.is_trusted(client) => {

@@ -271,6 +271,7 @@ fn an_interface_and_its_host_are_attached_to_a_switch_and_detached() {
         daemon.kill();
         host.enter(|| daemon.start_again());
         assert_eq!(list(&wire), ports);
+        wire.machine.good("valectl", &["poll", "vale0:c1"]);
         wire.machine.good("valectl", &["detach", "vale0:c1"]);
         assert!(list(&wire).is_empty());
         wire.wait_until_free();

@@ -75,6 +75,7 @@ struct nm_newif { uint32_t tx_slots, rx_slots; uint16_t tx_rings, rx_rings, mem_
 struct nm_attach { struct nm_register reg; uint32_t port_index, pad; };
 struct nm_detach { uint32_t port_index, pad; };
 struct nm_port_hdr { uint32_t len, pad; };
+struct nm_polling { uint32_t mode, first_cpu, cpus, pad; };
 
 struct nm_legacy {
 	char name[16];

@@ -43,6 +43,8 @@ const OWNER: usize = std::mem::offset_of!(Control, owner);
 /// Where the ring of a monitor is named, and where monitors read that they have lost their port.
 const WATCHER: usize =
     std::mem::offset_of!(Control, owner_flags) + std::mem::offset_of!(OwnerFlags, watcher);
+const COPIERS: usize =
+    std::mem::offset_of!(Control, owner_flags) + std::mem::offset_of!(OwnerFlags, copiers);
 const FAULT: usize =
     std::mem::offset_of!(Control, core_flags) + std::mem::offset_of!(CoreFlags, fault);
 /// Where `head`, `cur` and `tail` are in a ring's header.
@@ -176,6 +178,11 @@ pub(super) fn identity_of(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// The word that names a ring, given its number and its slots; 0 for none.
+fn name_of_ring(ring: Option<(u32, u32)>) -> [u8; 4] {
+    ring.map_or(0, |(number, slots)| (number + 1) | (slots << 16)).to_le_bytes()
+}
+
 /// One memory file.
 pub(super) struct Region {
     pub(super) id: u16,
@@ -253,8 +260,19 @@ impl Region {
         watcher: Option<(u32, u32)>,
     ) -> Result<(), Errno> {
         let at = self.geometry.control_offset(ring) + WATCHER as u64;
-        let word = watcher.map_or(0, |(number, slots)| (number + 1) | (slots << 16));
-        self.write(at, &word.to_le_bytes())
+        self.write(at, &name_of_ring(watcher))
+    }
+
+    /// Names the ring of a copying monitor in a list of a ring, or none:
+    /// [`netring::layout::copier`].
+    pub(super) fn write_copier(
+        &self,
+        ring: u32,
+        list: usize,
+        monitor: Option<(u32, u32)>,
+    ) -> Result<(), Errno> {
+        let at = self.geometry.control_offset(ring) + (COPIERS + list * 4) as u64;
+        self.write(at, &name_of_ring(monitor))
     }
 
     /// Tells monitors that the port of their receive rings is gone.
@@ -275,6 +293,7 @@ impl Region {
             let core = self.read_u32(control + CORE as u64)?.to_le_bytes();
             self.write(control + OWNER as u64, &core)?;
             self.write(control + WATCHER as u64, &[0; 4])?;
+            self.write(control + COPIERS as u64, &[0; 8])?;
             self.write(header + HEAD as u64, &[core, core, core].concat())?;
         }
         Ok(())

@@ -4,7 +4,7 @@
 
 use ::card::vfio::{Files, VfioError};
 use ::card::{Model, NicError};
-use dataplane::config::{Policy, SwitchConfig};
+use dataplane::config::{Idle, Policy, SwitchConfig};
 use netmap::broker::{CARD_PORT, End, host_of};
 use rustix::io::Errno;
 use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
@@ -160,6 +160,43 @@ impl Supervisor {
         self.delete_port(switch, ifname).await?;
         self.drop_if_made(switch).await;
         Ok(())
+    }
+
+    /// Has the workers of an interface's switch poll, if the interface has at least so many
+    /// `queues`; with none, they idle as the switch's settings say. The settings stay as they are.
+    ///
+    /// # Errors
+    /// The client may not, the interface is no port of the switch or has fewer queues, or the data
+    /// process refused it.
+    pub(in crate::daemon) async fn set_polling(
+        &self,
+        client: Client,
+        switch: &str,
+        ifname: &str,
+        queues: Option<u32>,
+    ) -> Result<(), ApiError> {
+        self.check_operator(client, ifname)?;
+        let topology = self.topology.lock().await;
+        let spec = topology.switch.get(switch);
+        let port = spec.and_then(|spec| spec.port.get(ifname)).map(|port| &port.kind);
+        if let Some(wanted) = queues {
+            let Some(PortKind::Interface(interface)) = port else {
+                return Err(crate::daemon::switch::no_port(switch, ifname));
+            };
+            if wanted > interface.queues.into() {
+                let reason = format!("{ifname} has {} receive queues", interface.queues);
+                let remedy = "poll one, or add the interface with more (--queues)";
+                return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
+            }
+        }
+        let idle = match queues {
+            Some(_) => Idle::Poll,
+            None => spec.map_or(Idle::Auto, |spec| spec.config.idle),
+        };
+        let Some(handle) = self.handle(switch) else { return Ok(()) };
+        let mut switch = handle.lock().await;
+        let config = SwitchConfig { idle, ..switch.config.clone() };
+        switch.set_config(config).await
     }
 
     /// Removes a switch that [`plug`](Self::plug) has made, if it has no ports.

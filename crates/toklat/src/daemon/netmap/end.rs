@@ -18,7 +18,8 @@ pub const fn port_of(end: End) -> &'static str {
 /// forwards.
 #[must_use]
 pub fn port_spec() -> PortSpec {
-    let (mtu, mac_limit) = (Policy::MAX_MTU, u32::MAX);
+    // More than other ports may have: a frame may fill a chain of slots.
+    let (mtu, mac_limit) = (u16::MAX, u32::MAX);
     let policy =
         Policy { flood_limit: None, flap_guard: false, mac_limit, mtu, ..Policy::default() };
     PortSpec { policy, ..PortSpec::default() }

@@ -3,6 +3,7 @@
 
 pub mod card;
 pub mod end;
+mod join;
 pub mod opened;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -288,6 +289,49 @@ impl Switches for Ports {
             Some(supervisor) => supervisor.plugged().await,
             None => Vec::new(),
         }
+    }
+
+    async fn join(&self, who: Requester, switches: [&str; 2], port: &str) -> Result<(), Errno> {
+        let Requester { uid, pid } = who;
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        supervisor.join_switches(Client { uid, pid }, switches, port).await.map_err(|error| {
+            tracing::info!(uid, ?switches, port, %error, "switches are not joined");
+            match error.code {
+                ErrorCode::Exists => Errno::BUSY,
+                code => Errno::from_raw_os_error(errno(code)),
+            }
+        })
+    }
+
+    async fn part(&self, switches: [&str; 2], port: &str) {
+        if let Some(supervisor) = self.0.upgrade() {
+            supervisor.part_switches(switches, port).await;
+        }
+    }
+
+    async fn poll(
+        &self,
+        who: Requester,
+        switch: &str,
+        ifname: &str,
+        queues: Option<u32>,
+    ) -> Result<(), Errno> {
+        let Requester { uid, pid } = who;
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        supervisor.set_polling(Client { uid, pid }, switch, ifname, queues).await.map_err(|error| {
+            tracing::info!(uid, switch, ifname, %error, "interface is not polled");
+            Errno::from_raw_os_error(errno(error.code))
+        })
+    }
+
+    fn cpus(&self) -> u32 {
+        // The daemon's own affinity says nothing of the machine.
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let is_cpu = |line: &&str| {
+            let number = line.strip_prefix("cpu");
+            number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        (stat.lines().filter(is_cpu).count() as u32).max(1)
     }
 
     async fn read_format(&self, switch: &str, port: &str) {

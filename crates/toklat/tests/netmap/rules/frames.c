@@ -82,6 +82,40 @@ void fragments(void)
 	CHECK(nm_get(b.fd, r) == 9 && nm_get(b.fd, r) == 11);
 }
 
+/* VALE forwards what fits into a chain of slots. */
+void long_frames(void)
+{
+	static const uint32_t lengths[] = { 1514, 9234, 10050, 65549 };
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
+	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0);
+	for (int n = 0; n < 4; n++) {
+		for (uint32_t done = 0, part; done < lengths[n]; done += part) {
+			struct nm_slot *s = &t->slot[t->head];
+			part = lengths[n] - done < t->nr_buf_size ? lengths[n] - done : t->nr_buf_size;
+			memset(nm_buf(t, s->buf_idx), n + done / 2000, part);
+			if (!done)
+				nm_frame(nm_buf(t, s->buf_idx), 1, -1, n);
+			s->len = part;
+			s->flags = done + part < lengths[n] ? MOREFRAG : 0;
+			t->head = t->cur = nm_next(t, t->head);
+		}
+		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+		uint32_t len = 0, more = 1;
+		while (more) {
+			while (nm_space(r) == 0) {
+				struct pollfd p = { .fd = b.fd, .events = POLLIN };
+				CHECK(poll(&p, 1, 30000) == 1 && p.revents == POLLIN);
+			}
+			struct nm_slot *s = &r->slot[r->head];
+			CHECK(nm_buf(r, s->buf_idx)[s->len - 1] == (char)(n + len / 2000));
+			len += s->len;
+			more = s->flags & MOREFRAG;
+			r->head = r->cur = nm_next(r, r->head);
+		}
+		CHECK(len == lengths[n]);
+	}
+}
+
 void extra_buffers(void)
 {
 	struct nm_register want = { .mode = ALL_NIC, .extra_bufs = 100 };
@@ -150,6 +184,20 @@ void shared_region(void)
 
 void pipes(void)
 {
+	/* One direction for each descriptor. */
+	struct nm_register one = { .mode = ALL_NIC, .flags = TX_ONLY | EXCLUSIVE };
+	struct nm s = nm_port_with("vale0:q{x", one);
+	CHECK(nm_tx(&s, 0)->dir == 0 && s.nifp->ring_ofs[2] == 0);
+	int fd = nm_open();
+	FAILS(nm_ctrl(fd, REGISTER, "vale0:q{x", &one), EBUSY);
+	one.flags = RX_ONLY | EXCLUSIVE;
+	struct nm o = nm_port_with("vale0:q{x", one);
+	CHECK(nm_rx(&o, 0)->dir == 1 && o.nifp->ring_ofs[0] == 0);
+	struct nm e = nm_port("vale0:q}x");
+	nm_put(nm_tx(&s, 0), 1, -1, 1);
+	nm_put(nm_tx(&e, 0), 2, -1, 2);
+	CHECK(ioctl(s.fd, NIOCTXSYNC, NULL) == 0 && nm_get(e.fd, nm_rx(&e, 0)) == 1);
+	CHECK(ioctl(e.fd, NIOCTXSYNC, NULL) == 0 && nm_get(o.fd, nm_rx(&o, 0)) == 2);
 	struct nm a = nm_port("vale0:p{x"), b = nm_port("vale0:p}x");
 	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0);
 	CHECK(a.reg.mem_id == b.reg.mem_id && r->num_slots == t->num_slots);
@@ -195,7 +243,7 @@ void pipes(void)
 	close(c.fd);
 	close(d.fd);
 	struct nm_port_info info;
-	int fd = nm_open();
+	fd = nm_open();
 	FAILS(nm_ctrl(fd, PORT_INFO_GET, "made", &info), ENXIO);
 }
 
@@ -221,128 +269,58 @@ void pipe_zero_copy(void)
 	CHECK(t->slot[0].buf_idx == was && t->slot[0].flags == BUF_CHANGED);
 }
 
-void monitors(void)
+/* Sends frames until one has crossed. */
+static void crosses(struct nm *from, struct nm *to, int station)
 {
-	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
-	struct nm_register want = { .mode = ALL_NIC, .flags = MONITOR_TX | MONITOR_RX };
-	struct nm m = nm_port_with("vale0:a", want);
-	CHECK(m.reg.mem_id != a.reg.mem_id && m.reg.flags == (MONITOR_TX | MONITOR_RX));
-	nm_put(nm_tx(&a, 0), 1, -1, 1);
-	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, nm_rx(&b, 0)) == 1);
-	CHECK(nm_get(m.fd, nm_rx(&m, 0)) == 1);
-	nm_put(nm_tx(&b, 0), 2, 1, 2);
-	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 2);
-	CHECK(nm_get(m.fd, nm_rx(&m, 0)) == 2);
+	struct nm_ring *r = nm_rx(to, 0);
+	for (uint32_t n = 0; nm_space(r) == 0; n++) {
+		struct pollfd p = { .fd = to->fd, .events = POLLIN };
+		nm_put(nm_tx(from, 0), station, -1, n);
+		CHECK(ioctl(from->fd, NIOCTXSYNC, NULL) == 0 && n < 3000 && poll(&p, 1, 10) >= 0);
+	}
+	struct nm_slot *s = &r->slot[r->head];
+	CHECK(s->len == 60 && nm_buf(r, s->buf_idx)[11] == station);
+	r->head = r->cur = r->tail;
+	CHECK(ioctl(to->fd, NIOCRXSYNC, NULL) == 0);
 }
 
-static int has_arrived(struct nm *d)
+/* A persistent port in a second switch joins both, and belongs to no program meanwhile. */
+void joined(void)
 {
-	CHECK(ioctl(d->fd, NIOCRXSYNC, NULL) == 0);
-	return nm_space(nm_rx(d, 0)) > 0;
-}
-
-static struct nm watch(const char *name)
-{
-	struct nm_register want = { .mode = ALL_NIC, .flags = ZCOPY_MON };
-	struct nm m = nm_port_with(name, want);
-	CHECK(m.reg.flags == (ZCOPY_MON | MONITOR_TX | MONITOR_RX));
-	return m;
-}
-
-/* Zero-copy monitors get the buffers themselves, when these are given back. */
-void watchers(void)
-{
-	struct nm_register want = { .mode = ALL_NIC, .flags = ZCOPY_MON };
 	int fd = nm_open();
-	FAILS(nm_ctrl(fd, REGISTER, "vale0:a", &want), EINVAL);
-	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b"), m = watch("vale0:a");
-	struct nm_ring *t = nm_tx(&a, 0), *r = nm_rx(&b, 0), *mr = nm_rx(&m, 0);
-	CHECK(m.reg.mem_id == a.reg.mem_id);
-	/* What is sent: when the switch has taken it. */
-	uint32_t buf = t->slot[0].buf_idx;
-	nm_put(t, 1, -1, 1);
-	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, r) == 1);
-	while (!has_arrived(&m))
-		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
-	CHECK(mr->slot[0].buf_idx == buf && mr->slot[0].flags & TXMON && mr->slot[0].len == 60);
-	CHECK(t->slot[0].buf_idx != buf && t->slot[0].flags & BUF_CHANGED && nm_get(m.fd, mr) == 1);
-	/* What is received: when it is released. */
-	nm_put(nm_tx(&b, 0), 2, 1, 2);
-	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 2 && !has_arrived(&m));
-	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m));
-	CHECK(!(mr->slot[mr->head].flags & TXMON) && nm_get(m.fd, mr) == 2);
-	/* The next monitor gets what the first has released. */
-	CHECK(!has_arrived(&m));
-	struct nm n = watch("vale0:a");
-	struct nm_ring *nr = nm_rx(&n, 0);
-	nm_put(nm_tx(&b, 0), 2, 1, 3);
-	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 3);
-	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m) && !has_arrived(&n) && nm_get(m.fd, mr) == 3);
-	CHECK(ioctl(m.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&n) && nm_get(n.fd, nr) == 3);
-	/* Monitors that do not keep up hold nothing up, and miss frames; no buffer is lost or doubled. */
-	for (uint32_t i = 0; i < 5000; i++) {
-		nm_put(t, 1, 2, i);
-		CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, r) == i);
-	}
-	static char seen[1 << 16];
-	struct nm_ring *rings[] = { t, nm_rx(&a, 0), mr, nr };
-	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && has_arrived(&m));
-	for (int i = 2; i < 4; i++)
-		for (uint32_t s = 0; s < rings[i]->num_slots; s++) {
-			buf = rings[i]->slot[s].buf_idx;
-			CHECK(buf >= 2 && !seen[buf]);
-			seen[buf] = 1;
-		}
-	for (uint32_t s = 0; s < t->num_slots; s++)
-		CHECK(!seen[t->slot[s].buf_idx]);
-	/* The first one goes: the second takes its place. A sleeper is woken. */
-	close(m.fd);
-	/* A request is carried out after what was closed before it. */
-	struct nm_port_info info = { 0 };
-	CHECK(nm_ctrl(fd, PORT_INFO_GET, "vale0:a", &info) == 0);
-	int pid = fork(), status;
-	CHECK(pid >= 0);
-	if (!pid) {
-		nm_until_asleep(getppid());
-		nm_put(nm_tx(&b, 0), 2, 1, 4);
-		CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 4);
-		CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0);
-		_exit(0);
-	}
-	CHECK(nm_get(n.fd, nr) == 4 && waitpid(pid, &status, 0) == pid && status == 0);
-	CHECK(!has_arrived(&n));
-	/* More often than there are rings for, if some were not used again. */
-	for (uint32_t i = 0; i < 100; i++) {
-		m = watch("vale0:a");
-		nm_put(nm_tx(&b, 0), 2, 1, i);
-		CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == i);
-		CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && nm_get(n.fd, nr) == i);
-		CHECK(ioctl(n.fd, NIOCRXSYNC, NULL) == 0 && nm_get(m.fd, nm_rx(&m, 0)) == i);
-		close(m.fd);
-	}
-	/* Both ends of a pipe, and buffers that come back through it. */
-	struct nm p = nm_port("vale0:p{1"), q = nm_port("vale0:p}1"), pm = watch("vale0:p{1"), qm = watch("vale0:p}1");
-	for (uint32_t i = 0; i < 5000; i++) {
-		nm_put(nm_tx(&p, 0), 1, -1, i);
-		CHECK(ioctl(p.fd, NIOCTXSYNC, NULL) == 0 && nm_get(q.fd, nm_rx(&q, 0)) == i);
-		CHECK(ioctl(q.fd, NIOCRXSYNC, NULL) == 0 && nm_get(qm.fd, nm_rx(&qm, 0)) == i);
-		CHECK(ioctl(p.fd, NIOCTXSYNC, NULL) == 0 && has_arrived(&pm));
-		struct nm_ring *pr = nm_rx(&pm, 0);
-		CHECK(pr->slot[pr->head].flags & TXMON);
-		pr->head = pr->cur = nm_next(pr, pr->head);
-	}
-	/* Their port goes. */
-	close(a.fd);
-	struct pollfd gone = { .fd = n.fd, .events = POLLIN };
-	while (poll(&gone, 1, 30000) == 1 && !(gone.revents & POLLERR))
-		nr->head = nr->cur = nr->tail;
-	CHECK(gone.revents & POLLERR);
-	a = nm_port("vale0:a");
-	CHECK(poll(&gone, 1, -1) == 1 && gone.revents & POLLERR);
-	m = watch("vale0:a");
-	nm_put(nm_tx(&b, 0), 2, 1, 5);
-	CHECK(ioctl(b.fd, NIOCTXSYNC, NULL) == 0 && nm_get(a.fd, nm_rx(&a, 0)) == 5);
-	CHECK(ioctl(a.fd, NIOCRXSYNC, NULL) == 0 && nm_get(m.fd, nm_rx(&m, 0)) == 5);
+	struct nm_newif newif = { 0 };
+	struct nm_attach attach = { .reg.mode = ALL_NIC };
+	struct nm_detach detach = { 0 };
+	struct nm_register reg = { .mode = ALL_NIC };
+	CHECK(nm_ctrl(fd, VALE_NEWIF, "both", &newif) == 0);
+	CHECK(nm_ctrl(fd, VALE_ATTACH, "vale0:both", &attach) == 0);
+	FAILS(nm_ctrl(fd, VALE_ATTACH, "vale0:both", &attach), EBUSY);
+	struct nm open = nm_port("vale0:both");
+	FAILS(nm_ctrl(fd, VALE_ATTACH, "vale1:both", &attach), EBUSY);
+	close(open.fd);
+	CHECK(nm_ctrl(fd, VALE_ATTACH, "vale1:both", &attach) == 0);
+	FAILS(nm_ctrl(fd, VALE_ATTACH, "vale1:both", &attach), EBUSY);
+	FAILS(nm_ctrl(fd, VALE_ATTACH, "vale2:both", &attach), EBUSY);
+	FAILS(nm_ctrl(fd, REGISTER, "both", &reg), EBUSY);
+	FAILS(nm_ctrl(fd, REGISTER, "vale0:both", &reg), EBUSY);
+	FAILS(nm_ctrl(fd, REGISTER, "vale1:both", &reg), EBUSY);
+	FAILS(nm_ctrl(fd, VALE_DELIF, "both", NULL), EBUSY);
+	struct nm_list list = { 0 };
+	CHECK(nm_ctrl(fd, VALE_LIST, "vale1:both", &list) == 0 && list.port != 255);
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale1:b");
+	crosses(&a, &b, 1);
+	crosses(&b, &a, 2);
+	FAILS(nm_ctrl(fd, VALE_DETACH, "vale0:both", &detach), EBUSY);
+	CHECK(nm_ctrl(fd, VALE_DETACH, "vale1:both", &detach) == 0);
+	FAILS(nm_ctrl(fd, VALE_DETACH, "vale1:both", &detach), ENXIO);
+	CHECK(nm_ctrl(fd, REGISTER, "vale0:both", &reg) == 0);
+	close(fd);
+	fd = nm_open();
+	CHECK(nm_ctrl(fd, VALE_DETACH, "vale0:both", &detach) == 0 && nm_ctrl(fd, VALE_DELIF, "both", NULL) == 0);
+	/* A name that is taken in the second switch. */
+	CHECK(nm_ctrl(fd, VALE_NEWIF, "b", &newif) == 0 && nm_ctrl(fd, VALE_ATTACH, "vale0:b", &attach) == 0);
+	FAILS(nm_ctrl(fd, VALE_ATTACH, "vale1:b", &attach), EBUSY);
+	CHECK(nm_ctrl(fd, VALE_DETACH, "vale0:b", &detach) == 0 && nm_ctrl(fd, VALE_DELIF, "b", NULL) == 0);
 }
 
 struct extmem_option { struct nm_option o; uint64_t at; struct nm_pools_info info; };
@@ -385,8 +363,18 @@ void extmem(void)
 		nm_put(nm_tx(&d[0], 0), 1, -1, n);
 		CHECK(ioctl(d[0].fd, NIOCTXSYNC, NULL) == 0 && nm_get(d[1].fd, nm_rx(&d[1], 0)) == n);
 	}
-	/* A port that is there has its memory. */
+	/* A page that is begun counts as a whole one; the size is answered as it was given. */
 	int fd = nm_open();
+	size = 2 * 1024 + 64 * 512 + 4096 * 2048;
+	mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+	CHECK(mem != MAP_FAILED);
+	o.at = (uintptr_t)mem;
+	o.info = (struct nm_pools_info){ .memsize = size, .if_total = 2, .if_size = 1024, .ring_total = 64,
+		.ring_size = 512, .buf_total = 4096, .buf_size = 2048 };
+	reg = (struct nm_register){ .mode = ALL_NIC, .tx_slots = 16, .rx_slots = 16 };
+	CHECK(nm_ctrl_with(fd, REGISTER, "vale0:d", &reg, &o) == 0 && o.info.memsize == size);
+	/* A port that is there has its memory. */
+	fd = nm_open();
 	reg = (struct nm_register){ .mode = ALL_NIC };
 	struct nm c = nm_port("vale0:c");
 	FAILS(nm_ctrl_with(fd, REGISTER, "vale0:c", &reg, &o), EBUSY);

@@ -42,5 +42,8 @@ void sets_in_sets(void);
 void edges(void);
 void offsets(void);
 void port_headers(void);
+void pipe_monitors(void);
+void long_frames(void);
+void joined(void);
 
 #endif

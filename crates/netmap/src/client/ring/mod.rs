@@ -6,6 +6,8 @@
 //! A syncing process locks the ring by writing its process number there. As in the kernel, another
 //! process that finds the ring locked skips it. A lock of a dead process is taken over.
 
+mod monitors;
+
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
@@ -17,7 +19,7 @@ use netring::layout::{
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use super::watch::{Given, Watch, Watchers};
+use super::watch::{Watch, Watchers};
 use super::{UserMemory, process};
 
 /// Bytes of an Ethernet header. Shorter frames are not forwarded.
@@ -31,9 +33,9 @@ pub(super) struct Ring {
     pub(super) end: End,
     pub(super) slots: u32,
     pool: Buffers,
-    /// What finds the monitors that get the ring's buffers, and the one that was found last.
+    /// What finds the monitors that the ring's frames go to, and those that were found.
     watchers: Arc<Watchers>,
-    watch: Mutex<Option<Arc<Watch>>>,
+    known: Mutex<Vec<Arc<Watch>>>,
     /// The peer's latest wake-up request that was answered.
     answered: AtomicU32,
 }
@@ -113,37 +115,13 @@ impl Ring {
         pool: Buffers,
         watchers: Arc<Watchers>,
     ) -> Self {
-        let (watch, answered) = (Mutex::new(None), AtomicU32::new(0));
-        Self { memory, peer, end, slots, pool, watchers, watch, answered }
+        let (known, answered) = (Mutex::default(), AtomicU32::new(0));
+        Self { memory, peer, end, slots, pool, watchers, known, answered }
     }
 
     /// Returns true if the ring is a monitor's, and the port that it monitors is gone.
     pub(super) fn has_lost_its_port(&self) -> bool {
         self.memory.control.core_flags.0.fault.load(Relaxed) != 0
-    }
-
-    /// Gives the buffers of slots that are given back to a zero-copy monitor, if the ring has one.
-    /// The caller holds the ring.
-    fn show(&self, from: u32, to: u32, flag: u16) {
-        let word = self.memory.control.owner_flags.0.watcher.load(Relaxed);
-        if word != 0 && from != to && from < self.slots && to < self.slots {
-            self.show_to(word, from, to, flag);
-        }
-    }
-
-    #[cold]
-    fn show_to(&self, word: u32, from: u32, to: u32, flag: u16) {
-        let Ok(mut known) = self.watch.lock() else { return };
-        if known.as_ref().is_none_or(|watch| watch.word != word) {
-            *known = self.watchers.find(word).map(Arc::new);
-        }
-        let watch = known.clone();
-        drop(known);
-        if let Some(watch) = watch {
-            let slots = &self.memory.slots[..];
-            let given = Given { slots, from, to, flag };
-            self.watchers.show(&watch, given, |buf| self.has_buffer(buf));
-        }
     }
 
     /// Locks the ring for a sync; `None` if another process or thread syncs it.
@@ -316,11 +294,13 @@ impl Ring {
                 if end == from {
                     return false;
                 }
+                self.copy_to_monitors(from, end);
                 twin.control.core.0.publish(end);
                 owner.publish(end);
                 self.must_wake(&twin.control.owner_flags.0.wake)
             }
             Peer::Nobody => {
+                self.copy_to_monitors(from, head);
                 owner.publish(head);
                 false
             }
