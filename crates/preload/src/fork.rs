@@ -41,6 +41,7 @@ extern "C" fn child() {
 
 extern "C" fn load() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
+    crate::io::prepare();
     // SAFETY: three functions that may be called at any fork. Without them, the child of a fork in
     // the middle of a call would wait forever.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

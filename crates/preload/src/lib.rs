@@ -12,6 +12,7 @@
 //! | `capture` | libpcap's calls, for handles of ours |
 //! | `packet` | packet sockets on ports, and ports by the names of interfaces |
 //! | `device`, `extmem` | open, ioctl, mmap; memory of the program's own |
+//! | `io` | what the device refuses |
 //! | `poll`, `list`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
 //!
@@ -29,6 +30,7 @@ mod extmem;
 mod fds;
 mod fork;
 mod hooks;
+mod io;
 mod list;
 mod marks;
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    epoll_event, fd_set, iovec, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec, timeval,
 };
 
@@ -98,6 +98,10 @@ functions! {
         address_len: socklen_t) -> ssize_t, else -1;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, else -1;
     write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t, else -1;
+    writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1;
+    read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t, else -1;
+    __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t, else -1;
+    readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t, else -1;
     recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
         address_len: *mut socklen_t) -> ssize_t, else -1;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, else -1;

@@ -154,7 +154,7 @@ rules! {
     bad_cursors fragments extra_buffers closed shared_region information legacy pipes pipe_zero_copy persistent
     monitors copies passing executed close_all threads shared_ring
     csb kloop_sleeps kloop_events extmem cancelled offsets port_headers sets_in_sets edges
-    watchers pipe_monitors long_frames joined
+    watchers pipe_monitors long_frames joined sink
 }
 
 #[test]

@@ -131,6 +131,12 @@ impl<S: Switches> Broker<S> {
             Name::Plain(name) => match self.switches.interface(call.uid, &name) {
                 Some(interface) => self.card_port(call, &interface, request)?,
                 None if self.adapters.contains_key(&name) => name,
+                // netmap's device that takes all that is sent.
+                None if is_sink(&name) => {
+                    let kind = Kind::Persistent { auto: true };
+                    self.make_persistent(call.uid, &name, kind, request)?;
+                    name
+                }
                 None => return Err(Errno::NXIO),
             },
         };
@@ -453,6 +459,12 @@ impl<S: Switches> Broker<S> {
             region.leave();
         }
     }
+}
+
+/// Returns true for `nmsink` with a number.
+fn is_sink(name: &str) -> bool {
+    let number = name.strip_prefix("nmsink");
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Checks `nr_mode`; [`Adapter::choose`] checks the rest.

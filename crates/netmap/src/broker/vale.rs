@@ -46,9 +46,10 @@ impl<S: Switches> Broker<S> {
         asked: &PortInfo,
     ) -> Result<(PoolsInfo, Option<Shape>), Errno> {
         let name = call.name()?;
-        let of_region = |id: u16| match self.regions.get(&id) {
+        // No number means the region that NICs share.
+        let of_region = |id: u16| match self.regions.get(&if id == 0 { GLOBAL } else { id }) {
             Some(region) => Ok(region.pools()),
-            None if id == GLOBAL => Ok(pools(&global(), id)),
+            None if id == GLOBAL || id == 0 => Ok(pools(&global(), GLOBAL)),
             None => Err(Errno::INVAL),
         };
         if name.is_empty() {

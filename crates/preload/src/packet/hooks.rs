@@ -112,6 +112,9 @@ export! {
     fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
         // SAFETY: the caller keeps this function's contract.
         unsafe {
+            if crate::io::refuses(fd) {
+                return -1;
+            }
             if !super::PACKET.has(fd) {
                 return real::write(fd, bytes, len);
             }

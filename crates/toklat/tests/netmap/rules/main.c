@@ -9,7 +9,7 @@ static const struct { const char *name; void (*run)(void); } rules[] = {
 	RULE(pipes), RULE(pipe_zero_copy), RULE(persistent), RULE(monitors), RULE(copies), RULE(passing),
 	RULE(executed), RULE(close_all), RULE(threads), RULE(shared_ring),
 	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events), RULE(extmem), RULE(cancelled),
-	RULE(sets_in_sets), RULE(edges), RULE(offsets), RULE(watchers), RULE(port_headers), RULE(pipe_monitors), RULE(long_frames), RULE(joined),
+	RULE(sets_in_sets), RULE(edges), RULE(offsets), RULE(watchers), RULE(port_headers), RULE(pipe_monitors), RULE(long_frames), RULE(joined), RULE(sink),
 };
 
 int main(int argc, char **argv)

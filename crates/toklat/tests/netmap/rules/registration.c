@@ -1,5 +1,6 @@
 /* How a descriptor is bound to a port, and what it then shows. */
 #include "rules.h"
+#include <sys/uio.h>
 
 void unbound(void)
 {
@@ -10,6 +11,13 @@ void unbound(void)
 	FAILS(ioctl(fd, NIOCRXSYNC, NULL), ENXIO);
 	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EINVAL);
 	CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLERR);
+	/* The device has no such operations. */
+	char byte = 0;
+	struct iovec part = { &byte, 1 };
+	FAILS(read(fd, &byte, 1), EINVAL);
+	FAILS(readv(fd, &part, 1), EINVAL);
+	FAILS(write(fd, &byte, 1), EINVAL);
+	FAILS(writev(fd, &part, 1), EINVAL);
 	FAILS(ioctl(fd, 0x6900, NULL), EOPNOTSUPP);
 	FAILS(ioctl(fd, NIOCCTRL, NULL), EINVAL);
 	FAILS(ioctl(fd, NIOCCTRL, (void *)8), EFAULT);
@@ -17,6 +25,26 @@ void unbound(void)
 	FAILS(ioctl(fd, NIOCREGIF, (void *)8), EFAULT);
 	CHECK(close(fd) == 0);
 	FAILS(ioctl(fd, NIOCTXSYNC, NULL), EBADF);
+}
+
+/* The device that takes all that is sent. */
+void sink(void)
+{
+	struct nm d = nm_port("nmsink0");
+	struct nm_ring *t = nm_tx(&d, 0);
+	struct pollfd p = { .fd = d.fd, .events = POLLOUT };
+	for (uint32_t n = 0; n < 10000; n++) {
+		nm_put(t, 1, -1, n);
+		if (nm_space(t) == 0)
+			CHECK(poll(&p, 1, 30000) == 1 && p.revents == POLLOUT && nm_space(t) == t->num_slots - 1);
+	}
+	int fd = nm_open();
+	struct nm_register reg = { .mode = ALL_NIC };
+	FAILS(nm_ctrl(fd, REGISTER, "nmsink", &reg), ENXIO);
+	FAILS(nm_ctrl(fd, REGISTER, "nmsinks", &reg), ENXIO);
+	/* Of memory that no port names, there is the one that NICs share. */
+	struct nm_port_info info = { 0 };
+	CHECK(nm_ctrl(fd, PORT_INFO_GET, "", &info) == 0 && info.mem_id == 1 && info.memsize == 343019520);
 }
 
 void lowest_number(void)

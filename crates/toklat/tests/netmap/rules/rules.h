@@ -45,5 +45,6 @@ void port_headers(void);
 void pipe_monitors(void);
 void long_frames(void);
 void joined(void);
+void sink(void);
 
 #endif
