@@ -223,15 +223,9 @@ fn script(parts: &[&str], nic: &Nic) -> String {
 /// Boots a guest with a daemon of its own, which drives its card.
 fn boot(dir: &Path, daemon: &Daemon, nic: &Nic, more: &[&str], parts: &[&str]) -> Guest {
     let mac = CARD.to_string();
-    let options = ["--nic", nic.model, "--mac", &mac, "--append", "intel_iommu=on iommu=nopt"];
-    let qemu = [
-        "--",
-        "-machine",
-        "kernel-irqchip=split",
-        "-device",
-        "intel-iommu,intremap=on,caching-mode=on",
-    ];
-    let options = [more, &options, &qemu].concat();
+    let iommu = "intel_iommu=on iommu=nopt";
+    let options = ["--nic", nic.model, "--mac", &mac, "--iommu", "--append", iommu];
+    let options = [more, &options].concat();
     // A kernel's command line has no room for all this.
     vm::inside::put(dir, &[("host/script".to_owned(), script(parts, nic).into_bytes())]).unwrap();
     Guest::boot_from(Some(dir), daemon, "card", 1, &options, "/host/script")

@@ -24,6 +24,8 @@ use crate::hosts::programs::Missing;
 const GUEST: &str = "a Linux guest with one virtual processor (`.two`: two), a netmap program in it that sends bursts of \
     64 frames of 64 bytes by poll() and drives the guest's 82540EM itself (status block; VFIO behind QEMU's IOMMU), a \
     program that counts at the far end of its wire, and the switch (auto), on all cores";
+const XDP: &str = "as netmap.guest, but the program opens eth0, which has the driver toklat_e1000: through AF_XDP in copy \
+    mode, a switch in the guest, and the guest's kernel";
 const PAIR: &str = "as netmap.guest, and a second guest whose netmap program counts what arrives: two guests and a switch \
     on two cores";
 const PACKET: Peer = Peer::Toklat("AF_PACKET, virtio", |lab| burst(lab, Program::Packet, 1));
@@ -50,6 +52,7 @@ fn gbits(rate: f64) -> Result<f64> {
 pub const ROWS: &[Row] = &[
     more("netmap.guest", ">= 10x AF_PACKET", GUEST, |lab| burst(lab, Program::Netmap, 1), PACKET),
     more("netmap.guest.csb", "ratio >= 0.8", GUEST, |lab| burst(lab, Program::Netmap, 1), PKTGEN),
+    more("netmap.guest.xdp", "reported", XDP, |lab| burst(lab, Program::Interface, 1), PACKET),
     more("netmap.guest.two", "reported", GUEST, |lab| burst(lab, Program::Netmap, 2), PACKET),
     more("netmap.card.64", "ratio >= 0.7", CARD, |lab| Ok(cards::slots(lab, 64)? / 1e6), BLOCK),
     Row {
@@ -70,6 +73,8 @@ pub const ROWS: &[Row] = &[
 enum Program {
     /// By netmap, over our NIC.
     Netmap,
+    /// By netmap over AF_XDP, over the kernel's driver for our NIC.
+    Interface,
     /// By a packet socket, over virtio-net.
     Packet,
     /// Counts for some seconds, by netmap.
@@ -85,9 +90,10 @@ echo toklat-guest: at burst
 echo toklat-guest: said $(RUN 2>&1)
 sleep 100
 ";
-const WITH_NETMAP: &str = "vfio eth0 >/dev/null
-t daemon >/tmp/log 2>&1 &
-until t status >/dev/null 2>&1; do sleep 0.1; done";
+const WITH_CARD: &str = "vfio eth0 >/dev/null\n";
+const WITH_DAEMON: &str =
+    "t daemon >/tmp/log 2>&1 &\nuntil t status >/dev/null 2>&1; do sleep 0.1; done";
+const WITH_LINK: &str = "until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.1; done\n";
 /// Seconds for which programs send, and count.
 const SENDS: &str = "100";
 const COUNTS: &str = "3";
@@ -111,22 +117,30 @@ fn start(lab: &Lab, daemon: &Daemon, runs: Program, number: u8, cpus: u8) -> Res
     daemon.add_port_of(&name, &port, &[])?;
     let model = if ours { Model::I82540em } else { Model::Virtio };
     daemon.set_default_coalescing(&name, model)?;
+    let sends = |how: &str| format!("{how} {SENDS}");
     let (run, wait) = match runs {
-        Program::Netmap => (format!("t run -- /host/netmap send {SENDS} card0"), WITH_NETMAP),
-        Program::Sink => (format!("t run -- /host/netmap sink {COUNTS} card0"), WITH_NETMAP),
-        Program::Packet => (
-            format!("/host/netmap packet {SENDS} eth0"),
-            "until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.1; done",
-        ),
+        Program::Netmap => {
+            (sends("t run -- /host/netmap send") + " card0", [WITH_CARD, WITH_DAEMON])
+        }
+        Program::Sink => {
+            (format!("t run -- /host/netmap sink {COUNTS} card0"), [WITH_CARD, WITH_DAEMON])
+        }
+        Program::Interface => {
+            (sends("t run -- /host/netmap send") + " eth0", [WITH_LINK, WITH_DAEMON])
+        }
+        Program::Packet => (sends("/host/netmap packet") + " eth0", [WITH_LINK, ""]),
     };
-    let script = SCRIPT.replace("WAIT", wait).replace("RUN", &run);
+    let script = SCRIPT.replace("WAIT", &wait.concat()).replace("RUN", &run);
     let dir = guest_with(lab, number, &script)?;
-    let mut boot = guest::boot(&dir, None, Some("/host/script"))?;
-    let mut more = Vec::new();
-    if let (true, Boot::Kernel { append, .. }) = (ours, &mut boot) {
-        *append = append.replace(" -- ", " intel_iommu=on iommu=nopt -- ");
-        let iommu = "intel-iommu,intremap=on,caching-mode=on";
-        more.extend(["-machine", "kernel-irqchip=split", "-device", iommu].map(Into::into));
+    let mut boot = guest::boot(&dir, Some("10.77.80.1/24"), Some("/host/script"))?;
+    let iommu = matches!(runs, Program::Netmap | Program::Sink);
+    let words = match runs {
+        _ if iommu => " intel_iommu=on iommu=nopt -- ",
+        Program::Interface => " toklat.driver=toklat -- ",
+        _ => " -- ",
+    };
+    if let Boot::Kernel { append, .. } = &mut boot {
+        *append = append.replace(" -- ", words);
     }
     let machine = Machine {
         name,
@@ -134,10 +148,10 @@ fn start(lab: &Lab, daemon: &Daemon, runs: Program, number: u8, cpus: u8) -> Res
         memory: 512,
         cpus,
         boot,
-        iommu: false,
+        iommu,
         nic: Nic { model, mac, backend: model.backend(socket), queues: 1, packed: false },
         console: Console::Plain,
-        more,
+        more: Vec::new(),
     };
     Running::start(&Qemu::at_least(None, Version::VFIO_USER)?, &machine, &[])
 }
