@@ -28,6 +28,7 @@ pub fn prepare() {
     unsafe {
         real::read(-1, std::ptr::null_mut(), 0);
         real::readv(-1, std::ptr::null(), 0);
+        real::write(-1, std::ptr::null(), 0);
         real::writev(-1, std::ptr::null(), 0);
     }
 }
