@@ -13,12 +13,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use driver::Lent;
+use driver::{Lent, MOST_PIECES, Piece};
 use netring::{Buffer, Port, PortError, Region, RegionError};
 
-/// The longest frame that a card sends, in bytes: 1,500, an Ethernet header and a tag.
-pub(super) const LONGEST: usize = 1518;
-/// The shortest frame: an Ethernet header.
+/// Bytes of a frame besides its payload: an Ethernet header and a tag.
+const HEADERS: usize = 18;
+/// The longest frame of 1,500 bytes of payload.
+pub(super) const LONGEST: usize = 1500 + HEADERS;
+/// The shortest frame, or first piece of one: an Ethernet header.
 pub(super) const SHORTEST: u32 = 14;
 
 /// How many frames went which way.
@@ -28,7 +30,7 @@ pub struct Counts {
     pub sent: u64,
     /// From the card to the switch.
     pub received: u64,
-    /// Frames of the switch that the card cannot send, because of their length.
+    /// Frames of the switch that the card cannot send: longer than its MTU, or spoilt.
     pub unsendable: u64,
     /// Buffers that came back damaged, or with a frame that is too short or too long.
     pub damaged: u64,
@@ -100,19 +102,22 @@ pub struct Bridge<D> {
     addresses: Addresses,
     /// The buffer of each receive descriptor.
     receiving: Box<[Buffer]>,
-    /// Buffers with frames that the card sends, oldest first.
-    sending: VecDeque<Buffer>,
+    /// Buffers with frames that the card sends, oldest first, and whether each ends a frame.
+    sending: VecDeque<(Buffer, bool)>,
     spare: Vec<Buffer>,
+    /// The longest frame that the card sends, in bytes.
+    longest: usize,
     counts: Counts,
 }
 
 impl<D: Lent> Bridge<D> {
-    /// Joins a driver that was given [`Buffers::lent`], and the port that they are from.
-    pub fn new(nic: D, port: Port, buffers: Buffers) -> Self {
+    /// Joins a driver that was given [`Buffers::lent`], and the port that they are from. Payloads
+    /// have up to `mtu` bytes.
+    pub fn new(nic: D, port: Port, buffers: Buffers, mtu: u16) -> Self {
         let Buffers { addresses, receiving, spare } = buffers;
         let sending = VecDeque::with_capacity(spare.len());
-        let counts = Counts::default();
-        Self { nic, port, addresses, receiving, sending, spare, counts }
+        let (counts, longest) = (Counts::default(), usize::from(mtu) + HEADERS);
+        Self { nic, port, addresses, receiving, sending, spare, longest, counts }
     }
 
     /// The driver.
@@ -144,28 +149,51 @@ impl<D: Lent> Bridge<D> {
     }
 
     fn take_back(&mut self) -> usize {
-        let back = self.nic.take_back().min(self.sending.len());
-        self.spare.extend(self.sending.drain(..back));
+        let (frames, mut back) = (self.nic.take_back(), 0);
+        for _ in 0..frames {
+            while let Some((buffer, ends)) = self.sending.pop_front() {
+                self.spare.push(buffer);
+                back += 1;
+                if ends {
+                    break;
+                }
+            }
+        }
         back
     }
 
     fn send(&mut self, budget: usize) -> usize {
-        let room = self.nic.room().min(self.spare.len()).min(budget);
+        let Self { nic, port, addresses, sending, spare, longest, counts, .. } = self;
+        let most = nic.most_pieces();
+        let mut incoming = port.receive(budget);
         let mut moved = 0;
-        for mut frame in self.port.receive(room) {
+        // A frame that needs more than this is never sent.
+        while nic.room().min(spare.len()) >= most
+            && let Some(frame) = incoming.next()
+        {
             moved += 1;
-            let len = frame.len();
-            let Some(mut buffer) = self.spare.pop() else { break };
-            let fits = frame.slot_count() == 1 && (1..=LONGEST).contains(&len);
-            if !fits || buffer.swap(&mut frame).is_err() {
-                self.counts.unsendable += 1;
-                self.spare.push(buffer);
-            } else if self.nic.send_lent(self.addresses.of(&buffer), len as u32) {
-                self.counts.sent += 1;
-                self.sending.push_back(buffer);
+            let mut pieces = [(0, 0); MOST_PIECES];
+            let (slots, first) = (frame.slot_count(), sending.len());
+            let mut good = slots <= most && frame.len() <= *longest;
+            if good {
+                for ((slot, piece), number) in frame.into_slots().zip(&mut pieces).zip(1..) {
+                    let mut slot = slot;
+                    let Some(mut buffer) = spare.pop() else { break };
+                    // A slot that its sender has spoilt since is empty.
+                    good &= !slot.is_empty();
+                    *piece = (0, slot.len() as u32);
+                    good = good && buffer.swap(&mut slot).is_ok();
+                    piece.0 = addresses.of(&buffer);
+                    sending.push_back((buffer, number == slots));
+                }
+            }
+            let len: usize = pieces.iter().map(|(_, len)| *len as usize).sum();
+            let pieces = pieces.get(..slots).unwrap_or_default();
+            if good && len <= *longest && nic.send_lent(pieces) {
+                counts.sent += 1;
             } else {
-                self.counts.unsendable += 1;
-                self.spare.push(buffer);
+                counts.unsendable += 1;
+                spare.extend(sending.drain(first..).map(|(buffer, _)| buffer));
             }
         }
         moved
@@ -175,18 +203,31 @@ impl<D: Lent> Bridge<D> {
         let Self { nic, port, addresses, receiving, counts, .. } = self;
         let mut out = port.send(budget);
         let most = out.slot_bytes();
-        nic.trade(budget, |descriptor, len| {
+        // Pieces of the frame that are still to come, and whether the port gets the frame.
+        let (mut rest, mut keep) = (0, false);
+        nic.trade(budget, |descriptor, piece| {
             let buffer = receiving.get_mut(descriptor as usize)?;
-            match len.filter(|len| *len >= SHORTEST && *len as usize <= most) {
-                Some(len) => {
-                    let mut slot = out.slot()?;
-                    // The port and the buffers are of one region (`Buffers::take`).
-                    slot.swap(buffer).ok()?;
-                    slot.set_len(len as usize);
-                    counts.received += 1;
+            let Some(Piece { len, after }) = piece else {
+                counts.damaged += 1;
+                return Some(addresses.of(buffer));
+            };
+            if rest == 0 {
+                keep = (SHORTEST..=most as u32).contains(&len);
+                if keep && out.room() <= after as usize {
+                    return None;
                 }
-                None => counts.damaged += 1,
+                // A buffer without bytes is the end of the frame before.
+                counts.damaged += u64::from(!keep && len > 0);
             }
+            if keep && len > 0 {
+                let mut slot = out.slot()?;
+                // The port and the buffers are of one region (`Buffers::take`).
+                slot.swap(buffer).ok()?;
+                slot.set_len(len as usize);
+                slot.set_more(after > 0);
+                counts.received += u64::from(after == 0);
+            }
+            rest = after;
             Some(addresses.of(buffer))
         })
     }

@@ -169,7 +169,7 @@ impl<D: Lent> Netmap<D> {
             self.inside = word.flags & slot_flags::MOREFRAG != 0;
             let good = !is_part && (SHORTEST as usize..=LONGEST).contains(&word.len.into());
             let address = self.pool.address(word.buf).filter(|_| good);
-            if address.is_some_and(|at| self.nic.send_lent(at, word.len.into())) {
+            if address.is_some_and(|at| self.nic.send_lent(&[(at, word.len.into())])) {
                 self.counts.sent += 1;
                 room -= 1;
             } else {
@@ -261,6 +261,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
+    use driver::Piece;
     use proptest::prelude::*;
     use shmem::{Mapping, Memfd, Pages};
 
@@ -290,14 +291,17 @@ mod tests {
         fn room(&self) -> usize {
             5 - self.sending.len() - self.sent
         }
-        fn send_lent(&mut self, at: u64, _len: u32) -> bool {
-            self.sending.push_back(at);
+        fn most_pieces(&self) -> usize {
+            1
+        }
+        fn send_lent(&mut self, pieces: &[(u64, u32)]) -> bool {
+            self.sending.extend(pieces.iter().map(|(at, _)| at));
             true
         }
         fn take_back(&mut self) -> usize {
             std::mem::take(&mut self.sent)
         }
-        fn trade(&mut self, _: usize, _: impl FnMut(u32, Option<u32>) -> Option<u64>) -> usize {
+        fn trade(&mut self, _: usize, _: impl FnMut(u32, Option<Piece>) -> Option<u64>) -> usize {
             unreachable!("buffers are given")
         }
         fn give(&mut self, at: u64) -> bool {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use abi::csb::Version;
 use driver::e1000::{Chip, Config, Doorbells, E1000Driver, Interrupts, Request, SetupError};
 use driver::pcnet::{DriverError, Sizes};
-use driver::{Dma, Lent, Regs, pcnet};
+use driver::{Dma, Lent, Piece, Regs, pcnet};
 use frame::Mac;
 use rustix::event::EventfdFlags;
 
@@ -15,6 +15,8 @@ use crate::vfio::{self, Card, Interrupt, VfioError};
 const SIZES: Sizes = Sizes { transmit: 6, receive: 7 };
 /// Descriptors of an e1000's rings, each.
 const DESCRIPTORS: u32 = 256;
+/// The payload of a standard frame, in bytes.
+const STANDARD: u16 = 1500;
 
 /// A model of card.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Model {
     interrupt: Interrupt,
     /// The interrupts that its driver uses.
     vectors: usize,
+    /// The largest payload of a frame, in bytes.
+    mtu: u16,
 }
 
 const MODELS: [Model; 3] = [
@@ -37,6 +41,8 @@ const MODELS: [Model; 3] = [
         chip: Some(Chip::Em82540),
         interrupt: Interrupt::Pin,
         vectors: 1,
+        // Frames of up to 16,110 bytes (8254x manual, 1.3).
+        mtu: 9216,
     },
     Model {
         name: "82574L",
@@ -44,6 +50,8 @@ const MODELS: [Model; 3] = [
         chip: Some(Chip::L82574),
         interrupt: Interrupt::MsiX,
         vectors: 3,
+        // Frames of up to 9,018 bytes (82574 datasheet, 1.3).
+        mtu: 9000,
     },
     Model {
         name: "PCnet",
@@ -51,6 +59,7 @@ const MODELS: [Model; 3] = [
         chip: None,
         interrupt: Interrupt::Pin,
         vectors: 1,
+        mtu: STANDARD,
     },
 ];
 
@@ -89,6 +98,12 @@ impl Model {
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.vectors
+    }
+
+    /// The largest payload of a frame, in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.mtu
     }
 
     /// How many receive descriptors the card's driver has.
@@ -144,6 +159,8 @@ pub struct Given<'a> {
     pub interrupts: bool,
     /// The card receives all frames, whatever their address.
     pub promiscuous: bool,
+    /// The card receives frames that are longer than standard ones, and sends them.
+    pub long_frames: bool,
     /// The device's addresses of the caller's buffers, one for each receive descriptor, or none if
     /// they are given one by one; `None` for buffers of the driver's own.
     pub lent: Option<&'a [u64]>,
@@ -222,7 +239,7 @@ impl<R: Regs> Nic<R> {
         };
         let mut config = Config::stock(chip);
         (config.transmit, config.receive) = (DESCRIPTORS, DESCRIPTORS);
-        config.promiscuous = given.promiscuous;
+        (config.promiscuous, config.long_frames) = (given.promiscuous, given.long_frames);
         if !given.interrupts {
             config.interrupts = Interrupts::None;
         }
@@ -353,8 +370,12 @@ impl<R: Regs> Lent for Nic<R> {
         either!(self, driver => Lent::room(&**driver))
     }
 
-    fn send_lent(&mut self, at: u64, len: u32) -> bool {
-        either!(self, driver => driver.send_lent(at, len))
+    fn most_pieces(&self) -> usize {
+        either!(self, driver => driver.most_pieces())
+    }
+
+    fn send_lent(&mut self, pieces: &[(u64, u32)]) -> bool {
+        either!(self, driver => driver.send_lent(pieces))
     }
 
     fn take_back(&mut self) -> usize {
@@ -364,7 +385,7 @@ impl<R: Regs> Lent for Nic<R> {
     fn trade(
         &mut self,
         budget: usize,
-        trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+        trade: impl FnMut(u32, Option<Piece>) -> Option<u64>,
     ) -> usize {
         either!(self, driver => driver.trade(budget, trade))
     }

@@ -27,7 +27,7 @@ pub mod virtio;
 
 pub use batched::Batched;
 pub use dma::{Buffers, Chunk, Dma, Slots};
-pub use lent::Lent;
+pub use lent::{Lent, MOST_PIECES, Piece};
 pub use trapping::{Trapping, Traps};
 
 /// A device's registers, as its driver reaches them: by direct call, by vfio-user, by VFIO.

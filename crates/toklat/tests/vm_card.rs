@@ -95,6 +95,18 @@ until_ is attached
 echo "said: again"
 "#;
 
+/// Has the card carry long frames, after it has refused those that are too long for it.
+const LENGTHEN: &str = r#"
+told 4
+echo "said: $(t port set vale0:up --mtu 9001 2>&1)"
+t port set vale0:b --mtu 9000 || exit 1
+t port set vale0:up --mtu 9000 2>/tmp/refused
+long() { info | grep -q "\"mtu\":9000"; }
+[ -s /tmp/refused ] || until_ long
+until_ is attached
+echo "said: again"
+"#;
+
 const END: &str = r#"
 told 3
 t port rm vale0:up || exit 1
@@ -144,12 +156,14 @@ struct Nic {
     kind: &'static str,
     /// Pages of 2 MiB that the guest has: see `vm_vfio`.
     huge_pages: u8,
+    /// The card's largest MTU.
+    mtu: usize,
 }
 
 const NICS: [Nic; 3] = [
-    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0 },
-    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 6 },
-    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0 },
+    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0, mtu: 9216 },
+    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 6, mtu: 9000 },
+    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0, mtu: 1500 },
 ];
 
 /// A request of the protocol of `toklat ping`, and its reply.
@@ -167,7 +181,7 @@ fn frames(number: u64, size: usize) -> (Vec<u8>, Vec<u8>) {
 
 /// Asks until there is an answer, and then asks everything once, in small groups. All replies must
 /// be right.
-fn ask(port: &mut Port, first: u64) {
+fn ask(port: &mut Port, first: u64, sizes: &[usize]) {
     let started = Instant::now();
     let (attempt, reply) = frames(u64::MAX, 61);
     while !receive(port).contains(&reply) {
@@ -176,7 +190,7 @@ fn ask(port: &mut Port, first: u64) {
         port.wait(Interest::READ, Some(Duration::from_millis(200))).unwrap();
     }
     let mut number = first;
-    for size in SIZES {
+    for size in sizes.iter().copied() {
         for group in 0..FRAMES / 10 {
             let started = Instant::now();
             let numbers: Vec<u64> = (0..10).map(|i| number + 10 * group + i + 1).collect();
@@ -235,9 +249,10 @@ fn boot(dir: &Path, daemon: &Daemon, nic: &Nic, more: &[&str], parts: &[&str]) -
 fn drive(dir: &Path, nic: &Nic, kills: bool) {
     let Nic { model, driver, kind, .. } = nic;
     let daemon = Daemon::start();
-    daemon.apply("[switch.vale0.port.peer]");
+    daemon.apply("[switch.vale0.port.peer]\nmtu = 9000");
     let mut port = daemon.open("vale0:peer").unwrap();
-    let parts: &[&str] = if kills { &[BEGIN, KILL, SUCCEED, END] } else { &[BEGIN, END] };
+    let parts: &[&str] =
+        if kills { &[BEGIN, KILL, SUCCEED, LENGTHEN, END] } else { &[BEGIN, LENGTHEN, END] };
     let mut guest = boot(dir, &daemon, nic, &[], parts);
     let refused = guest.says("said: ");
     assert!(refused.contains(&format!("The driver {driver} has 0000:")), "{refused}");
@@ -245,7 +260,7 @@ fn drive(dir: &Path, nic: &Nic, kills: bool) {
     println!("{info}");
     assert!(info.contains(r#""engine":"vfio""#) && info.contains(kind), "{info}");
     assert!(info.contains(r#""carrier":true"#) && info.contains(&CARD.to_string()), "{info}");
-    ask(&mut port, 0);
+    ask(&mut port, 0, &SIZES);
     if kills {
         tell(&mut port, 1);
         // No other client gets the port.
@@ -255,11 +270,18 @@ fn drive(dir: &Path, nic: &Nic, kills: bool) {
         let waiting = guest.says("said: ");
         assert!(waiting.contains("No driver has 0000:"), "{model}: {waiting}");
         assert_eq!(guest.says("said: "), "said: again", "{model}");
-        ask(&mut port, 10_000);
+        ask(&mut port, 10_000, &SIZES);
         tell(&mut port, 2);
         assert_eq!(guest.says("said: "), "said: again", "{model}");
-        ask(&mut port, 20_000);
+        ask(&mut port, 20_000, &SIZES);
     }
+    daemon.done(&["port", "set", "vale0:card", "--mtu", "9000"]);
+    tell(&mut port, 4);
+    let refused = guest.says("said: ");
+    let most = format!("carries packets of {} bytes", nic.mtu);
+    assert_eq!(refused.contains(&most), nic.mtu < 9001, "{refused}");
+    assert_eq!(guest.says("said: "), "said: again", "{model}");
+    ask(&mut port, 30_000, &[60, nic.mtu.min(9000) + 14]);
     tell(&mut port, 3);
     assert_eq!(guest.says("said: "), "said: masters 0", "{model}");
     assert_eq!(guest.says("faults: "), "faults: 0", "{model}");
@@ -298,12 +320,12 @@ fn run_netmap(test: &str, nic: &Nic, more: &[&str]) {
     let none = guest.says("said: ");
     assert!(none.contains("No such device or address"), "{none}");
     // It ends, is killed, and leaves the card to a child.
-    ask(&mut port, 0);
+    ask(&mut port, 0, &SIZES);
     tell(&mut port, 1);
-    ask(&mut port, 10_000);
+    ask(&mut port, 10_000, &SIZES);
     tell(&mut port, 2);
     assert_eq!(guest.says("said: "), "said: 137");
-    ask(&mut port, 20_000);
+    ask(&mut port, 20_000, &SIZES);
     tell(&mut port, 1);
     assert_eq!(guest.says("faults: "), "faults: 0");
     guest.succeeds();
@@ -322,6 +344,6 @@ fn a_netmap_program_in_a_guest_drives_qemu_s_pcnet() {
 /// toklat's own NIC, whose status block leaves the doorbells out.
 #[test]
 fn a_netmap_program_in_a_guest_drives_toklat_s_82540em() {
-    let nic = Nic { model: "82540em", driver: "e1000", kind: "82540EM", huge_pages: 0 };
+    let nic = Nic { model: "82540em", driver: "e1000", kind: "82540EM", huge_pages: 0, mtu: 9216 };
     run_netmap("a_netmap_program_in_a_guest_drives_toklat_s_82540em", &nic, &["--csb"]);
 }

@@ -37,18 +37,13 @@ fn is_address(text: &str) -> bool {
 }
 
 impl Kind for Card {
-    fn check(&self, port: &str, policy: &Policy) -> Result<(), Invalid> {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         if !is_address(&self.address) {
             let reason = format!("{port}: {:?} is not a PCI address", self.address);
             return Err(Invalid::new(
                 reason,
                 "use one that `lspci -D` prints, such as 0000:03:00.0",
             ));
-        }
-        if policy.mtu > Policy::MTU {
-            let reason =
-                format!("{port}: mtu is {}, and a card's is at most {}", policy.mtu, Policy::MTU);
-            return Err(Invalid::new(reason, "leave --mtu out, or use the card by --interface"));
         }
         Ok(())
     }
@@ -68,13 +63,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_whole_and_packets_are_short() {
-        let check = |address: &str, mtu| {
-            let policy = Policy { mtu, ..Policy::default() };
-            Card { address: address.into() }.check("vale0:up", &policy).is_ok()
+    fn addresses_are_whole() {
+        let check = |address: &str| {
+            Card { address: address.into() }.check("vale0:up", &Policy::default()).is_ok()
         };
         for good in ["0000:03:00.0", "10000:e1:1f.7"] {
-            assert!(check(good, 1500), "{good}");
+            assert!(check(good), "{good}");
         }
         for bad in [
             "",
@@ -86,8 +80,7 @@ mod tests {
             "0000:3:00.0",
             "0000:03:0A.0",
         ] {
-            assert!(!check(bad, 1500), "{bad}");
+            assert!(!check(bad), "{bad}");
         }
-        assert!(!check("0000:03:00.0", 1501) && check("0000:03:00.0", 68));
     }
 }

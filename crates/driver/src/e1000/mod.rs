@@ -26,7 +26,7 @@ pub use self::setup::SetupError;
 pub use self::transmit::Request;
 use self::transmit::Transmit;
 use crate::csb;
-use crate::{Chunk, Lent, Regs};
+use crate::{Chunk, Lent, MOST_PIECES, Piece, Regs};
 use abi::csb::{Direction, NONE, Version};
 pub use abi::e1000::Chip;
 
@@ -492,9 +492,13 @@ impl<R: Regs> Lent for E1000Driver<R> {
         self.transmit.room() as usize
     }
 
+    fn most_pieces(&self) -> usize {
+        if self.config.long_frames { MOST_PIECES } else { 1 }
+    }
+
     #[inline]
-    fn send_lent(&mut self, at: u64, len: u32) -> bool {
-        self.send_pieces(&[(at, len)], &Request::default())
+    fn send_lent(&mut self, pieces: &[(u64, u32)]) -> bool {
+        pieces.len() <= self.most_pieces() && self.send_pieces(pieces, &Request::default())
     }
 
     fn take_back(&mut self) -> usize {
@@ -509,12 +513,14 @@ impl<R: Regs> Lent for E1000Driver<R> {
     fn trade(
         &mut self,
         budget: usize,
-        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+        mut trade: impl FnMut(u32, Option<Piece>) -> Option<u64>,
     ) -> usize {
         let mut frames = 0;
-        let traded = self.receive.trade(budget, |descriptor, len| {
-            let next = trade(descriptor, len);
-            frames += u64::from(next.is_some() && len.is_some());
+        let most = self.most_pieces();
+        let traded = self.receive.trade((budget, most), |descriptor, piece| {
+            let next = trade(descriptor, piece);
+            let ends = piece.is_some_and(|piece| piece.after == 0 && piece.len > 0);
+            frames += u64::from(next.is_some() && ends);
             next
         });
         self.counts.received += frames;
@@ -546,7 +552,7 @@ impl<R: Regs> Lent for E1000Driver<R> {
     }
 
     fn has_frames(&self) -> bool {
-        self.receive.has_frames()
+        self.receive.has_whole(self.most_pieces())
     }
 
     fn carrier(&mut self) -> bool {

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use shmem::Bytes;
 
 use super::regs::rx;
-use crate::{Buffers, Dma, Slots};
+use crate::{Buffers, Dma, MOST_PIECES, Piece, Slots};
 
 /// The maximum number of descriptors of a frame: 16 KiB in buffers of 256 bytes, and the frame
 /// check sequence.
@@ -51,7 +51,7 @@ impl Received<'_> {
 }
 
 /// A descriptor that was written back, in either form.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Done {
     status: u32,
     errors: u8,
@@ -73,7 +73,7 @@ pub(super) struct Receive {
     at: Box<[u64]>,
     /// The bytes of each buffer.
     each: usize,
-    /// The next descriptor continues a frame that is too long for its buffer.
+    /// The next descriptor continues a frame that is too long to be traded, or was left half.
     inside: bool,
     /// How many descriptors have buffers, from the next one on: all, unless buffers are given one
     /// by one.
@@ -216,22 +216,27 @@ impl Receive {
         frames
     }
 
-    /// Trades up to `budget` buffers that came back; see [`Lent::trade`](crate::Lent::trade).
+    /// Trades buffers that came back, until `budget` or more are traded, of frames of at most
+    /// `most` buffers; see [`Lent::trade`](crate::Lent::trade).
     #[inline]
     pub fn trade(
         &mut self,
-        budget: usize,
-        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+        (budget, most): (usize, usize),
+        mut trade: impl FnMut(u32, Option<Piece>) -> Option<u64>,
     ) -> usize {
         let mut traded = 0;
         while traded < budget {
             let Some(done) = self.done(self.next) else { break };
-            let Some(next) = trade(self.next, self.whole(done)) else { break };
-            if let Some(at) = self.at.get_mut(self.next as usize) {
-                *at = next;
+            if done.status & rx::EOP == 0 && !self.inside {
+                let (count, complete) = self.trade_long(most, &mut trade);
+                traded += count;
+                if complete { continue } else { break }
             }
-            self.inside = done.status & rx::EOP == 0;
-            self.recycle(1);
+            let piece = self.whole(done).map(|len| Piece { len, after: 0 });
+            if !self.trade_one(piece, &mut trade) {
+                break;
+            }
+            self.inside &= done.status & rx::EOP == 0;
             traded += 1;
         }
         traded
@@ -274,6 +279,80 @@ impl Receive {
             taken += 1;
         }
         taken
+    }
+
+    /// Trades the next buffer. Returns false if it is left.
+    #[inline]
+    fn trade_one(
+        &mut self,
+        piece: Option<Piece>,
+        trade: &mut impl FnMut(u32, Option<Piece>) -> Option<u64>,
+    ) -> bool {
+        let Some(next) = trade(self.next, piece) else { return false };
+        if let Some(at) = self.at.get_mut(self.next as usize) {
+            *at = next;
+        }
+        self.recycle(1);
+        true
+    }
+
+    /// The reports of the next frame, which has several buffers: their number, and the last one.
+    /// The error is true if the frame has more than `most`, and false if it is not complete.
+    fn look_ahead(&self, most: usize) -> Result<(usize, Done), bool> {
+        for count in 1..=most.min(self.size as usize - 1) {
+            let done = self.done(self.after(count as u32 - 1)).ok_or(false)?;
+            if done.status & rx::EOP != 0 {
+                return Ok((count, done));
+            }
+        }
+        Err(true)
+    }
+
+    /// True if there is a buffer to trade.
+    pub fn has_whole(&self, most: usize) -> bool {
+        self.has_frames() && (self.inside || self.look_ahead(most) != Err(false))
+    }
+
+    /// Trades the buffers of a frame that has several. Returns how many were traded, and false if
+    /// the frame, or a part of it, is left.
+    #[cold]
+    fn trade_long(
+        &mut self,
+        most: usize,
+        trade: &mut impl FnMut(u32, Option<Piece>) -> Option<u64>,
+    ) -> (usize, bool) {
+        let (count, last) = match self.look_ahead(most) {
+            Ok(found) => found,
+            Err(too_long) => {
+                // Its buffers are traded one by one, as damaged.
+                self.inside = too_long;
+                return (0, too_long);
+            }
+        };
+        // The card may write its reports at any time, so the lengths are read once.
+        let mut lens = [0; MOST_PIECES];
+        for (len, ahead) in lens.iter_mut().zip(0..count as u32) {
+            *len = self.done(self.after(ahead)).map_or(0, |done| done.len);
+        }
+        let lens = lens.get_mut(..count).unwrap_or_default();
+        let good =
+            last.errors & DAMAGED == 0 && lens.iter().all(|len| (1..=self.each).contains(len));
+        let all: usize = lens.iter().sum();
+        let mut left = all.saturating_sub(if self.with_fcs { FCS } else { 0 });
+        lens.iter_mut().for_each(|len| {
+            *len = left.min(*len);
+            left -= *len;
+        });
+        let used = lens.iter().filter(|len| **len > 0).count();
+        for (i, len) in lens.iter().enumerate() {
+            let after = used.saturating_sub(i + 1) as u32;
+            let piece = Piece { len: *len as u32, after };
+            if !self.trade_one(good.then_some(piece), trade) {
+                self.inside = i > 0;
+                return (i, false);
+            }
+        }
+        (count, true)
     }
 
     fn received<'a>(pieces: &'a [Bytes<'a>], len: usize, done: Done) -> Received<'a> {

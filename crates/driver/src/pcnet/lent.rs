@@ -1,7 +1,7 @@
 //! The driver over buffers of its caller.
 
 use super::{BUFFER, Driver, ENP, IENA, MISS, OWN, STP, low};
-use crate::{Lent, Regs};
+use crate::{Lent, Piece, Regs};
 
 /// Bit of BCR4: the link is up, as the LED of that name shows it.
 const LINK_LED: u16 = 0x8000;
@@ -11,7 +11,12 @@ impl<R: Regs> Lent for Driver<R> {
         Self::room(self) as usize
     }
 
-    fn send_lent(&mut self, at: u64, len: u32) -> bool {
+    fn most_pieces(&self) -> usize {
+        1
+    }
+
+    fn send_lent(&mut self, pieces: &[(u64, u32)]) -> bool {
+        let [(at, len)] = *pieces else { return false };
         let (Some(at), true) = (low(at), (1..=BUFFER).contains(&len)) else { return false };
         if Self::room(self) == 0 {
             return false;
@@ -30,7 +35,7 @@ impl<R: Regs> Lent for Driver<R> {
     fn trade(
         &mut self,
         budget: usize,
-        mut trade: impl FnMut(u32, Option<u32>) -> Option<u64>,
+        mut trade: impl FnMut(u32, Option<Piece>) -> Option<u64>,
     ) -> usize {
         let mut traded = 0;
         while traded < budget {
@@ -38,7 +43,8 @@ impl<R: Regs> Lent for Driver<R> {
             let number = ring.back;
             let Some(len) = ring.whole(number) else { break };
             let descriptor = number & (ring.len - 1);
-            let Some(next) = trade(descriptor, len).and_then(low) else { break };
+            let piece = len.map(|len| Piece { len, after: 0 });
+            let Some(next) = trade(descriptor, piece).and_then(low) else { break };
             ring.at[descriptor as usize] = next;
             ring.back = number.wrapping_add(1);
             self.counts.errors += u64::from(len.is_none());

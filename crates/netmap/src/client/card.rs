@@ -34,8 +34,13 @@ const WORDS: usize = 64;
 /// How long a thread waits for another one of its process that drives the card.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What the driver is told: buffers are given one by one.
-const GIVEN: Given<'_> =
-    Given { interrupts: true, promiscuous: true, lent: Some(&[]), block: false };
+const GIVEN: Given<'_> = Given {
+    interrupts: true,
+    promiscuous: true,
+    long_frames: false,
+    lent: Some(&[]),
+    block: false,
+};
 
 /// A card, and the words that the processes share which drive it.
 pub(super) struct DrivenCard {

@@ -17,7 +17,7 @@ pub fn frame(from: u8, to: u8, number: u64) -> [u8; 64] {
 
 /// Sends a frame; false if there is no room.
 pub fn send(port: &mut Port, frame: &[u8]) -> bool {
-    let sent = port.send(1).push(frame);
+    let sent = port.send(64).push(frame);
     port.flush().unwrap();
     sent
 }

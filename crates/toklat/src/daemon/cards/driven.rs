@@ -35,6 +35,8 @@ pub struct State {
     pub mac: Mac,
     /// The link is up.
     pub carrier: bool,
+    /// The largest payload of a frame, in bytes.
+    pub mtu: u16,
     /// Frames from the switch that the card was given.
     pub sent: u64,
     /// Frames from the card that the switch was given.
@@ -94,7 +96,7 @@ impl Driven {
         let link = LinkInfo {
             up: true,
             carrier: state.carrier,
-            mtu: dataplane::config::Policy::MTU.into(),
+            mtu: state.mtu.into(),
             promiscuous: true,
             mac: Some(state.mac),
             kind: Some(state.model),

@@ -35,11 +35,16 @@ pub struct Start<'a> {
     pub require_walls: bool,
 }
 
-/// Keeps a process running that drives the card at `address` for the port called `name`, as long as
-/// the port waits. `occupied` if an earlier supervisor's process has the port: then it goes on
-/// until that has ended.
+/// Keeps a process running that drives the card at `address`, with payloads of up to `mtu` bytes,
+/// for the port called `name`, as long as the port waits. `occupied` if an earlier supervisor's
+/// process has the port: then it goes on until that has ended.
 #[must_use]
-pub fn keep(name: (String, String), address: &str, start: Start<'_>, occupied: bool) -> Waiting {
+pub fn keep(
+    name: (String, String),
+    (address, mtu): (&str, u16),
+    start: Start<'_>,
+    occupied: bool,
+) -> Waiting {
     let driven = Arc::new(Driven::default());
     let here = Arc::clone(&driven);
     let kept = Kept {
@@ -47,6 +52,7 @@ pub fn keep(name: (String, String), address: &str, start: Start<'_>, occupied: b
         dir: start.dir.to_owned(),
         require_walls: start.require_walls,
         address: address.to_owned(),
+        mtu,
         name,
     };
     let waiting = Waiting::new(None, |_, vacant, trouble| {
@@ -74,6 +80,7 @@ struct Kept {
     dir: PathBuf,
     require_walls: bool,
     address: String,
+    mtu: u16,
     name: (String, String),
 }
 
@@ -153,7 +160,7 @@ impl Kept {
         let (switch, port) = &self.name;
         let mut command = std::process::Command::new(&self.exe);
         command.arg("--dir").arg(&self.dir).args(["card-process", "--card", &self.address]);
-        command.args(["--port", &format!("{switch}:{port}")]);
+        command.args(["--port", &format!("{switch}:{port}"), "--mtu", &self.mtu.to_string()]);
         if self.require_walls {
             command.arg("--require-walls");
         }
@@ -175,6 +182,7 @@ mod tests {
             dir: "/nowhere".into(),
             require_walls: false,
             address: "0000:03:00.0".into(),
+            mtu: 9000,
             name: ("vale0".into(), "up".into()),
         }
     }
@@ -184,6 +192,7 @@ mod tests {
             model: "82574L\u{1b}[2J".into(),
             mac: frame::Mac::local(1),
             carrier,
+            mtu: 9000,
             sent: 1,
             received: 2,
             unsendable: 3,
@@ -211,6 +220,7 @@ mod tests {
         let link = info.link.unwrap();
         assert!(link.carrier && !link.kind.as_ref().unwrap().contains('\u{1b}'), "{link:?}");
         assert_eq!((link.statistics["rx_missed_errors"], info.lost), (5, 5));
+        assert_eq!(link.mtu, 9000);
         let (last, ..) = listen(&line(&Report::Failed("no card".into()))).await;
         assert_eq!(last.as_deref(), Some("no card"));
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use card::vfio::{self, Card};
 use card::{Bridge, Buffers, Given, Model, Nic};
+use dataplane::config::Policy;
 use driver::{Dma, Lent};
 use jail::{Jail, Wall, Walls};
 use netring::layout::SLOTS;
@@ -51,6 +52,9 @@ pub struct CardProcessArgs {
     /// The port
     #[arg(long)]
     port: String,
+    /// The largest payload of a frame in bytes
+    #[arg(long)]
+    mtu: u16,
     /// Do not start without all walls
     #[arg(long)]
     require_walls: bool,
@@ -92,10 +96,17 @@ fn drive(args: &CardProcessArgs, dir: &Path) -> anyhow::Result<()> {
     card.map(&rings, RINGS_AT)?;
     let mut dma = Dma::new(rings, 0, RINGS, RINGS_AT).context("The rings are not mapped")?;
     let lent = buffers.lent();
-    let given = Given { interrupts: true, promiscuous: true, lent: Some(&lent), block: false };
+    let given = Given {
+        interrupts: true,
+        promiscuous: true,
+        long_frames: args.mtu > Policy::MTU,
+        lent: Some(&lent),
+        block: false,
+    };
     let (nic, calls) = Nic::bring_up(card, &mut dma, given)?;
     report(&Report::Walls(confine(args)?));
-    Driver { bridge: Bridge::new(nic, port, buffers), calls, model, missed: 0, said: None }.serve()
+    let bridge = Bridge::new(nic, port, buffers, args.mtu);
+    Driver { bridge, calls, model, mtu: args.mtu, missed: 0, said: None }.serve()
 }
 
 /// Gives up all that the process does not need any more. Beside the standard streams it has only
@@ -130,6 +141,7 @@ struct Driver {
     /// The card's interrupts.
     calls: Vec<OwnedFd>,
     model: &'static Model,
+    mtu: u16,
     missed: u64,
     said: Option<State>,
 }
@@ -165,6 +177,7 @@ impl Driver {
             model: self.model.name.to_owned(),
             mac: nic.mac(),
             carrier: nic.carrier(),
+            mtu: self.mtu,
             sent: counts.sent,
             received: counts.received,
             unsendable: counts.unsendable,

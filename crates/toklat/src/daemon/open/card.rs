@@ -1,6 +1,6 @@
 //! Network cards that toklat's own drivers drive.
 
-use ::card::vfio;
+use ::card::{Model, vfio};
 use dataplane::config::Attachment;
 use topology::Card;
 
@@ -11,13 +11,19 @@ use crate::api::{ApiError, ErrorCode};
 
 /// The port is vacant until the process that drives the card has opened it.
 impl Open for Card {
-    fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
-        let there = vfio::check(&self.address).map(|()| Opened::vacant());
+    fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let missing = |error: vfio::PlaceError| {
             let (reason, remedy) = error.advice();
             ApiError::new(ErrorCode::BadRequest, reason, remedy)
         };
-        Box::pin(std::future::ready(there.map_err(missing)))
+        let there = vfio::check(&self.address).map_err(missing);
+        let opened =
+            there.and_then(|()| check_mtu(&self.address, at.mtu)).map(|()| Opened::vacant());
+        Box::pin(std::future::ready(opened))
+    }
+
+    fn is_opened_for_mtu(&self) -> bool {
+        true
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
@@ -27,12 +33,23 @@ impl Open for Card {
     fn follow(
         &self,
         name: (String, String),
-        Following { attachment, start, .. }: Following<'_>,
+        Following { attachment, start, mtu, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         // The process of an earlier supervisor may have it.
         let occupied = matches!(attachment, Attachment::Ring(_));
-        Ok(Some(cards::keep(name, &self.address, start, occupied)))
+        Ok(Some(cards::keep(name, (&self.address, mtu), start, occupied)))
     }
+}
+
+/// Checks that a card carries packets of `mtu` bytes. What has no driver is told by the process.
+fn check_mtu(address: &str, mtu: u16) -> Result<(), ApiError> {
+    let Some(model) = Model::at(address).ok().filter(|model| model.mtu() < mtu) else {
+        return Ok(());
+    };
+    let (name, most) = (model.name, model.mtu());
+    let reason = format!("Card {address} ({name}) carries packets of {most} bytes, not of {mtu}");
+    let remedy = format!("--mtu {most}, or less");
+    Err(ApiError::new(ErrorCode::BadRequest, reason, remedy))
 }
 
 #[cfg(test)]

@@ -70,6 +70,8 @@ pub struct Following<'a> {
     pub returned: &'a mpsc::Sender<Returned>,
     /// How a card's process is started.
     pub start: Start<'a>,
+    /// The port's largest payload, in bytes.
+    pub mtu: u16,
 }
 
 /// The attachment of a port, and what is kept for it.
@@ -176,6 +178,11 @@ pub trait Open {
     /// Returns true if [`open`](Self::open) makes a socket for the port's users. It is opened again
     /// when the users change.
     fn is_for_users(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the port has to be opened again when its MTU changes.
+    fn is_opened_for_mtu(&self) -> bool {
         false
     }
 

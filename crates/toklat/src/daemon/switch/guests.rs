@@ -30,7 +30,8 @@ impl Switch {
             let Environment { returned, exe, dir, require_walls, .. } = &*self.environment;
             let start = Start { exe, dir, require_walls: *require_walls };
             let (attachment, fds) = (&port.attachment, &port.fds[..]);
-            return kind.follow(name, Following { attachment, fds, returned, start });
+            let mtu = port.spec.policy.mtu;
+            return kind.follow(name, Following { attachment, fds, returned, start, mtu });
         };
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);

@@ -386,10 +386,12 @@ impl Switch {
     ) -> Result<(), ApiError> {
         let port = self.port(name)?;
         let (id, old) = (port.id, port.spec.clone());
-        if old.kind != spec.kind || self.failure_of(port).is_some() {
+        let resized = old.policy.mtu != spec.policy.mtu;
+        let again = resized && open::of(&spec.kind).is_opened_for_mtu();
+        if again || old.kind != spec.kind || self.failure_of(port).is_some() {
             return self.replace_port(id, spec, written).await;
         }
-        if old.policy.mtu != spec.policy.mtu {
+        if resized {
             open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment).await?;
         }
         if old.rules() != spec.rules() {
