@@ -8,7 +8,7 @@
 //! The first byte of the input picks the card and how it is; then come steps: command, flags,
 //! descriptors, length, and so many bytes. One whose flags say so is no message, but a write to the
 //! guest's memory, or to the registers that are shared, or to the card's state, which leaves it and
-//! comes back.
+//! comes back; or it is thousands of messages that map or unmap a small range each.
 #![no_main]
 
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::card::message::{
-    Fields, HEADER, ProtocolError, command, words, write_header,
+    Fields, HEADER, ProtocolError, command, longs, words, write_header,
 };
 use dataplane::attach::card::migration::{DeviceState, MAX_TRANSFER};
 use dataplane::attach::card::{Plug, ServeRequests, VfioUser};
@@ -55,6 +55,12 @@ const REPLY: u8 = 0x20;
 /// With this flag, the message is a write.
 const WRITE: u8 = 0x80;
 const WRITE_REGISTER: u8 = WRITE | REGISTER;
+/// Flags of a step that maps or unmaps many ranges.
+const RANGES: u8 = WRITE | MOVE;
+/// Bytes of such a range.
+const RANGE: u64 = 16;
+/// How many messages are sent before they are carried out.
+const BURST: u64 = 128;
 
 /// A front end, its guest's memory, and who serves it.
 struct Port {
@@ -144,6 +150,7 @@ impl Port {
         let body = take(bytes, usize::from(len));
         let at = u16::from_be_bytes([command, fds]);
         match flags & (WRITE | REGISTER) {
+            _ if flags & RANGES == RANGES => self.change_ranges(command, fds, body)?,
             WRITE if body.is_empty() => {
                 self.cut = true;
                 self.memory.write(at, body);
@@ -212,6 +219,29 @@ impl Port {
         }
         let parts = [IoSlice::new(&message[..message.len() - cut])];
         let _ = rustix::net::sendmsg(&self.theirs, &parts, &mut control, SendFlags::NOSIGNAL);
+    }
+
+    /// Maps or unmaps up to 8,160 small ranges, a message each, as front ends of guests behind an
+    /// IOMMU do. The first bytes of `body` say where they are.
+    fn change_ranges(&mut self, count: u8, fds: u8, body: &[u8]) -> Result<(), ProtocolError> {
+        let [maps, stride, start, offset] = body.first_chunk().copied().unwrap_or_default();
+        let fds = self.memory.descriptors(fds);
+        for n in 0..32 * u64::from(count) {
+            let address = (u64::from(start) * 64 + n * u64::from(stride) % 16_384) * RANGE;
+            let place = (u64::from(offset) + n * u64::from(stride)) * RANGE % (1 << 16);
+            let range = [place, address, RANGE];
+            let (command, head, range, fds) = match maps & 1 {
+                0 => (command::DMA_MAP, words(&[32, 3]), &range[..], &fds[..]),
+                _ => (command::DMA_UNMAP, words(&[24, 0]), &range[1..], &[][..]),
+            };
+            self.send(command as u8, 0x10, fds, &[head, longs(range)].concat());
+            if n % BURST == BURST - 1 {
+                self.serve(false);
+                self.take_messages()?;
+                drain(&self.theirs);
+            }
+        }
+        Ok(())
     }
 
     /// Saves the card's state, changes it at `at`, and loads it again.
