@@ -40,6 +40,8 @@ pub enum Variant {
     Baseline,
     /// Interrupts are moderated.
     Moderation,
+    /// Interrupts are at least this long apart, in units of 256 ns.
+    Interval(u16),
     /// The driver combines sends: it waits for an interrupt.
     Combining,
     /// Moderation and combining.
@@ -60,6 +62,7 @@ impl Variant {
     pub fn config(self, chip: Chip) -> Config {
         let interval = match self {
             Self::Baseline | Self::Combining | Self::Prompt(_) => 0,
+            Self::Interval(units) => units,
             _ => INTERVAL,
         };
         let doorbells = match self {

@@ -291,12 +291,19 @@ fn card_trip(lab: &Lab, variant: Variant) -> Result<f64> {
 const PLAIN_TRIP: Peer =
     Peer::Toklat("baseline", |lab| Ok(cards::trips(lab, Variant::Baseline)?.0));
 
+/// About a microsecond in the register ITR, in units of 256 ns.
+const A_MICROSECOND: u16 = 4;
+
 /// Rows over vfio-user: real traps, but no virtual machine.
 pub const BY_SOCKET: &[Row] = &[
     carded("nic.card.baseline", "", Peer::None, |lab| card(lab, Variant::Baseline)),
     carded("nic.card.moderation", "", PLAIN, |lab| card(lab, Variant::Moderation)),
     carded("nic.card.combining", "", PLAIN, |lab| card(lab, Variant::Combining)),
     carded("nic.card.held", "", PLAIN, |lab| card(lab, Variant::Held)),
+    carded("nic.itr.0", "", PLAIN, |lab| card(lab, Variant::Interval(0))),
+    carded("nic.itr.20", "", PLAIN, |lab| card(lab, Variant::Interval(20 * A_MICROSECOND))),
+    carded("nic.itr.100", "", PLAIN, |lab| card(lab, Variant::Interval(100 * A_MICROSECOND))),
+    carded("nic.itr.500", "", PLAIN, |lab| card(lab, Variant::Interval(500 * A_MICROSECOND))),
     carded("nic.combine.gain", "ratio >= 10", PLAIN, |lab| card(lab, Variant::Both)),
     by_block("nic.card.csb1", "", PLAIN, |lab| card(lab, Variant::Block(Version::One))),
     by_block("nic.csb.gain", "ratio >= 20", PLAIN, |lab| card(lab, Variant::Block(Version::Two))),
