@@ -149,8 +149,8 @@ impl<D: Lent> Netmap<D> {
     /// Gives the card what the client has submitted and released, and takes back what it is done
     /// with.
     pub fn turn(&mut self) -> Turn {
-        self.submit();
         let sent = self.take_back();
+        self.submit();
         // What comes back damaged is given again.
         self.give();
         let received = self.receive();

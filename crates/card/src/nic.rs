@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 use crate::vfio::{self, Card, Interrupt, VfioError};
 
 /// The sizes of a PCnet's rings, as powers of two.
-const SIZES: Sizes = Sizes { transmit: 6, receive: 7 };
+const SIZES: Sizes = Sizes { transmit: 8, receive: 8 };
 /// Descriptors of an e1000's rings, each.
 const DESCRIPTORS: u32 = 256;
 /// The payload of a standard frame, in bytes.
@@ -283,19 +283,16 @@ impl<R: Regs> Nic<R> {
         }
     }
 
-    /// Asks for an interrupt when a frame has come. Returns true if there is one already. Without a
-    /// status block, interrupts come anyway.
-    pub fn wait_for_frames(&mut self) -> bool {
-        either!(self, driver => driver.wait_for_frames())
+    /// Asks for an interrupt when something was sent (`room`), and when a frame has come. The caller
+    /// looks at both once more before it sleeps. Without a status block, interrupts come anyway.
+    pub fn ask(&mut self, room: bool, frames: bool) {
+        either!(self, driver => driver.ask(room, frames));
     }
 
-    /// Asks for an interrupt when there is room to send. Returns true if there is room already.
-    /// Without a status block, interrupts come anyway.
-    pub fn wait_for_room(&mut self) -> bool {
-        match self {
-            Self::E1000(driver) => driver.wait_for_room(1),
-            Self::Pcnet(driver) => driver.wait_for_room(),
-        }
+    /// True if the card has found a fault in its status block, and stopped.
+    #[must_use]
+    pub fn has_fault(&self) -> bool {
+        either!(self, driver => driver.block_fault() != 0)
     }
 
     /// The card's station address.

@@ -81,9 +81,15 @@ impl Device {
         Ok(())
     }
 
+    /// Begins to use what a request has bound.
+    fn begin(&self) -> Result<(), Errno> {
+        self.known_bound().map_or(Ok(()), Bound::begin)
+    }
+
     fn ask(&self, fd: RawFd, question: &Ask) -> Result<Answer, Errno> {
         let (answer, fds) = client::ask(question, &[borrow(fd)])?;
         self.bind(&answer, fds)?;
+        self.begin()?;
         Ok(answer)
     }
 
@@ -168,6 +174,7 @@ impl Device {
         with.extend(memory.as_ref().map(AsFd::as_fd));
         let (mut answer, fds) = client::ask(ask, &with)?;
         self.bind(&answer, fds)?;
+        self.begin()?;
         if let (Some(blocks), 0) = (local.csb, answer.status) {
             self.bound(fd).ok_or(Errno::NXIO)?.use_blocks(blocks, &Memory, marks::raise)?;
             answer.options.status[option::CSB as usize] = 0;

@@ -88,7 +88,11 @@ fn zsh_offers_switches_ports_and_models() {
     }
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.alpha]\n[switch.vale0.port.beta]\n[switch.other.port.x]");
-    let offers = |line: &str, wanted: &[&str]| assert_eq!(zsh(&daemon, line), wanted, "{line}");
+    // On a busy machine, a zsh now and then completes nothing.
+    let offers = |line: &str, wanted: &[&str]| {
+        let offered = (0..10).map(|_| zsh(&daemon, line)).find(|offered| !offered.is_empty());
+        assert_eq!(offered.unwrap_or_default(), wanted, "{line}");
+    };
     offers("toklat switch rm va", &["vale0"]);
     offers("toklat port rm vale0:", &["vale0:alpha", "vale0:beta"]);
     offers("toklat port rm vale0:alpha vale0:b", &["vale0:beta"]);

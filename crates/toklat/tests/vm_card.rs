@@ -27,6 +27,8 @@ const ASKS: Mac = Mac::local(2);
 /// Bytes of frames, and how many of each are sent.
 const SIZES: [usize; 3] = [60, 777, 1514];
 const FRAMES: u64 = 50;
+/// Frames of a flood: more than a card's ring has slots, and fewer than the test's port has.
+const FLOOD: u32 = 600;
 
 /// What all guests run first: a daemon with a port for the card, when its driver in the kernel has
 /// it and when that has given it up.
@@ -118,7 +120,7 @@ exit 0
 "#;
 
 /// Programs that open the card by netmap's interface. Before vfio-pci has it, there is none. The
-/// second one is killed, the third one's child drives the card.
+/// second one is killed, the third one's child drives the card, the fourth one floods.
 const NETMAP: &str = r#"#!/bin/sh
 t() { PROGRAM --dir /run/t "$@"; }
 until_() { n=0; until "$@"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "said: never: $*"; cat /tmp/*log; exit 1; }; sleep 0.1; done; }
@@ -142,6 +144,7 @@ echo "said: $?"
 until_ free
 t run -- /host/answer card0 fork >/tmp/answer.log 2>&1 & p=$!
 wait $p || { echo "said: $(cat /tmp/answer.log /tmp/log)"; exit 1; }
+t run -- /host/answer card0 flood >/tmp/answer.log 2>&1 || { echo "said: $(cat /tmp/answer.log /tmp/log)"; exit 1; }
 until_ free
 echo "faults: $(dmesg | grep -cE 'DMAR:.*(DMA|INTR)[^.]*fault')"
 exit 0
@@ -327,6 +330,20 @@ fn run_netmap(test: &str, nic: &Nic, more: &[&str]) {
     assert_eq!(guest.says("said: "), "said: 137");
     ask(&mut port, 20_000, &SIZES);
     tell(&mut port, 1);
+    // More frames than the card's ring has slots: each buffer is the program's only when it is
+    // sent.
+    let (mut came, started) = (Vec::new(), Instant::now());
+    while came.len() < FLOOD as usize {
+        assert!(started.elapsed() < PATIENCE, "{} of a flood's frames came", came.len());
+        port.wait(Interest::READ, Some(Duration::from_millis(200))).unwrap();
+        for frame in port.receive(64).map(|frame| frame.to_vec()) {
+            if frame[12..14] == [0x88, 0xb6] {
+                came.push(u32::from_le_bytes(frame[14..18].try_into().unwrap()));
+            }
+        }
+        port.flush().unwrap();
+    }
+    assert!(came.into_iter().eq(0..FLOOD), "frames were overwritten before they were sent");
     assert_eq!(guest.says("faults: "), "faults: 0");
     guest.succeeds();
 }

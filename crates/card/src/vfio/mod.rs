@@ -42,6 +42,9 @@ const BUS_MASTER: u16 = 4;
 const FIRST_BAR: u64 = 0x10;
 /// The subsystem id in configuration space.
 const SUBSYSTEM_ID: u64 = 0x2e;
+/// How long to wait for a card that another process has just given up, and between two attempts.
+const PATIENCE: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(20);
 /// Pauses of at least this length sleep instead of spinning.
 const SLEEP: Duration = Duration::from_micros(100);
 
@@ -180,6 +183,21 @@ pub fn identity(address: &str) -> Result<(u16, u16), VfioError> {
     Ok(Place::find(Path::new("/"), address)?.identity)
 }
 
+/// Takes bus mastering away from a card, by its file: it writes no memory any more.
+///
+/// # Errors
+/// [`VfioError::Refused`].
+pub fn stop(device: BorrowedFd<'_>) -> Result<(), VfioError> {
+    let mut info = RegionInfo::of(CONFIG);
+    kernel::ask(device, &mut info).map_err(refused("DEVICE_GET_REGION_INFO"))?;
+    let (at, mut command) = (info.offset + COMMAND, [0; 2]);
+    let done = rustix::io::pread(device, &mut command, at).and_then(|_| {
+        let command = u16::from_le_bytes(command) & !BUS_MASTER;
+        rustix::io::pwrite(device, &command.to_le_bytes(), at)
+    });
+    done.map(drop).map_err(|error| refused("a write to configuration space")(error.into()))
+}
+
 /// The open files of a card: what a process needs to drive it. The card goes back to the kernel
 /// with the last copies.
 #[derive(Debug)]
@@ -202,7 +220,7 @@ impl Files {
     pub fn open(address: &str) -> Result<Self, VfioError> {
         let place = Place::find(Path::new("/"), address)?;
         let container = open(Path::new("/dev/vfio/vfio"))?;
-        let group = open(&Path::new("/dev/vfio").join(place.group.to_string()))?;
+        let group = open_when_free(&Path::new("/dev/vfio").join(place.group.to_string()))?;
         let mut status = GroupStatus::default();
         kernel::ask(group.as_fd(), &mut status).map_err(refused("GROUP_GET_STATUS"))?;
         if !status.viable() {
@@ -390,6 +408,21 @@ impl Card {
     fn write(&self, bar: usize, at: u64, data: &[u8]) {
         if let Some(place) = self.place(bar, at, data.len() as u64) {
             let _ = self.files.device.write_all_at(data, place);
+        }
+    }
+}
+
+/// Opens a file that a process which has just ended may still have.
+fn open_when_free(path: &Path) -> Result<File, VfioError> {
+    let since = Instant::now();
+    loop {
+        match open(path) {
+            Err(VfioError::Open { source, .. })
+                if source.kind() == io::ErrorKind::ResourceBusy && since.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(AGAIN);
+            }
+            opened => return opened,
         }
     }
 }

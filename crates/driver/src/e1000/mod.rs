@@ -419,6 +419,18 @@ impl<R: Regs> E1000Driver<R> {
         frames
     }
 
+    /// Asks for an interrupt when something was sent (`room`), and when a frame has come. The caller
+    /// looks at both once more before it sleeps. Without a status block, interrupts come anyway.
+    pub fn ask(&mut self, room: bool, frames: bool) {
+        let Some(shared) = &mut self.shared else { return };
+        if room {
+            shared.send.sleep(NONE);
+        }
+        if frames {
+            shared.receive.sleep(NONE);
+        }
+    }
+
     // --- interrupts ---
 
     /// Handles an interrupt on `vectors`, a bit each (for the pin, bit 0 alone). Returns the

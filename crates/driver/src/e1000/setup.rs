@@ -247,6 +247,7 @@ impl<R: Regs> E1000Driver<R> {
     /// # Errors
     /// [`SetupError`].
     pub fn restart(&mut self) -> Result<(), SetupError> {
+        self.returned = self.counts.done;
         self.reset()?;
         self.open()
     }

@@ -29,7 +29,9 @@ impl<R: Regs> Lent for Driver<R> {
     }
 
     fn take_back(&mut self) -> usize {
-        self.reap() as usize
+        // Waiting for room reclaims, too.
+        self.reap();
+        core::mem::take(&mut self.returned) as usize
     }
 
     fn trade(

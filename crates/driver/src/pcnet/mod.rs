@@ -148,6 +148,9 @@ pub struct Driver<R> {
     demanded: u32,
     /// The caller gives receive buffers one by one.
     one_by_one: bool,
+    /// Sent frames that were reclaimed, and whose buffers a caller has not taken back yet
+    /// ([`Lent`](crate::Lent)).
+    returned: u32,
 }
 
 impl<R: Regs> Driver<R> {
@@ -200,6 +203,7 @@ impl<R: Regs> Driver<R> {
             missed: 0,
             demanded: 0,
             one_by_one: lent.is_some_and(<[u64]>::is_empty),
+            returned: 0,
         };
         driver.probe()?;
         Ok(driver)
@@ -263,6 +267,24 @@ impl<R: Regs> Driver<R> {
             block.send.wake();
         }
         room
+    }
+
+    /// Asks for an interrupt when something was sent (`room`), and when a frame has come. The caller
+    /// looks at both once more before it sleeps. Without a status block, interrupts come anyway.
+    pub fn ask(&mut self, room: bool, frames: bool) {
+        let Some(block) = &mut self.block else { return };
+        if room {
+            block.send.sleep(NONE);
+        }
+        if frames {
+            block.receive.sleep(NONE);
+        }
+    }
+
+    /// The status block's fault; 0 if there is no fault or no block.
+    #[must_use]
+    pub fn block_fault(&self) -> u32 {
+        self.block.as_ref().map_or(0, |block| block.block.fault())
     }
 
     fn probe(&mut self) -> Result<(), DriverError> {
@@ -354,7 +376,7 @@ impl<R: Regs> Driver<R> {
             (ring.ours, ring.back) = (0, 0);
             ring.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
-        self.demanded = 0;
+        (self.demanded, self.returned) = (0, 0);
         self.announce()?;
         self.refill();
         self.write_init_block(promiscuous);
@@ -450,7 +472,9 @@ impl<R: Regs> Driver<R> {
             self.counts.errors += u64::from(status & ERR != 0);
             ring.back = ring.back.wrapping_add(1);
         }
-        ring.back.wrapping_sub(before)
+        let reaped = ring.back.wrapping_sub(before);
+        self.returned = self.returned.wrapping_add(reaped);
+        reaped
     }
 
     /// How many descriptors of the transmit ring are free.

@@ -6,6 +6,7 @@ use netring::layout::RingSpec;
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, Kind};
+use super::host::CARD_KEY;
 use super::{Broker, End, NewPort, Requester, Switches};
 
 impl<S: Switches> Broker<S> {
@@ -86,8 +87,13 @@ impl<S: Switches> Broker<S> {
     /// Detaches an adapter from its switches.
     pub(super) async fn leave_switch(&mut self, key: &str) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
-        if let Kind::Card { files, .. } = &mut adapter.kind {
-            *files = None;
+        if let Kind::Card { files, descriptors, .. } = &mut adapter.kind
+            && let Some(files) = files.take()
+        {
+            let region = self.regions.get(&adapter.region);
+            let lost = region.zip(*descriptors).map(|(region, first)| region.card_losses(first));
+            let ifname = key.trim_start_matches(CARD_KEY);
+            self.switches.close_card(ifname, files, lost.unwrap_or_default()).await;
         }
         let tokens = [adapter.token.take(), adapter.host_token.take()];
         let places = [adapter.place.clone(), adapter.host_place.clone()];

@@ -11,7 +11,7 @@ use crate::abi::{Register, flags};
 use crate::wire::CARD_BUFFERS;
 
 /// The prefix of the keys of interfaces.
-const CARD_KEY: &str = "netmap:";
+pub(super) const CARD_KEY: &str = "netmap:";
 /// Slots of each ring of a card that programs drive.
 const CARD_SLOTS: u32 = 256;
 
@@ -55,6 +55,10 @@ impl<S: Switches> Broker<S> {
         let extra = request.extra_bufs.min(MOST_EXTRA) + CARD_BUFFERS;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let region = self.region_for(call.uid, request.mem_id, || shape.geometry(extra))?;
+        let bytes = self.regions.get(&region).map_or(0, |region| region.geometry.buf_size);
+        if bytes < card::BUFFER {
+            return Err(Errno::INVAL);
+        }
         let kind = Kind::Card { wake, files: None, descriptors: None };
         self.adapters.insert(key.clone(), Adapter::new(kind, region, shape, None));
         Ok(key)

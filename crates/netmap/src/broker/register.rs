@@ -331,6 +331,10 @@ impl<S: Switches> Broker<S> {
         if region.uid != call.uid && call.uid != 0 {
             return Err(Errno::ACCESS);
         }
+        // Two drivers of one card in a process would take it from each other at every call.
+        if matches!(adapter.kind, Kind::Card { .. }) && adapter.bindings > 0 {
+            return Err(Errno::BUSY);
+        }
         if adapter.header != 0 && request.flags & flags::ACCEPT_VNET_HDR == 0 {
             return Err(Errno::IO);
         }

@@ -99,8 +99,6 @@ impl Wakes {
                 let files =
                     [device, fds.next().ok_or(Errno::PROTO)?, fds.next().ok_or(Errno::PROTO)?];
                 let card = DrivenCard::new(bound, mapping, wake, files).ok_or(Errno::PROTO)?;
-                // A card that does not come up is an error of this request, not of a later one.
-                card.turn()?;
                 Self::Card(Box::new(card))
             }
             _ => return Err(Errno::PROTO),
@@ -258,16 +256,16 @@ impl Bound {
         tokens.into_iter().flatten()
     }
 
-    /// Exchanges slots with the descriptor's card, if it has one: what was submitted and released
-    /// goes there, and what is done comes back. Returns how many slots moved, and whether cursors
-    /// of the program's were invalid.
-    pub(super) fn exchange(&self, user: &dyn UserMemory) -> (u32, bool) {
+    /// Exchanges slots with the descriptor's card, if it has one: what was submitted (`send`) and
+    /// released (`receive`) goes there, and what is done comes back. Returns how many slots moved,
+    /// and whether cursors of the program's were invalid.
+    pub(super) fn exchange(&self, send: bool, receive: bool, user: &dyn UserMemory) -> (u32, bool) {
         let Wakes::Card(card) = &self.wakes else { return (0, false) };
         let mut was_reset = false;
-        for ring in self.send.iter().filter(|ring| ring.has_news()) {
+        for ring in self.send.iter().filter(|ring| send && ring.has_news()) {
             was_reset |= ring.sync_send(user) == Synced::Reset;
         }
-        for ring in &self.receive {
+        for ring in self.receive.iter().filter(|_| receive) {
             was_reset |= ring.sync_receive() == Synced::Reset;
         }
         let moved = card.turn().unwrap_or_else(|_| {
@@ -277,9 +275,21 @@ impl Bound {
         (moved, was_reset)
     }
 
+    /// Begins to use a descriptor that this process has just bound: a card that does not come up is
+    /// an error of this request, not of a later one.
+    ///
+    /// # Errors
+    /// `ENXIO`: the card does not work; `ENOMEM`: the limit of locked memory is too low for it.
+    pub fn begin(&self) -> Result<(), Errno> {
+        match &self.wakes {
+            Wakes::Card(card) => card.turn().map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Carries out `NIOCTXSYNC`: on return, a switch has taken everything that was submitted.
     pub fn sync_send(&self, user: &dyn UserMemory) {
-        self.exchange(user);
+        self.exchange(true, false, user);
         let mut wake = Wake::default();
         for ring in &self.send {
             wake.note(ring.end, ring.sync_send(user));
@@ -316,7 +326,7 @@ impl Bound {
 
     /// Carries out `NIOCRXSYNC`.
     pub fn sync_receive(&self, user: &dyn UserMemory) {
-        self.exchange(user);
+        self.exchange(false, true, user);
         let mut wake = Wake::default();
         for ring in &self.receive {
             self.sync_one(ring, &mut wake);
@@ -355,10 +365,11 @@ impl Bound {
         if self.blocks.is_some() {
             return Ready { error: true, ..Ready::default() };
         }
-        let (_, was_reset) = self.exchange(user);
+        let pushes = want_send || self.flags & flags::NO_TX_POLL == 0;
+        let (_, was_reset) = self.exchange(pushes, want_receive, user);
         let mut ready = Ready { error: was_reset || self.is_gone(), ..Ready::default() };
         let mut wake = Wake::default();
-        if want_send || self.flags & flags::NO_TX_POLL == 0 {
+        if pushes {
             self.poll_send(want_send, user, &mut ready, &mut wake);
         }
         if want_receive && !self.receive.is_empty() {
@@ -520,7 +531,7 @@ fn rings(
         let memory = RingMemory::of(mapping, geometry, spec.first + i, spec.slots)?;
         let twin = || RingMemory::of(mapping, geometry, twins.first + i, spec.slots);
         let peer = match bound.port {
-            port::SWITCHED => Peer::Switch,
+            port::SWITCHED | port::CARD => Peer::Switch,
             port::PIPE => Peer::Twin(Box::new(twin()?)),
             _ => Peer::Nobody,
         };

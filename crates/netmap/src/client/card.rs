@@ -16,14 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use card::vfio::{Card, Files, VfioError};
-use card::{Given, Model, Netmap, Nic, Turn};
+use card::{Counts, Given, Model, Netmap, Nic, NicError, Turn};
 use driver::Dma;
 use netring::layout::{Geometry, RingMemory};
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use shmem::{Mapping, SharedSlice};
 
-use super::process;
+use super::{is_dead, process};
 use crate::wire::{Bound, CARD_BUFFERS};
 
 /// The card's address of the region's first buffer: low enough for all cards, and far from what a
@@ -44,13 +43,13 @@ const GIVEN: Given<'_> = Given {
 
 /// A card, and the words that the processes share which drive it.
 pub(super) struct DrivenCard {
-    /// The process that drives the card now, or 0; and the one that has brought it up, in the upper
-    /// half, with how often that was done.
+    /// The process that drives the card now, or 0; the one that has brought it up, in the upper
+    /// half, with how often that was done; frames that could not be sent, and damaged ones.
     ///
     /// # Protocol: `DrivenCard.words`
     /// - Writer: the process that drives the card
     /// - Reader: other processes that have it
-    /// - Ordering: holder: compare-exchange acquire, store release; driver: relaxed, by the holder
+    /// - Ordering: holder: compare-exchange acquire, store release; others: relaxed, by the holder
     /// - Partner: the rings' core positions, the card's registers
     /// - Without it: two processes give the card the same slots
     /// - Shown by: `netmap` tests `a_card_that_is_driven_is_passed_over_until_its_holder_is_dead`
@@ -106,7 +105,7 @@ impl DrivenCard {
         let last = bound.descriptors.checked_add(CARD_BUFFERS)?;
         let one = |spec: netring::layout::RingSpec| (spec.first, spec.slots);
         Some(Self {
-            words: mapping.shared_slice(at, 2).filter(|_| last <= geometry.buf_num)?,
+            words: mapping.shared_slice(at, 4).filter(|_| last <= geometry.buf_num)?,
             driven: Mutex::default(),
             files: Arc::new(Files { device: device.into(), group, container }),
             wake,
@@ -134,50 +133,72 @@ impl DrivenCard {
     /// # Errors
     /// `ENXIO`: the card does not work.
     pub(super) fn turn(&self) -> Result<u32, Errno> {
-        self.drive(|nic, _| {
-            let Turn { moved, wake } = nic.turn();
+        let turned = self.drive(|joined, _| {
+            let Turn { moved, wake } = joined.turn();
             if wake {
-                // A full counter holds a wake-up already.
-                let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+                self.signal();
             }
-            moved
-        })
+            self.tell(joined.counts());
+            if joined.nic().has_fault() { Err(Errno::NXIO) } else { Ok(moved) }
+        });
+        turned.unwrap_or(Ok(0))
+    }
+
+    /// Wakes who sleeps.
+    fn signal(&self) {
+        // A full counter holds a wake-up already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Tells the daemon of frames that were lost, for its log.
+    fn tell(&self, counts: Counts) {
+        let lost = [(2, counts.unsendable), (3, counts.damaged)];
+        for (place, count) in lost.into_iter().filter(|(_, count)| *count > 0) {
+            if let Some(word) = self.words.get(place) {
+                word.store(count, Relaxed);
+            }
+        }
     }
 
     /// Asks the card for interrupts, before a sleep. The caller then looks once more.
     pub(super) fn arm(&self, want_send: bool, want_receive: bool) {
-        // A card that does not work is noticed by the look that follows.
-        let _ = self.drive(|joined, vectors| {
+        let armed = self.drive(|joined, vectors| {
             if rustix::io::read(&self.wake, &mut [0; 8]).is_ok() {
                 joined.nic().interrupted((1 << vectors) - 1);
             }
-            let _ = joined.nic().listen(vectors);
-            if want_receive {
-                joined.nic().wait_for_frames();
-            }
-            if want_send {
-                joined.nic().wait_for_room();
-            }
-            0
+            joined.nic().ask(want_send, want_receive);
+            joined.nic().listen(vectors).map_err(|_| Errno::NXIO)
         });
+        // While another process drives the card, nobody may sleep. A card that does not work is
+        // noticed by the look that follows.
+        if armed.is_none_or(|armed| armed.is_err()) {
+            self.signal();
+        }
     }
 
-    /// Runs `work` with the driver, which is this process's from then on.
-    fn drive(&self, work: impl FnOnce(&mut Netmap<Nic>, usize) -> u32) -> Result<u32, Errno> {
-        let Some(_held) = self.hold() else { return Ok(0) };
+    /// Runs `work` with the driver, which is this process's from then on. `None` if another process
+    /// drives the card at this moment.
+    fn drive<T>(
+        &self,
+        work: impl FnOnce(&mut Netmap<Nic>, usize) -> Result<T, Errno>,
+    ) -> Option<Result<T, Errno>> {
+        let _held = self.hold()?;
         // In the child of a fork, a thread that is no more may have it: then the child has no card.
-        let mut driven = self.driven.try_lock().map_err(|_| Errno::NXIO)?;
-        let last = self.words.get(1).map_or(0, |word| word.load(Relaxed));
-        if last != driven.driver || last >> 32 != u64::from(process()) {
-            self.bring_up(&mut driven).map_err(|_| Errno::NXIO)?;
-            let count = u64::from((last as u32).wrapping_add(1));
-            driven.driver = u64::from(process()) << 32 | count;
-            if let Some(word) = self.words.get(1) {
-                word.store(driven.driver, Relaxed);
-            }
+        let Ok(mut driven) = self.driven.try_lock() else { return Some(Err(Errno::NXIO)) };
+        let driven = &mut *driven;
+        if !self.is_ours(driven)
+            && let Err(error) = self.bring_up(driven)
+        {
+            return Some(Err(errno_of(&error)));
         }
         let vectors = driven.vectors;
-        Ok(driven.nic.as_mut().map_or(0, |nic| work(nic, vectors)))
+        driven.nic.as_mut().map(|joined| work(joined, vectors))
+    }
+
+    /// True if no other process has driven the card since this one has brought it up.
+    fn is_ours(&self, driven: &Driven) -> bool {
+        let last = self.words.get(1).map_or(0, |word| word.load(Relaxed));
+        last == driven.driver && last >> 32 == u64::from(process())
     }
 
     /// Holds the card; `None` if another process does.
@@ -195,8 +216,7 @@ impl DrivenCard {
                     std::thread::yield_now();
                 }
                 Err(other) => {
-                    let pid = i32::try_from(other).ok().and_then(Pid::from_raw);
-                    let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+                    let dead = u32::try_from(other).map_or(true, is_dead);
                     let taken =
                         dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
                     return taken.then(|| Held(holder));
@@ -206,7 +226,17 @@ impl DrivenCard {
     }
 
     /// Brings the card up for this process.
-    fn bring_up(&self, driven: &mut Driven) -> Result<(), card::NicError> {
+    fn bring_up(&self, driven: &mut Driven) -> Result<(), NicError> {
+        let Some(word) = self.words.get(1) else { return Err(NO_MEMORY) };
+        let count = (word.load(Relaxed) as u32).wrapping_add(1);
+        driven.driver = 0;
+        self.bring_up_card(driven)?;
+        driven.driver = u64::from(process()) << 32 | u64::from(count);
+        word.store(driven.driver, Relaxed);
+        Ok(())
+    }
+
+    fn bring_up_card(&self, driven: &mut Driven) -> Result<(), NicError> {
         if let Some(joined) = &mut driven.nic {
             joined.nic().restart(GIVEN)?;
             joined.restart();
@@ -227,16 +257,43 @@ impl DrivenCard {
         let (at, len) = self.descriptors;
         let device = BUFFERS_AT + (at - start) as u64;
         let mapping = Arc::clone(&self.mapping);
-        let no_memory = card::NicError::E1000(driver::e1000::SetupError::Memory);
-        let Some(mut dma) = Dma::new(mapping, at, len, device) else { return Err(no_memory) };
+        let mut dma = Dma::new(mapping, at, len, device).ok_or(NO_MEMORY)?;
         let given = Given { block: card.has_block()?, ..GIVEN };
         let nic = Nic::over(card, model, &mut dma, given)?;
         let ring = |(first, slots)| RingMemory::of(&self.mapping, &self.geometry, first, slots);
         let [send, receive] = self.rings.map(ring);
-        let rings = send.zip(receive).ok_or(no_memory)?;
-        driven.vectors = model.vectors();
-        driven.nic = Netmap::new(nic, rings, &self.geometry, BUFFERS_AT);
+        let rings = send.zip(receive).ok_or(NO_MEMORY)?;
+        let joined = Netmap::new(nic, rings, &self.geometry, BUFFERS_AT);
+        (driven.vectors, driven.nic) = (model.vectors(), Some(joined.ok_or(NO_MEMORY)?));
         Ok(())
+    }
+}
+
+/// The descriptor was closed in this process.
+impl Drop for DrivenCard {
+    fn drop(&mut self) {
+        let Some(_held) = self.hold() else { return };
+        let Ok(mut driven) = self.driven.try_lock() else { return };
+        if self.is_ours(&driven)
+            && let Some(joined) = &mut driven.nic
+        {
+            // Others that have the descriptor bring the card up again.
+            joined.nic().stop();
+            if let Some(word) = self.words.get(1) {
+                word.store(0, Relaxed);
+            }
+        }
+    }
+}
+
+/// The region is too small for what drivers share, which the daemon has made room for.
+const NO_MEMORY: NicError = NicError::E1000(driver::e1000::SetupError::Memory);
+
+/// The error number for the program.
+fn errno_of(error: &NicError) -> Errno {
+    match error {
+        NicError::Card(VfioError::Memory { .. }) => Errno::NOMEM,
+        _ => Errno::NXIO,
     }
 }
 

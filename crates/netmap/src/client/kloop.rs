@@ -170,7 +170,7 @@ impl Bound {
             }
         }
         self.wake_peers(wake);
-        self.exchange(user).0 > 0 || moved
+        self.exchange(true, true, user).0 > 0 || moved
     }
 
     /// Syncs a ring by its blocks; returns true if its tail moved.

@@ -1,6 +1,7 @@
 /*
- * answer IF [fork]: answers requests of `toklat ping` (EtherType 0x88b5, then 'p', 'q'), in their own buffers, until a
- * frame comes from station 02:00:00:00:01:01; one from 02:00:00:00:01:02 kills it. With "fork" a child does it, after its parent has used the port.
+ * answer IF [fork | flood]: answers requests of `toklat ping` (EtherType 0x88b5, then 'p', 'q'), in their own buffers, until a
+ * frame comes from station 02:00:00:00:01:01; one from 02:00:00:00:01:02 kills it. With "fork" a child does it,
+ * after its parent has used the port. "flood" sends 600 numbered frames instead.
  */
 #include "nm.h"
 #include <signal.h>
@@ -19,11 +20,36 @@ static int answer(char *at, uint32_t len)
 	return 1;
 }
 
+/* Sends numbered frames (EtherType 0x88b6), more than the ring holds, and waits until all are sent. */
+static int flood(struct nm *d)
+{
+	struct nm_ring *t = nm_tx(d, 0);
+	for (uint32_t n = 0; n < 600;) {
+		struct pollfd p = { .fd = d->fd, .events = POLLOUT };
+		CHECK(poll(&p, 1, -1) == 1 && !(p.revents & POLLERR));
+		for (; nm_space(t) && n < 600; n++) {
+			struct nm_slot *to = &t->slot[t->head];
+			char *at = nm_buf(t, to->buf_idx);
+			memset(at, 0, 60);
+			memcpy(at, "\2\0\0\0\0\2\2\0\0\0\0\1\x88\xb6", 14);
+			memcpy(at + 14, &n, 4);
+			to->len = 60;
+			t->head = t->cur = nm_next(t, t->head);
+		}
+	}
+	do
+		CHECK(ioctl(d->fd, NIOCTXSYNC, NULL) == 0);
+	while (nm_space(t) + 1 != t->num_slots);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2 || argc == 3);
 	struct nm d = nm_port(argv[1]);
 	struct nm_ring *r = nm_rx(&d, 0), *t = nm_tx(&d, 0);
+	if (argc == 3 && !strcmp(argv[2], "flood"))
+		return flood(&d);
 	if (argc == 3) {
 		int status;
 		CHECK(ioctl(d.fd, NIOCRXSYNC, NULL) == 0);

@@ -371,6 +371,14 @@ impl Region {
         Ok(first)
     }
 
+    /// The frames that a card's drivers could not send, and that came back damaged, from the words
+    /// in the buffers from `first` on.
+    pub(super) fn card_losses(&self, first: u32) -> [u32; 2] {
+        let start = u64::from(first) * u64::from(self.geometry.buf_size);
+        let words = (self.geometry.buf_offset() + start).next_multiple_of(64);
+        [2, 3].map(|place| self.read_u32(words + 8 * place).unwrap_or(0))
+    }
+
     /// Frees consecutive buffers, if there are any.
     pub(super) fn remove_run(&mut self, first: Option<u32>, count: u32) {
         for buffer in first.into_iter().flat_map(|first| first..first + count) {

@@ -16,11 +16,9 @@ use netring::layout::{
     Format, MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous,
     slot_flags,
 };
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 use super::watch::{Watch, Watchers};
-use super::{UserMemory, process};
+use super::{UserMemory, is_dead, process};
 
 /// Bytes of an Ethernet header. Shorter frames are not forwarded.
 const SHORTEST: usize = 14;
@@ -132,9 +130,8 @@ impl Ring {
             Ok(_) => Some(Held(holder)),
             Err(other) if other == us => None,
             Err(other) => {
-                let pid = Pid::from_raw(other.cast_signed());
-                let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
-                let taken = dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
+                let taken =
+                    is_dead(other) && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
                 taken.then(|| Held(holder))
             }
         }

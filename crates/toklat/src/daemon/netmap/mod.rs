@@ -6,7 +6,7 @@ pub mod end;
 mod join;
 pub mod opened;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,6 +202,20 @@ impl Switches for Ports {
         // The kernel may take long to close a card.
         let file = |fd| Box::new(Descriptor::of(who.uid, fd)) as broker::File;
         Ok(CardFiles([device.into(), group, container].map(file)))
+    }
+
+    async fn close_card(&self, ifname: &str, files: CardFiles, [unsendable, damaged]: [u32; 2]) {
+        if let Err(error) = ::card::vfio::stop(files.0[0].as_fd()) {
+            tracing::warn!(ifname, %error, "card was not stopped");
+        }
+        if unsendable > 0 || damaged > 0 {
+            tracing::warn!(
+                ifname,
+                unsendable,
+                damaged,
+                "frames of a netmap program's card were lost"
+            );
+        }
     }
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
