@@ -149,8 +149,8 @@ impl Switches for Ports {
         Ok(Box::new(Charged(Arc::clone(&self.0))))
     }
 
-    fn has_interface(&self, _: u32, ifname: &str) -> bool {
-        ifname.starts_with('e')
+    fn interface(&self, _: u32, ifname: &str) -> Option<String> {
+        ifname.starts_with('e').then(|| ifname.to_owned())
     }
 
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
@@ -343,7 +343,7 @@ impl Machine {
         let Some(bound) = self.bound.get(&cookie) else { return };
         bound.arm(value & 1 != 0, value & 2 != 0);
         Costs::step(|| bound.poll(value & 4 != 0, value & 8 != 0, &*self.memory));
-        Costs::step(|| bound.sync_receive());
+        Costs::step(|| bound.sync_receive(&*self.memory));
     }
 
     /// Blocks of the program's own with cursors.

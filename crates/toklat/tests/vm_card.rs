@@ -318,7 +318,8 @@ fn run_netmap(test: &str, nic: &Nic, more: &[&str]) {
     .unwrap();
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.peer]");
-    let mut port = daemon.open("vale0:peer").unwrap();
+    let open = netring::Open::new("vale0:peer").directory(daemon.dir());
+    let mut port = open.slots(1024).open().unwrap();
     let mut guest = boot(dir.path(), &daemon, nic, more, &[NETMAP]);
     let none = guest.says("said: ");
     assert!(none.contains("No such device or address"), "{none}");
