@@ -419,8 +419,9 @@ impl<R: Regs> E1000Driver<R> {
         frames
     }
 
-    /// Asks for an interrupt when something was sent (`room`), and when a frame has come. The caller
-    /// looks at both once more before it sleeps. Without a status block, interrupts come anyway.
+    /// Asks for an interrupt when something was sent (`room`), and when a frame has come
+    /// (`frames`). The caller looks at both once more before it sleeps. Without a status block,
+    /// interrupts come anyway.
     pub fn ask(&mut self, room: bool, frames: bool) {
         let Some(shared) = &mut self.shared else { return };
         if room {

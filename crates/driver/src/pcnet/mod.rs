@@ -269,8 +269,9 @@ impl<R: Regs> Driver<R> {
         room
     }
 
-    /// Asks for an interrupt when something was sent (`room`), and when a frame has come. The caller
-    /// looks at both once more before it sleeps. Without a status block, interrupts come anyway.
+    /// Asks for an interrupt when something was sent (`room`), and when a frame has come
+    /// (`frames`). The caller looks at both once more before it sleeps. Without a status block,
+    /// interrupts come anyway.
     pub fn ask(&mut self, room: bool, frames: bool) {
         let Some(block) = &mut self.block else { return };
         if room {

@@ -11,7 +11,7 @@
 //!
 //! The kernel empties the array when the last process has closed it, however it ended. Filters
 //! without programs let everything pass. The supervisor removes them when the tap is gone
-//! ([`sweep`]), and before it attaches others ([`attach`]). The discipline stays, empty: other
+//! ([`Sweeper`]), and before it attaches others ([`attach`]). The discipline stays, empty: other
 //! programs may have put filters there.
 
 use std::io;
