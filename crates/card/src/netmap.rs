@@ -6,7 +6,8 @@
 //! ```
 //!
 //! It plays the core for two rings of a region. Slots and descriptors keep the same order, so the
-//! rings say which buffers the card has: whoever restarts the card goes on from there.
+//! cursors of the rings say which buffers the card has. A driver that resets the card needs nothing
+//! else to go on.
 
 use std::ops::Range;
 

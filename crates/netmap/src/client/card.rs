@@ -10,8 +10,8 @@
 //! there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,19 @@ use card::{Counts, Given, Model, Netmap, Nic, NicError, Turn};
 use driver::Dma;
 use netring::layout::{Geometry, RingMemory};
 use rustix::io::Errno;
-use shmem::{Mapping, SharedSlice};
+use shmem::{Mapping, Shared, SharedSlice};
 
-use super::{is_dead, process};
+use super::hold::Held;
+use super::process;
 use crate::wire::{Bound, CARD_BUFFERS};
 
 /// The card's address of the region's first buffer: low enough for all cards, and far from what a
 /// platform keeps for itself.
 const BUFFERS_AT: u64 = 16 << 20;
-/// Bytes before the descriptors.
-const WORDS: usize = 64;
+/// Bytes before the descriptors, those of the word that names the holder, and the words after it.
+const SHARED: usize = 64;
+const HOLDER: usize = 8;
+const WORDS: usize = 3;
 /// How long a thread waits for another one of its process that drives the card.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What the driver is told: buffers are given one by one.
@@ -43,16 +46,26 @@ const GIVEN: Given<'_> = Given {
 
 /// A card, and the words that the processes share which drive it.
 pub(super) struct DrivenCard {
-    /// The process that drives the card now, or 0; the one that has brought it up, in the upper
-    /// half, with how often that was done; frames that could not be sent, and damaged ones.
+    /// The process that drives the card now, or 0.
     ///
-    /// # Protocol: `DrivenCard.words`
+    /// # Protocol: `DrivenCard.holder`
     /// - Writer: the process that drives the card
     /// - Reader: other processes that have it
-    /// - Ordering: holder: compare-exchange acquire, store release; others: relaxed, by the holder
-    /// - Partner: the rings' core positions, the card's registers
+    /// - Ordering: compare-exchange acquire, store release
+    /// - Partner: the rings' core positions, the card's registers, `words`
     /// - Without it: two processes give the card the same slots
     /// - Shown by: `netmap` tests `a_card_that_is_driven_is_passed_over_until_its_holder_is_dead`
+    holder: Shared<AtomicU32>,
+    /// The process that has brought the card up, in the upper half, with how often that was done;
+    /// frames that could not be sent; damaged ones.
+    ///
+    /// # Protocol: `DrivenCard.words`
+    /// - Writer: the process that holds the card
+    /// - Reader: other processes that have it; the daemon, when the port ends
+    /// - Ordering: relaxed: `holder` orders them
+    /// - Partner: `holder`
+    /// - Without it: a driver goes on with descriptors that another one has reset
+    /// - Shown by: `toklat` tests `vm_card`, with a forked child
     words: SharedSlice<AtomicU64>,
     driven: Mutex<Driven>,
     files: Arc<Files>,
@@ -80,15 +93,6 @@ impl std::fmt::Debug for DrivenCard {
     }
 }
 
-/// Holds the card during a turn.
-struct Held<'a>(&'a AtomicU64);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Release);
-    }
-}
-
 impl DrivenCard {
     /// A card that the daemon has opened, with what [`port::CARD`](crate::wire::port::CARD) comes
     /// with.
@@ -100,19 +104,20 @@ impl DrivenCard {
     ) -> Option<Self> {
         let geometry = bound.geometry;
         let start = u64::from(bound.descriptors) * u64::from(geometry.buf_size);
-        let at = usize::try_from(geometry.buf_offset() + start).ok()?.next_multiple_of(WORDS);
-        let len = (CARD_BUFFERS as usize - 1) * geometry.buf_size as usize - 2 * WORDS;
+        let at = usize::try_from(geometry.buf_offset() + start).ok()?.next_multiple_of(SHARED);
+        let len = (CARD_BUFFERS as usize - 1) * geometry.buf_size as usize - 2 * SHARED;
         let last = bound.descriptors.checked_add(CARD_BUFFERS)?;
         let one = |spec: netring::layout::RingSpec| (spec.first, spec.slots);
         Some(Self {
-            words: mapping.shared_slice(at, 4).filter(|_| last <= geometry.buf_num)?,
+            holder: mapping.shared(at).filter(|_| last <= geometry.buf_num)?,
+            words: mapping.shared_slice(at + HOLDER, WORDS)?,
             driven: Mutex::default(),
             files: Arc::new(Files { device: device.into(), group, container }),
             wake,
             geometry,
             mapping: Arc::clone(mapping),
             rings: [one(bound.twin_tx), one(bound.twin_rx)],
-            descriptors: (at + WORDS, len),
+            descriptors: (at + SHARED, len),
         })
     }
 
@@ -152,7 +157,7 @@ impl DrivenCard {
 
     /// Tells the daemon of frames that were lost, for its log.
     fn tell(&self, counts: Counts) {
-        let lost = [(2, counts.unsendable), (3, counts.damaged)];
+        let lost = [(1, counts.unsendable), (2, counts.damaged)];
         for (place, count) in lost.into_iter().filter(|(_, count)| *count > 0) {
             if let Some(word) = self.words.get(place) {
                 word.store(count, Relaxed);
@@ -169,8 +174,8 @@ impl DrivenCard {
             joined.nic().ask(want_send, want_receive);
             joined.nic().listen(vectors).map_err(|_| Errno::NXIO)
         });
-        // While another process drives the card, nobody may sleep. A card that does not work is
-        // noticed by the look that follows.
+        // If another process holds the card, it was not asked for interrupts: then the caller's
+        // sleep ends at once, and it asks again. If the card does not work, the next sync fails.
         if armed.is_none_or(|armed| armed.is_err()) {
             self.signal();
         }
@@ -197,37 +202,27 @@ impl DrivenCard {
 
     /// True if no other process has driven the card since this one has brought it up.
     fn is_ours(&self, driven: &Driven) -> bool {
-        let last = self.words.get(1).map_or(0, |word| word.load(Relaxed));
+        let last = self.words.first().map_or(0, |word| word.load(Relaxed));
         last == driven.driver && last >> 32 == u64::from(process())
     }
 
-    /// Holds the card; `None` if another process does.
+    /// Holds the card; `None` if another process does. Waits for another thread of this one.
     fn hold(&self) -> Option<Held<'_>> {
-        let holder = self.words.first()?;
-        let us = u64::from(process());
-        let mut since = None;
+        let since = Instant::now();
         loop {
-            match holder.compare_exchange(0, us, Acquire, Relaxed) {
-                Ok(_) => return Some(Held(holder)),
-                Err(other) if other == us => {
-                    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                        return None;
-                    }
+            match Held::of(&self.holder) {
+                Ok(held) => return Some(held),
+                Err(other) if other == process() && since.elapsed() < PATIENCE => {
                     std::thread::yield_now();
                 }
-                Err(other) => {
-                    let dead = u32::try_from(other).map_or(true, is_dead);
-                    let taken =
-                        dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
-                    return taken.then(|| Held(holder));
-                }
+                Err(_) => return None,
             }
         }
     }
 
     /// Brings the card up for this process.
     fn bring_up(&self, driven: &mut Driven) -> Result<(), NicError> {
-        let Some(word) = self.words.get(1) else { return Err(NO_MEMORY) };
+        let Some(word) = self.words.first() else { return Err(NO_MEMORY) };
         let count = (word.load(Relaxed) as u32).wrapping_add(1);
         driven.driver = 0;
         self.bring_up_card(driven)?;
@@ -279,7 +274,7 @@ impl Drop for DrivenCard {
         {
             // Others that have the descriptor bring the card up again.
             joined.nic().stop();
-            if let Some(word) = self.words.get(1) {
+            if let Some(word) = self.words.first() {
                 word.store(0, Relaxed);
             }
         }
@@ -325,15 +320,15 @@ mod tests {
     #[test]
     fn a_card_that_is_driven_is_passed_over_until_its_holder_is_dead() {
         let card = card();
-        drop(card.hold().expect("nobody has it"));
-        let parent = u64::from(std::os::unix::process::parent_id());
-        let holder = card.words.first().unwrap();
+        assert!(card.hold().is_some());
+        let parent = std::os::unix::process::parent_id();
+        let holder = &card.holder;
         holder.store(parent, Relaxed);
         for _ in 0..2 {
             assert_eq!((card.turn(), holder.load(Relaxed)), (Ok(0), parent));
         }
         // No process has this highest number.
-        holder.store(i32::MAX as u64, Relaxed);
+        holder.store(i32::MAX.cast_unsigned(), Relaxed);
         assert!(card.hold().is_some());
     }
 
@@ -341,11 +336,11 @@ mod tests {
     #[test]
     fn a_card_that_does_not_come_up_is_an_error() {
         let card = card();
-        for (holder, driver) in [(0, 0), (u64::MAX, u64::MAX), (1 << 40, 7)] {
-            card.words.first().unwrap().store(holder, Relaxed);
-            card.words.get(1).unwrap().store(driver, Relaxed);
+        for (holder, driver) in [(0, 0), (u32::MAX, u64::MAX), (1 << 31, 7)] {
+            card.holder.store(holder, Relaxed);
+            card.words.first().unwrap().store(driver, Relaxed);
             assert_eq!(card.turn(), Err(Errno::NXIO));
-            assert_eq!(card.words.first().unwrap().load(Relaxed), 0);
+            assert_eq!(card.holder.load(Relaxed), 0);
         }
     }
 

@@ -9,6 +9,7 @@ mod bound;
 mod card;
 mod control;
 mod daemon;
+mod hold;
 mod kloop;
 mod legacy;
 mod options;
@@ -21,7 +22,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 pub use self::bound::{Bound, Ready};
 pub use self::control::{Question, control};
@@ -75,17 +75,6 @@ fn process() -> u32 {
         }
         id => id,
     }
-}
-
-/// True if a process has ended, also if nobody has waited for it yet.
-fn is_dead(process: u32) -> bool {
-    let Some(pid) = Pid::from_raw(process.cast_signed()) else { return true };
-    if test_kill_process(pid) == Err(Errno::SRCH) {
-        return true;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The state follows the program's name, which may contain anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
 }
 
 /// Notes that this process is the child of a fork.

@@ -21,16 +21,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use netring::layout::{
     Format, Geometry, RingMemory, RingSpec, Slot, SlotWord, distance, next, previous, slot_flags,
 };
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use shmem::{Bytes, Mapping};
 
-use super::process;
+use super::hold;
 
 /// How often a process tries to fill a ring that another one fills.
 const TRIES: u32 = 1000;
@@ -157,18 +155,16 @@ impl Watch {
 
     /// Locks the ring against others that fill it; false if another one keeps it.
     fn hold(&self) -> bool {
-        let (filling, us) = (&self.memory.control.core_flags.0.filling, process());
+        let filling = &self.memory.control.core_flags.0.filling;
+        let is_free = || filling.load(Relaxed) == 0;
         for _ in 0..TRIES {
-            match filling.compare_exchange(0, us, Acquire, Relaxed) {
-                Ok(_) => return true,
-                Err(_) => std::hint::spin_loop(),
+            if is_free() && hold::take(filling).is_ok() {
+                return true;
             }
+            std::hint::spin_loop();
         }
         // Its process may have died, or may be stopped: then this monitor misses frames.
-        let other = filling.load(Relaxed);
-        let pid = Pid::from_raw(other.cast_signed());
-        let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
-        dead && filling.compare_exchange(other, us, Acquire, Relaxed).is_ok()
+        hold::take(filling).is_ok()
     }
 
     /// Puts frames into the free slots from `core` on; returns where they end.

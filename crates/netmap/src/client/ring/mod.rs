@@ -9,7 +9,7 @@
 mod monitors;
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 use netring::layout::{
@@ -17,8 +17,9 @@ use netring::layout::{
     slot_flags,
 };
 
+use super::UserMemory;
+use super::hold::Held;
 use super::watch::{Watch, Watchers};
-use super::{UserMemory, is_dead, process};
 
 /// Bytes of an Ethernet header. Shorter frames are not forwarded.
 const SHORTEST: usize = 14;
@@ -96,15 +97,6 @@ pub(super) enum Synced {
     Reset,
 }
 
-/// Holds the lock of a ring during a sync.
-struct Held<'a>(&'a AtomicU32);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Release);
-    }
-}
-
 impl Ring {
     pub(super) fn new(
         memory: RingMemory,
@@ -124,17 +116,7 @@ impl Ring {
 
     /// Locks the ring for a sync; `None` if another process or thread syncs it.
     fn hold(&self) -> Option<Held<'_>> {
-        let holder = &self.memory.header.holder;
-        let us = process();
-        match holder.compare_exchange(0, us, Acquire, Relaxed) {
-            Ok(_) => Some(Held(holder)),
-            Err(other) if other == us => None,
-            Err(other) => {
-                let taken =
-                    is_dead(other) && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
-                taken.then(|| Held(holder))
-            }
-        }
+        Held::of(&self.memory.header.holder).ok()
     }
 
     fn head(&self) -> u32 {
