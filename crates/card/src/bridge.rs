@@ -38,15 +38,20 @@ pub struct Counts {
 
 /// The buffers of a region, as a device addresses them.
 #[derive(Clone, Copy, Debug)]
-struct Addresses {
+pub(super) struct Addresses {
     /// The address of buffer 0.
-    first: u64,
-    stride: u64,
+    pub(super) first: u64,
+    pub(super) stride: u64,
 }
 
 impl Addresses {
+    /// The address of the buffer with this number.
+    pub(super) fn at(self, number: u32) -> u64 {
+        self.first + self.stride * u64::from(number)
+    }
+
     fn of(self, buffer: &Buffer) -> u64 {
-        self.first + self.stride * u64::from(buffer.number())
+        self.at(buffer.number())
     }
 }
 

@@ -17,7 +17,7 @@ use netring::layout::{
 };
 
 use super::Counts;
-use super::bridge::{LONGEST, SHORTEST};
+use super::bridge::{Addresses, LONGEST, SHORTEST};
 
 /// A ring, and what the card has of it.
 #[derive(Debug)]
@@ -70,15 +70,14 @@ impl Way {
 /// Where the card finds the buffers of a region.
 #[derive(Clone, Copy, Debug)]
 struct Pool {
-    first: u64,
-    stride: u64,
+    addresses: Addresses,
     count: u32,
 }
 
 impl Pool {
     fn address(self, buf: u32) -> Option<u64> {
         let good = (RESERVED_BUFFERS..self.count).contains(&buf);
-        good.then(|| self.first + self.stride * u64::from(buf))
+        good.then(|| self.addresses.at(buf))
     }
 }
 
@@ -119,7 +118,8 @@ impl<D: Lent> Netmap<D> {
         geometry: &Geometry,
         first: u64,
     ) -> Option<Self> {
-        let pool = Pool { first, stride: geometry.buf_size.into(), count: geometry.buf_num };
+        let addresses = Addresses { first, stride: geometry.buf_size.into() };
+        let pool = Pool { addresses, count: geometry.buf_num };
         let refused = vec![false; send.slots.len()].into();
         let (send, receive) = (Way::new(send), Way::new(receive));
         let counts = Counts::default();
@@ -214,7 +214,7 @@ impl<D: Lent> Netmap<D> {
             let word = slot.load();
             let (buf, address) = match pool.address(word.buf) {
                 Some(address) => (word.buf, address),
-                None => (RESERVED_BUFFERS, pool.first + pool.stride * u64::from(RESERVED_BUFFERS)),
+                None => (RESERVED_BUFFERS, pool.addresses.at(RESERVED_BUFFERS)),
             };
             if !nic.give(address) {
                 break;

@@ -190,12 +190,22 @@ pub fn identity(address: &str) -> Result<(u16, u16), VfioError> {
 pub fn stop(device: BorrowedFd<'_>) -> Result<(), VfioError> {
     let mut info = RegionInfo::of(CONFIG);
     kernel::ask(device, &mut info).map_err(refused("DEVICE_GET_REGION_INFO"))?;
-    let (at, mut command) = (info.offset + COMMAND, [0; 2]);
-    let done = rustix::io::pread(device, &mut command, at).and_then(|_| {
-        let command = u16::from_le_bytes(command) & !BUS_MASTER;
+    command(device, info.offset, |command| command & !BUS_MASTER)
+}
+
+/// Changes the command register of the card whose configuration space begins at `config` in its
+/// file.
+fn command(
+    device: BorrowedFd<'_>,
+    config: u64,
+    change: impl Fn(u16) -> u16,
+) -> Result<(), VfioError> {
+    let (at, mut bytes) = (config + COMMAND, [0; 2]);
+    let done = rustix::io::pread(device, &mut bytes, at).and_then(|_| {
+        let command = change(u16::from_le_bytes(bytes));
         rustix::io::pwrite(device, &command.to_le_bytes(), at)
     });
-    done.map(drop).map_err(|error| refused("a write to configuration space")(error.into()))
+    done.map(drop).map_err(|error| refused("a change of the command register")(error.into()))
 }
 
 /// The open files of a card: what a process needs to drive it. The card goes back to the kernel
@@ -311,9 +321,7 @@ impl Card {
     /// Changes the command register.
     fn command(&self, change: impl Fn(u16) -> u16) -> Result<(), VfioError> {
         let Some(config) = self.config else { return Ok(()) };
-        let command = change(u16::from_le_bytes(self.configuration(COMMAND)?));
-        let written = self.files.device.write_all_at(&command.to_le_bytes(), config + COMMAND);
-        written.map_err(refused("a write to configuration space"))
+        command(self.files.device.as_fd(), config, change)
     }
 
     /// Vendor and device, from configuration space.

@@ -409,9 +409,7 @@ impl<R: Regs> E1000Driver<R> {
     /// Prepares to sleep without frames: asks for an interrupt. Returns true if there are frames
     /// already; then it asks for nothing. Without a status block, interrupts come anyway.
     pub fn wait_for_frames(&mut self) -> bool {
-        if let Some(shared) = &mut self.shared {
-            shared.receive.sleep(NONE);
-        }
+        self.ask(false, true);
         let frames = self.receive.has_frames();
         if frames && let Some(shared) = &mut self.shared {
             shared.receive.wake();

@@ -244,9 +244,7 @@ impl<R: Regs> Driver<R> {
     /// Prepares to sleep without frames: asks for an interrupt. Returns true if there are frames
     /// already; then it asks for nothing. Without a status block, interrupts come anyway.
     pub fn wait_for_frames(&mut self) -> bool {
-        if let Some(block) = &mut self.block {
-            block.receive.sleep(NONE);
-        }
+        self.ask(false, true);
         let frames = self.receive.has_frames();
         if let (true, Some(block)) = (frames, &mut self.block) {
             block.receive.wake();
@@ -258,9 +256,7 @@ impl<R: Regs> Driver<R> {
     /// if there is room already; then it asks for nothing. Without a status block, interrupts come
     /// anyway.
     pub fn wait_for_room(&mut self) -> bool {
-        if let Some(block) = &mut self.block {
-            block.send.sleep(NONE);
-        }
+        self.ask(true, false);
         self.reap();
         let room = self.room() > 0;
         if let (true, Some(block)) = (room, &mut self.block) {
