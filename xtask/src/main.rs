@@ -37,6 +37,7 @@ usage: cargo xtask COMMAND
   check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
   house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
+  snapshots        writes tests/snapshots anew: help texts, the API's description, names of metrics, an exported topology
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
@@ -110,6 +111,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
                 done => done.map(|_| ()),
             }
         }
+        ["snapshots"] => test::snapshots(),
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

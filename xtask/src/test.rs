@@ -231,6 +231,12 @@ pub fn loom() -> Result<()> {
     tool::run(&mut models())
 }
 
+/// Writes the copies in `tests/snapshots` anew.
+pub fn snapshots() -> Result<()> {
+    let mut write = cargo(&["test", "--package=toklat", "--test=snapshots"]);
+    tool::run(write.env("TOKLAT_WRITE_SNAPSHOTS", "1"))
+}
+
 /// Besieges a daemon for this many seconds.
 pub fn siege(seconds: &str) -> Result<()> {
     let args = ["test", "--profile=quick", "--package=toklat", "--test=siege", "--", "--nocapture"];
