@@ -10,10 +10,10 @@ use dataplane::log::{Limiter, Line, Repeated};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
-use tracing_subscriber::filter::FilterExt as _;
+use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _};
+use tracing_subscriber::Layer as _;
 
 /// The target of the rate limiter's own lines, which are not limited.
 const REPEATED: &str = "toklat::repeated";
@@ -28,12 +28,7 @@ pub fn start() -> anyhow::Result<()> {
     let limit = Limit::default();
     let ticking = limit.clone();
     dataplane::log::start(move || ticking.tick()).context("Cannot start a thread for the log")?;
-    let mut wanted = EnvFilter::try_from_env("TOKLAT_LOG").unwrap_or_else(|_| "info".into());
-    // These crates write a line for each message to the routing daemon.
-    let chatty = ["h2=warn", "hyper=warn", "tower=warn", "tonic=warn"];
-    for quiet in chatty.into_iter().filter_map(|directive| directive.parse().ok()) {
-        wanted = wanted.add_directive(quiet);
-    }
+    let wanted = wanted(std::env::var("TOKLAT_LOG").ok().as_deref());
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(Line::default)
@@ -41,6 +36,16 @@ pub fn start() -> anyhow::Result<()> {
     tracing_subscriber::registry().with(lines).init();
     dataplane::log::catch_panics();
     Ok(())
+}
+
+/// The levels that `TOKLAT_LOG` asks for, as in `debug` or `info,toklat::daemon=trace`; `info` if it
+/// is absent or wrong.
+fn wanted(asked: Option<&str>) -> Targets {
+    let default = || Targets::new().with_default(LevelFilter::INFO);
+    let targets: Targets = asked.and_then(|asked| asked.parse().ok()).unwrap_or_else(default);
+    // These crates write a line for each message to the routing daemon.
+    let chatty = ["h2", "hyper", "tower", "tonic"];
+    targets.with_targets(chatty.map(|name| (name, LevelFilter::WARN)))
 }
 
 /// Limits lines of the same key to one a second.
@@ -125,13 +130,28 @@ mod tests {
             .without_time()
             .with_target(false)
             .with_writer(move || to.clone())
-            .with_filter(EnvFilter::new("info").and(limit.clone()));
+            .with_filter(wanted(None).and(limit.clone()));
         with_default(tracing_subscriber::registry().with(layer), || {
             lines();
             limit.tick();
         });
         let bytes = buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn levels_are_asked_for_as_a_whole_and_by_part_of_the_program() {
+        let debug = tracing::Level::DEBUG;
+        for (asked, ours, theirs) in [
+            (None, false, false),
+            (Some("debug"), true, false),
+            (Some("warn,toklat::daemon=trace"), true, false),
+            (Some("no=such=level"), false, false),
+        ] {
+            let wanted = wanted(asked);
+            assert_eq!(wanted.would_enable("toklat::daemon::open", &debug), ours, "{asked:?}");
+            assert_eq!(wanted.would_enable("h2::codec", &debug), theirs, "{asked:?}");
+        }
     }
 
     #[test]

@@ -17,21 +17,6 @@ use super::super::stats::drop_rates;
 use crate::api::PortState;
 use control::table::{bps, pps, scaled};
 
-/// Order of the ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
-    /// Those that send and receive most first
-    Rate,
-    /// Those that send most first
-    In,
-    /// Those that receive most first
-    Out,
-    /// Those that lose most first
-    Drops,
-    /// By name
-    Name,
-}
-
 impl Sort {
     const fn next(self) -> Self {
         match self {
