@@ -4,7 +4,7 @@ use anyhow::Context;
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Port, Region, RegionConfig};
 
-use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
+use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use control::Global;
 
 /// Options of `toklat bridge`.

@@ -10,11 +10,11 @@ use frame::{Mac, VlanId};
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Outgoing, Port};
 
-use super::SINK_MAC;
-use super::pace::Pacer;
-use super::pcap;
-use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
-use super::traffic::{Sizes, Traffic, TrafficConfig};
+use crate::SINK_MAC;
+use crate::pace::Pacer;
+use crate::pcap;
+use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
+use crate::traffic::{Sizes, Traffic, TrafficConfig};
 use control::Global;
 use control::units::Rate;
 

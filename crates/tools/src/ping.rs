@@ -4,11 +4,11 @@ use anyhow::bail;
 use frame::{ETHERNET_HEADER, Mac};
 use netring::{Interest, Port};
 
-use super::roundtrip::{
+use crate::roundtrip::{
     MIN_PAYLOAD, RoundTrips, Schedule, Summary, answer, reply_number, write_request,
 };
-use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Volume, now};
-use super::sink::announce;
+use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Volume, now};
+use crate::sink::announce;
 use control::Global;
 use control::table::Table;
 use control::units;

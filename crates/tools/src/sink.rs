@@ -6,9 +6,9 @@ use std::time::Duration;
 use frame::{MIN_FRAME, Mac, write_announcement};
 use netring::{Interest, Port};
 
-use super::SINK_MAC;
-use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
-use super::tally::{Findings, Tally};
+use crate::SINK_MAC;
+use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
+use crate::tally::{Findings, Tally};
 use control::Global;
 use control::units;
 

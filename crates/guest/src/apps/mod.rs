@@ -7,4 +7,5 @@ pub mod game;
 pub mod iperf3;
 pub mod kv;
 pub mod load;
+pub mod programs;
 pub mod site;

@@ -270,9 +270,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 /// The answer of a command whose part is not in this build.
 #[cfg(not(feature = "top"))]
 fn not_built(part: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "this build has no {part}; install the package, or build with --features full"
-    )
+    anyhow::anyhow!("this build has no {part}; install the package, or build with --features full")
 }
 
 /// Whether the reader of our output has closed it (`toklat stats | head`).

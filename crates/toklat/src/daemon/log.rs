@@ -10,10 +10,10 @@ use dataplane::log::{Limiter, Line, Repeated};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::Layer as _;
 
 /// The target of the rate limiter's own lines, which are not limited.
 const REPEATED: &str = "toklat::repeated";

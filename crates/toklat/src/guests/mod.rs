@@ -21,10 +21,11 @@ mod kind;
 mod log;
 pub mod manager;
 mod process;
-pub mod programs;
+
 pub mod talk;
 mod unit;
 
+pub use ::guest::apps::programs;
 pub use log::printable;
 pub use unit::{GuestInfo, State};
 

@@ -4,7 +4,6 @@ mod history;
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -14,6 +13,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use self::history::History;
 use super::super::rates::{Flow, PortRates, Rates, WorkerRates};
 use super::super::stats::drop_rates;
+use super::Sort;
 use crate::api::PortState;
 use control::table::{bps, pps, scaled};
 

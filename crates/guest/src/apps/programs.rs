@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use guest::apps::bulk::Bulk;
-use guest::apps::iperf3;
-use guest::apps::kv::Kv;
-use guest::apps::load::{Fetch, Load};
-use guest::apps::site::Site;
-use guest::rpc::{self, Answer, Calling, Failure, Serving, SessionId};
-use guest::{Guest, Host, Nanos, RingNic, Stack};
+use super::bulk::Bulk;
+use super::iperf3;
+use super::kv::Kv;
+use super::load::{Fetch, Load};
+use super::site::Site;
+use crate::rpc::{self, Answer, Calling, Failure, Serving, SessionId};
+use crate::{Guest, Host, Nanos, RingNic, Stack};
 use hdrhistogram::Histogram;
 
 /// The names of programs, and what each does.
@@ -51,7 +51,7 @@ type Fallible = Result<(), Box<dyn Error>>;
 /// Runs a program, in the process of a guest.
 ///
 /// # Errors
-/// [`guest::HostError`], or an argument is wrong.
+/// [`HostError`](crate::HostError), or an argument is wrong.
 pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
     let host = Host::from_env()?;
     let word = |i: usize| args.get(i).map(String::as_str);
@@ -65,7 +65,7 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
             host.run(|stack| call(stack, frame::Mac::of_name(to), after(time)))?;
         }
         "calls" => host.run(answer_calls)?,
-        "echo" => host.run(guest::apps::echo::serve)?,
+        "echo" => host.run(super::echo::serve)?,
         "httpd" => {
             let site = pages();
             host.run(|stack| serve(Guest::new(stack, site.clone()), 80))?;
@@ -100,14 +100,14 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
 /// A site with pages of several sizes.
 fn pages() -> Site {
     let mut site = Site::default();
-    site.add("/", guest::Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
+    site.add("/", crate::Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
     for (path, len) in [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)] {
         site.add(path, vec![b'x'; len << 10].into());
     }
     site
 }
 
-fn serve<A: guest::App>(mut guest: Guest<RingNic, A>, port: u16) -> Fallible {
+fn serve<A: crate::App>(mut guest: Guest<RingNic, A>, port: u16) -> Fallible {
     guest.listen(port, 1024)?;
     Ok(guest.run(|_| false)?)
 }
@@ -127,7 +127,7 @@ fn load(
 ) -> Fallible {
     let mut guest = Guest::new(stack, Load::new(&server.to_string(), path));
     for _ in 0..connections {
-        guest.connect(server, Fetch::default(), guest::now())?;
+        guest.connect(server, Fetch::default(), crate::now())?;
     }
     let (mut done, start) = (after(seconds), Instant::now());
     guest.run(|_| done())?;
@@ -155,7 +155,7 @@ fn busy() -> f64 {
 fn source(stack: Stack<RingNic>, server: SocketAddr, seconds: f64, connections: usize) -> Fallible {
     let mut guest = Guest::new(stack, Bulk::source(true));
     for _ in 0..connections {
-        guest.connect(server, (), guest::now())?;
+        guest.connect(server, (), crate::now())?;
     }
     let (mut done, start) = (after(seconds), Instant::now());
     guest.run(|bulk| done() || bulk.lost >= connections as u64)?;
@@ -181,7 +181,7 @@ fn answer_calls(stack: Stack<RingNic>) -> Fallible {
     let config = rpc::Config { checksum: false, ..rpc::Config::new(stack.mac()) };
     let handler = |_: rpc::Call, request: &[u8], reply: &mut [u8]| {
         let Some(place) = reply.get_mut(..request.len()) else {
-            return Answer::Whole(guest::Bytes::copy_from_slice(request));
+            return Answer::Whole(crate::Bytes::copy_from_slice(request));
         };
         place.copy_from_slice(request);
         Answer::Here(request.len())
