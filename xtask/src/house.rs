@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{circles, tool};
+use crate::{circles, features, profiles, tool};
 
 /// What each crate may depend on, as ARCHITECTURE.md draws it. `toklat` may use all that are listed
 /// before it.
@@ -42,6 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("vm", &["dataplane", "frame", "jail"]),
     ("control", &["dataplane", "fabric", "frame", "jail", "netring", "topology"]),
+    ("tools", &["control", "dataplane", "frame", "netring"]),
     (
         "lab",
         &[
@@ -81,7 +82,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "netring",
             "nic",
             "port",
+            "preload",
             "shmem",
+            "tools",
             "topology",
             "vm",
         ],
@@ -115,6 +118,8 @@ pub fn check() -> Result<()> {
     broken.extend(wide_comments()?);
     broken.extend(modules_beside_folders()?);
     broken.extend(circles::all()?);
+    broken.extend(features::check()?);
+    broken.extend(profiles::check()?);
     if broken.is_empty() {
         return Ok(());
     }

@@ -10,11 +10,13 @@ mod chroot;
 mod circles;
 mod deb;
 mod debian;
+mod features;
 mod fuzz;
 mod gobgp;
 mod guest;
 mod house;
 mod perf;
+mod profiles;
 mod qemu;
 mod registers;
 mod schemathesis;
@@ -38,6 +40,7 @@ usage: cargo xtask COMMAND
   house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   snapshots        writes tests/snapshots anew: help texts, the API's description, names of metrics, an exported topology
+  features         writes xtask/features/Cargo.toml: one set of features for every `-p`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
@@ -112,6 +115,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
             }
         }
         ["snapshots"] => test::snapshots(),
+        ["features"] => features::write(),
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use dataplane::SwitchConfig;
 use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
 use inline::Inline;
 use nic::virtio::{Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{Ingress, Nanos};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_dataplane::SwitchConfig;
 use turn::attach::{Attached, Bells, Source};
 
+/// Anything that a program cannot go on from.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Frames in a batch.
@@ -25,6 +26,7 @@ const PLACES_AT: u64 = 0x1_0000;
 const BUFFER: u32 = 2048 + HEADER;
 
 /// One queue of a guest.
+#[allow(missing_debug_implementations, reason = "queues of a measurement")]
 pub struct Guest {
     memory: Arc<GuestMemory>,
     driver: Driver,
@@ -112,15 +114,20 @@ impl Source for TransmitQueues {
 }
 
 /// A switch, a guest that sends and one that receives.
+#[allow(missing_debug_implementations, reason = "guests of a measurement")]
 pub struct Pair {
+    /// Where both are.
     pub switch: Inline,
+    /// The guest that sends.
     pub sender: Guest,
+    /// The guest that receives.
     pub taker: Guest,
     /// The sender's header and frame.
     pub bytes: Vec<u8>,
 }
 
 impl Pair {
+    /// Plugs two guests whose queues have these features into a switch, for frames of `len` bytes.
     pub fn new(features: Features, len: usize) -> Result<Self, Error> {
         let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..Default::default() })?;
         let (sender, transmit) = Guest::new(features)?;
@@ -129,7 +136,7 @@ impl Pair {
         bytes[12..18].copy_from_slice(&Mac::local(2).octets());
         bytes[18..24].copy_from_slice(&Mac::local(1).octets());
         bytes[24..26].copy_from_slice(&[0x88, 0xb5]);
-        let policy = |mac| toklat_dataplane::config::Policy {
+        let policy = |mac| dataplane::config::Policy {
             macs: vec![Mac::local(mac)],
             flood_limit: None,
             ..Default::default()

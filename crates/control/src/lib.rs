@@ -22,6 +22,11 @@ use std::borrow::Cow;
 use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
+/// The profile that this program was built with: `dist`, `release`, or `debug` for tests.
+pub const PROFILE: &str = env!("TOKLAT_PROFILE");
+/// The version and the profile, as in `0.1.0 (release)`.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOKLAT_PROFILE"), ")");
+
 /// What a command returns; the exit status depends on it.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 

@@ -20,6 +20,7 @@ impl Sum {
 
     /// Adds `bytes`, which follow what was added before.
     #[must_use]
+    #[inline]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
@@ -37,6 +38,7 @@ impl Sum {
     /// Adds the pseudo header of a UDP or TCP packet of `len` bytes. `addresses` are source and
     /// destination, as in the IP header (RFC 768; RFC 8200, 8.1).
     #[must_use]
+    #[inline]
     pub fn with_pseudo_header(self, addresses: &[u8], protocol: Protocol, len: u32) -> Self {
         self.with(addresses).with(&u32::from(protocol.0).to_be_bytes()).with(&len.to_be_bytes())
     }

@@ -135,6 +135,7 @@ impl Bucket {
     }
 
     /// Takes tokens, even more than the bucket has.
+    #[inline]
     pub fn take(&mut self, tokens: u64) {
         let from_burst = tokens.min(self.burst);
         self.burst -= from_burst;

@@ -100,6 +100,7 @@ impl Limiter {
         now + buckets.map(Bucket::opens_in).max().unwrap_or(0)
     }
 
+    #[inline]
     fn buckets(&mut self) -> impl Iterator<Item = &mut Bucket> {
         self.bandwidth.iter_mut().chain(&mut self.ops)
     }

@@ -1,19 +1,17 @@
 //! Runs a scenario over a number of frames, for `cargo xtask perf` to count instructions:
-//! `budget SCENARIO FRAMES`. One thread, no daemon; client and switch are counted together.
-
-mod guests;
+//! `switch SCENARIO FRAMES`. One thread, no daemon; client and switch are counted together.
 
 use std::sync::Arc;
 
+use budget::{Error, Pair};
+use dataplane::SwitchConfig;
+use dataplane::config::Policy;
 use frame::Mac;
-use guests::{Error, Pair};
 use inline::Inline;
 use link::{RateLimiter, TokenBucket};
 use netring::{PipeConfig, Port, Region, RegionConfig};
 use nic::virtio::Features;
 use port::Nanos;
-use toklat_dataplane::SwitchConfig;
-use toklat_dataplane::config::Policy;
 
 const BATCH: usize = 64;
 
@@ -21,7 +19,7 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: budget inline.60|inline.64|inline.1500|limited.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: switch inline.60|inline.64|inline.1500|limited.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;

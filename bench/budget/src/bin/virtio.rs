@@ -2,12 +2,10 @@
 //! turns without drivers, in two ways: with drivers in the same thread (all memory warm), and in a
 //! thread of their own (guest memory in another core's cache). Prints the best of some rounds.
 
-mod guests;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use guests::{BATCH, Error, Pair};
+use budget::{BATCH, Error, Pair};
 use nic::virtio::Features;
 use port::Nanos;
 

@@ -118,6 +118,8 @@ pub struct Figure {
     /// The interval of the ratios of adjacent repetitions, widened to include
     /// [`ratio`](Self::ratio).
     pub ratio_of_pairs: Option<(f64, f64)>,
+    /// The profile of our program: `dist` for figures to publish.
+    pub profile: &'static str,
     /// What each core did, and how the peer was measured.
     pub how: String,
 }
@@ -175,6 +177,7 @@ impl Figure {
             peer_interval: peer.map(|p| (p.1, p.2)),
             ratio,
             ratio_of_pairs,
+            profile: control::PROFILE,
             how: how(row, ours, peers, notes),
         }
     }

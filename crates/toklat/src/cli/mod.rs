@@ -36,7 +36,7 @@ use crate::{integration, tools};
 #[derive(Debug, Parser)]
 #[command(
     name = "toklat",
-    version,
+    version = control::VERSION,
     about = "Lightning-fast networking for virtual machines, wholly in user space",
     long_about = "Lightning-fast networking for virtual machines, wholly in user space.\n\n\
         A daemon holds learning switches; processes attach to their ports through shared memory \

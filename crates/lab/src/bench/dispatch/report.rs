@@ -155,7 +155,8 @@ impl Report {
                         "id": format!("guest.dispatch.{}.{}.{way}.{}", column.nic, column.len,
                             stage.replace(' ', "-")),
                         "value": ticks, "unit": "ticks", "median_of": 1, "low": null, "high": null,
-                        "peer": "-", "peer_value": null, "ratio": null, "how": how,
+                        "peer": "-", "peer_value": null, "ratio": null,
+                        "profile": control::PROFILE, "how": how,
                     }));
                 }
             }

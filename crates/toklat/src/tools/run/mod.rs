@@ -22,7 +22,8 @@ mod netns;
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libtoklat_preload.so";
 /// The library's path, relative to this program's directory.
-const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
+/// In a checkout cargo leaves it in `deps`.
+const PLACES: [&str; 5] = ["", "../lib/toklat", "../lib", "../lib64/toklat", "deps"];
 /// The environment variable that tells the library which ports to show as interfaces.
 const PORTS: &str = "TOKLAT_PORTS";
 /// The environment variable that stands for `dev.netmap.fwd`.
@@ -141,8 +142,8 @@ fn find_library() -> Result<PathBuf> {
     found.with_context(|| {
         let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         format!(
-            "There is no {LIBRARY}; it was looked for at {}. Build it with `cargo build -p \
-             toklat-preload`, or say where it is: {VARIABLE}=/path/{LIBRARY}",
+            "There is no {LIBRARY}; it was looked for at {}. Install it with the program: `cargo \
+             xtask install`, or say where it is: {VARIABLE}=/path/{LIBRARY}",
             places.join(", ")
         )
     })

@@ -150,6 +150,7 @@ impl ReceiveQueue {
         self.control.owner_flags.0.format()
     }
 
+    #[inline]
     fn warm(&self) -> u32 {
         self.warm.load(Ordering::Relaxed).into()
     }
