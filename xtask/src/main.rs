@@ -3,6 +3,7 @@
 //! What needs a tool that is missing is skipped by name, and the last line says so.
 
 mod ab;
+mod artifacts;
 mod atomics;
 mod capi;
 mod check;
@@ -37,6 +38,9 @@ usage: cargo xtask COMMAND
   check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
   house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
+  artifacts [NAME...]
+                   what tests use and do not build: programs, the library for C, Python's package, Debian and RPM packages,
+                   fuzz targets; a part of `test`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
@@ -110,6 +114,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
                 done => done.map(|_| ()),
             }
         }
+        ["artifacts", names @ ..] => artifacts::run(names),
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

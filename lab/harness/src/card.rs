@@ -16,21 +16,28 @@ use nic::e1000::Chip;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Mapping;
 
-use super::front_end::{eventfd, memfd};
+use crate::front_end::{eventfd, memfd};
 
 /// Bytes of memory.
 pub const MEMORY: u64 = 4 << 20;
 /// The address at which the device sees the memory.
 const AT: u64 = 0x10_0000;
 
+/// A driver, by the model that it drives.
 pub enum Driver {
+    /// Of both chips of the family.
     E1000(Box<E1000Driver<Registers>>),
+    /// Of PCnet.
     Pcnet(Box<PcnetDriver<Registers>>),
+    /// Of the model with one access a batch.
     OneAccess(Box<OneAccessDriver<Registers>>),
 }
 
+/// A card that is plugged in, with its driver.
 pub struct Card {
+    /// The driver.
     pub driver: Driver,
+    /// The eventfds that the card interrupts by.
     pub calls: Vec<OwnedFd>,
     memory: Memory,
     kind: u32,
@@ -44,12 +51,14 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Memory whose file the card gets.
     pub fn shared() -> Self {
         let file = memfd(MEMORY);
         let mapping = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
         Self { mapping, file: Some(file) }
     }
 
+    /// Memory that the card reaches by messages.
     pub fn private() -> Self {
         Self { mapping: Mapping::private(MEMORY as usize).unwrap(), file: None }
     }
@@ -120,6 +129,7 @@ impl Card {
         }
     }
 
+    /// The connection to the card.
     pub fn client(&mut self) -> &mut Client {
         &mut self.registers().client
     }

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::pty::OpenptFlags;
 
-use super::{Daemon, PATIENCE, wait};
+use crate::{Daemon, PATIENCE, program, wait};
 
 impl Daemon {
     /// The program with these arguments, to talk to this daemon.
     pub fn tool(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        let mut command = Command::new(program());
         command.args(args).env("TOKLAT_DIR", self.dir()).stdin(Stdio::null());
         command
     }

@@ -1,40 +1,23 @@
-//! A daemon for a test, in a directory of its own, asked over its control socket; and its clients.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! A daemon for a test, in a directory of its own, asked over its control socket.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netring::{Open, Pages, Port};
-use rustix::process::{Pid, Signal};
-use serde_json::{Value, json};
+use rustix::process::Signal;
+use serde_json::Value;
 
-pub mod card;
-pub mod cli;
-pub mod frames;
-pub mod front_end;
-pub mod guests;
-pub mod inside;
-pub mod namespace;
-pub mod passt;
-pub mod programs;
-pub mod pypi;
-pub mod raw;
-pub mod routers;
-pub mod stack;
-pub mod strangers;
-pub mod underlay;
-pub mod users;
+use crate::artifacts::program;
+use crate::http::{text, try_exchange};
+use crate::processes::{processes_that_hold, processes_with, wait};
+use crate::waiting::PATIENCE;
 
-/// The longest time that a test waits for something that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
+/// A daemon, which ends with the test.
 pub struct Daemon {
     program: PathBuf,
     dir: tempfile::TempDir,
@@ -44,18 +27,20 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Starts one, in a directory of its own.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
+    /// Starts one with options.
     pub fn start_with(options: &[&str]) -> Self {
-        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, Vec::new())
+        Self::start_program(program().into(), options, Vec::new())
     }
 
     /// Starts a daemon with additional environment variables.
     pub fn start_with_environment(options: &[&str], environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|&(name, value)| (name.into(), value.into()));
-        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, environment.collect())
+        Self::start_program(program().into(), options, environment.collect())
     }
 
     /// Starts one from another copy of the program.
@@ -68,7 +53,7 @@ impl Daemon {
         let options = options.iter().map(|&option| option.into()).collect();
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("toklat");
-        std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
+        std::fs::copy(crate::program(), &program).unwrap();
         std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
         let at = dir.path().to_owned();
         let mut daemon = Self { program, dir, options, environment: Vec::new(), child: None };
@@ -128,10 +113,12 @@ impl Daemon {
         command
     }
 
+    /// Its directory, with its sockets.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
+    /// Everything it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir().join("log")).unwrap()
     }
@@ -201,6 +188,7 @@ impl Daemon {
         self.try_ask(method, path, &body).expect("the daemon runs")
     }
 
+    /// Reads something by the API, which must be there.
     pub fn get(&self, path: &str) -> Value {
         let (status, value) = self.ask("GET", path, &Value::Null);
         assert_eq!(status, 200, "{path}: {value}");
@@ -243,15 +231,6 @@ impl Daemon {
     }
 }
 
-/// The number of descriptors that a process has open. Returns 0 if only root may know, as for a
-/// data process.
-pub fn descriptors(pid: u32) -> usize {
-    match std::fs::read_dir(format!("/proc/{pid}/fd")) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => 0,
-        entries => entries.unwrap().count(),
-    }
-}
-
 /// A port with small rings.
 pub fn small(name: &str) -> Open {
     Open::new(name).slots(64).pages(Pages::Small)
@@ -273,146 +252,4 @@ impl Drop for Daemon {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         });
     }
-}
-
-/// The processes that run with this directory in that variable of their environment.
-pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
-    let wanted = format!("{variable}={}", dir.display());
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids: Vec<i32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let rest = Arc::new(Mutex::new(pids.into_iter()));
-    let mut found = Vec::new();
-    loop {
-        let (sender, environments) = channel();
-        let pids = Arc::clone(&rest);
-        std::thread::spawn(move || {
-            let next = || pids.lock().unwrap().next();
-            while let Some(pid) = next() {
-                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                if sender.send((pid, environment)).is_err() {
-                    break;
-                }
-            }
-        });
-        // Reading the environment of a process that waits for another test's file system would
-        // wait, too. Another thread does it, and such a process is skipped.
-        let ended = loop {
-            match environments.recv_timeout(Duration::from_secs(2)) {
-                Ok((pid, environment)) => {
-                    let mut variables = environment.split(|byte| *byte == 0);
-                    if variables.any(|variable| variable == wanted.as_bytes()) {
-                        found.extend(Pid::from_raw(pid));
-                    }
-                }
-                Err(error) => break error == RecvTimeoutError::Disconnected,
-            }
-        };
-        if ended {
-            return found;
-        }
-    }
-}
-
-/// The processes that have something in this directory open: a routing daemon has no environment.
-fn processes_that_hold(dir: &Path) -> Vec<Pid> {
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let is_inside = |entry: io::Result<std::fs::DirEntry>| {
-        std::fs::read_link(entry?.path()).map(|target| target.starts_with(dir))
-    };
-    let holds = |pid: &i32| {
-        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
-        descriptors.into_iter().flatten().any(|entry| is_inside(entry).unwrap_or(false))
-    };
-    let own = std::process::id() as i32;
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| *pid != own && holds(pid)).filter_map(Pid::from_raw).collect()
-}
-
-/// Waits until `is_so`.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "no end of waiting for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until the daemon ends, at most for `time`.
-pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
-    let started = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(None) if started.elapsed() < time => std::thread::sleep(Duration::from_millis(10)),
-            ended => return ended.ok().flatten(),
-        }
-    }
-}
-
-pub fn text(value: &Value) -> &str {
-    value.as_str().unwrap()
-}
-
-/// One HTTP exchange.
-pub fn exchange(
-    stream: impl Read + Write,
-    method: &str,
-    path: &str,
-    headers: &str,
-    body: &str,
-) -> (u16, Value) {
-    try_exchange(stream, method, path, headers, body).unwrap()
-}
-
-fn try_exchange(
-    stream: impl Read + Write,
-    method: &str,
-    path: &str,
-    headers: &str,
-    body: &str,
-) -> io::Result<(u16, Value)> {
-    let (head, body) = head_and_body(stream, method, path, headers, body)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let value = serde_json::from_str(&body).unwrap_or_else(|_| json!(body));
-    Ok((status.ok_or(io::ErrorKind::InvalidData)?, value))
-}
-
-/// The head and the body of an HTTP answer.
-pub fn head_and_body(
-    mut stream: impl Read + Write,
-    method: &str,
-    path: &str,
-    headers: &str,
-    body: &str,
-) -> io::Result<(String, String)> {
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: toklat\r\nConnection: close\r\n{headers}\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let no_http = || io::Error::new(io::ErrorKind::InvalidData, answer.clone());
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(no_http)?;
-    Ok((head.to_owned(), body.to_owned()))
-}
-
-pub fn kill_process(pid: i32) {
-    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-}
-
-/// True while a process runs (a zombie does not).
-pub fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
-}
-
-/// Reports that a test cannot run here. The last lines of the test run show it.
-pub fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = File::options().create(true).append(true).open(log).unwrap();
-    // Uses one call, because other programs append to the file, too.
-    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use netring::Port;
 
-use super::PATIENCE;
+use crate::PATIENCE;
 
 /// A frame of 64 bytes from station `from` to station `to` with a number in it.
 pub fn frame(from: u8, to: u8, number: u64) -> [u8; 64] {

@@ -16,7 +16,7 @@ use rustix::fs::MemfdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use shmem::{GuestMemory, GuestRange, Mapping};
 
-use super::PATIENCE;
+use crate::PATIENCE;
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 1 << 20;
@@ -24,6 +24,7 @@ pub const MEMORY: u64 = 1 << 20;
 pub const USER: u64 = 1 << 40;
 /// vhost-user's own feature bits.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// The feature of a log of written pages.
 pub const LOG_ALL: u64 = 1 << 26;
 /// Entries of a queue.
 const SIZE: u16 = 128;
@@ -32,30 +33,43 @@ const BUFFER: u64 = 2048;
 pub const BUFFERS: usize = 64;
 const HEADER: usize = 12;
 
+/// The number of the queue that the guest receives by.
 pub const RECEIVE: usize = 0;
+/// The number of the queue that the guest sends by.
 pub const TRANSMIT: usize = 1;
 
 /// A guest and its front end.
 pub struct FrontEnd {
+    /// The connection to the back end.
     pub socket: UnixStream,
+    /// The file of the guest's memory.
     pub file: OwnedFd,
+    /// The guest's memory.
     pub memory: Arc<GuestMemory>,
+    /// The queues, by number.
     pub queues: [GuestQueue; 2],
+    /// The feature bits that are negotiated.
     pub features: u64,
 }
 
 /// A queue: the guest's driver, its eventfds and buffers.
 pub struct GuestQueue {
+    /// The driver's end.
     pub driver: Driver,
+    /// Where its parts lie in memory.
     pub layout: QueueLayout,
+    /// The guest signals it.
     pub kick: OwnedFd,
+    /// The back end signals it.
     pub call: OwnedFd,
+    /// The back end signals it when the queue fails.
     pub error: OwnedFd,
     /// The buffer of each chain, by the chain's number.
     buffers: Vec<u64>,
     free: Vec<u64>,
 }
 
+/// A new eventfd, which never blocks.
 pub fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
@@ -67,6 +81,7 @@ pub fn memfd(len: u64) -> OwnedFd {
     file
 }
 
+/// Numbers as a message has them.
 pub fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -192,6 +207,7 @@ impl FrontEnd {
         assert_eq!(ask(&self.socket, request, payload, fds), 0, "request {request} was refused");
     }
 
+    /// Starts a queue at a position.
     pub fn start_queue(&self, queue: usize, base: u32) {
         let GuestQueue { layout, kick, call, error, .. } = &self.queues[queue];
         let number = queue as u32;

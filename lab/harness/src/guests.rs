@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vm::{Accelerator, Boot, Qemu, Running, Version, guest};
 
-use super::{Daemon, skip};
+use crate::{Daemon, program, skip};
 
 /// How long a guest may take for anything, on a busy machine without KVM.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,7 +53,7 @@ impl Guest {
         options: &[&str],
         commands: &str,
     ) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        let mut command = Command::new(program());
         command.envs(dir.map(|dir| (guest::VARIABLE, dir)));
         command.env("TOKLAT_DIR", daemon.dir()).args([
             "vm",
@@ -78,7 +78,7 @@ impl Guest {
     /// takes the place of the image.
     pub fn typed(daemon: &Daemon, words: &[&str], number: u8, commands: &str) -> Self {
         let image = words.iter().position(|word| *word == "--image").expect("an image");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        let mut command = Command::new(program());
         command.args(&words[..image]).args(&words[image + 2..]).env("TOKLAT_DIR", daemon.dir());
         command.args(["--test-guest", "--address", &format!("10.0.0.{number}/24")]);
         command.args(["--run", commands]);

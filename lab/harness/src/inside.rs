@@ -1,12 +1,10 @@
 //! The test guest with the program in it.
 
-use std::path::Path;
-
 use tempfile::TempDir;
 use vm::guest;
 
-use super::guests::can_run;
-use super::skip;
+use crate::guests::can_run;
+use crate::{program, skip};
 
 /// The program in the guest.
 pub const PROGRAM: &str = "/host/toklat";
@@ -18,8 +16,7 @@ pub fn guest_with_program(test: &str) -> Option<TempDir> {
         return None;
     }
     let here = tempfile::tempdir().unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_toklat"));
-    match vm::inside::with_program(&guest::find().unwrap(), here.path(), program) {
+    match vm::inside::with_program(&guest::find().unwrap(), here.path(), program()) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             skip(test, "strip (binutils) or ldd is missing");
             None

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::namespace::Namespace;
+use crate::namespace::Namespace;
 
 /// A server outside, which passt connects to. Its address is not that of the interface that passt
 /// shows to guests.
@@ -14,6 +14,7 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub struct Passt(Child);
 
 impl Passt {
+    /// Starts it in a namespace, with this socket for one guest.
     pub fn start(world: &Namespace, socket: &Path) -> Self {
         let socket = socket.to_str().unwrap();
         let args = ["passt", "--foreground", "--quiet", "--mtu", "1500", "--socket", socket];

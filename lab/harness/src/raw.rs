@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub struct Socket(OwnedFd);
 
 impl Socket {
+    /// Opens one.
     pub fn open(ifname: &str) -> Self {
         let name = CString::new(ifname).unwrap();
         // SAFETY: the name lives during the call, and the others take numbers.

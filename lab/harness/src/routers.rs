@@ -7,9 +7,10 @@ use jail::parent_death;
 use lab::hosts::routers::{self, FRR, Session};
 use rustix::process::Signal;
 
-use super::namespace::Namespace;
-use super::underlay::{ip, try_ip};
-use super::wait_until;
+use crate::artifacts::target;
+use crate::namespace::Namespace;
+use crate::underlay::{ip, try_ip};
+use crate::wait_until;
 
 /// The MAC address of the station at the Linux host.
 pub const THEIRS: &str = "02:00:00:00:07:03";
@@ -17,7 +18,7 @@ const NO_FRR: &str = "FRR is missing (cargo xtask setup)";
 
 /// GoBGP's daemon of version 4, if `cargo xtask setup` made it or the system has it.
 pub fn gobgpd() -> Result<PathBuf, &'static str> {
-    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/gobgp/gobgpd");
+    let made = target().join("gobgp/gobgpd");
     let places =
         [std::env::var_os("TOKLAT_GOBGPD").map(PathBuf::from), Some(made), Some("gobgpd".into())];
     let found = places.into_iter().flatten().find(|program| routers::is_gobgpd(program));
@@ -26,6 +27,7 @@ pub fn gobgpd() -> Result<PathBuf, &'static str> {
 
 /// A program that is ended with the test.
 pub struct Router {
+    /// Its process.
     pub child: Child,
     words: Vec<String>,
     dir: tempfile::TempDir,

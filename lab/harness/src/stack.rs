@@ -30,6 +30,7 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Starts one at a port, with an address and the page that it serves.
     pub fn start(port: Port, address: Ipv4Addr, page: Vec<u8>) -> Self {
         let (fetch, wanted) = channel();
         let thread = std::thread::spawn(move || Runner::new(port, address, page).run(&wanted));

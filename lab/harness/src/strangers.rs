@@ -123,11 +123,11 @@ impl SlowFiles {
     /// test run report it.
     pub fn mount(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            super::skip(test, "only root may mount");
+            crate::skip(test, "only root may mount");
             return None;
         }
         if !std::path::Path::new("/dev/fuse").exists() {
-            super::skip(test, "no /dev/fuse");
+            crate::skip(test, "no /dev/fuse");
             return None;
         }
         let (mounted, asked) = (tempfile::tempdir().unwrap(), Arc::default());

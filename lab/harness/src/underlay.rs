@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-use super::namespace::Namespace;
+use crate::namespace::Namespace;
 
 /// Hosts 1, 2, ... on one link: host n is 10.99.0.n and fd99::n.
 pub struct Underlay {
     _link: Namespace,
+    /// Host n is at index n - 1.
     pub hosts: Vec<Namespace>,
 }
 
@@ -51,12 +52,14 @@ impl Underlay {
     }
 }
 
+/// True if `ip` with these arguments succeeds.
 pub fn try_ip(namespace: &Namespace, arguments: &str) -> bool {
     let mut args = vec!["ip"];
     args.extend(arguments.split_whitespace());
     namespace.command(&args).output().is_ok_and(|output| output.status.success())
 }
 
+/// Runs `ip` with these arguments, which must succeed.
 pub fn ip(namespace: &Namespace, arguments: &str) {
     assert!(try_ip(namespace, arguments), "ip {arguments}");
 }
@@ -78,13 +81,13 @@ pub fn transfer(from: &Namespace, (to, address): (&Namespace, &str), bytes: usiz
     let got = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(crate::PATIENCE)).unwrap();
             let mut got = Vec::new();
             stream.read_to_end(&mut got).unwrap();
             got
         });
-        let mut stream = from.enter(|| TcpStream::connect_timeout(&at, super::PATIENCE).unwrap());
-        stream.set_write_timeout(Some(super::PATIENCE)).unwrap();
+        let mut stream = from.enter(|| TcpStream::connect_timeout(&at, crate::PATIENCE).unwrap());
+        stream.set_write_timeout(Some(crate::PATIENCE)).unwrap();
         stream.write_all(&sent).unwrap();
         drop(stream);
         receiver.join().unwrap()

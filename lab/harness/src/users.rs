@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
-use super::{Daemon, skip, small};
+use crate::{Daemon, skip, small};
 
 /// The group that all users of a test's daemon have.
 pub const GROUP: u32 = 65534;

@@ -1,15 +1,13 @@
 //! `toklat apply` as a user runs it: what it adds and changes, what it leaves alone, and what it
 //! removes when asked to.
 
-mod daemon;
-
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use daemon::{Daemon, head_and_body, text};
+use harness::{Daemon, head_and_body, text};
 use netring::Interest;
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! Shell completions: bash and zsh complete themselves; for other shells, the tests run the
 //! commands that the shells' scripts run.
 
-mod daemon;
-
 use std::process::Command;
 
-use daemon::{Daemon, skip};
+use harness::{Daemon, skip};
 
 /// Returns what bash offers after this line.
 fn bash(daemon: &Daemon, line: &str) -> Vec<String> {

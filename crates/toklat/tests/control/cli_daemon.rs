@@ -1,8 +1,6 @@
 //! The command line against a real daemon: what commands do, print and return.
 
-mod daemon;
-
-use daemon::Daemon;
+use harness::Daemon;
 use serde_json::{Value, json};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/net.toml");
@@ -245,7 +243,7 @@ fn a_stopped_daemon_is_gone() {
     let pid = daemon.json(&["switch", "show"])[0]["pid"].to_string();
     assert_eq!(daemon.done(&["stop"]), "stopped\n");
     assert_eq!(daemon.run(&["status"]).0, Some(3), "the command waits until it is gone");
-    assert!(daemon.ends_within(daemon::PATIENCE));
+    assert!(daemon.ends_within(harness::PATIENCE));
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     assert!(command.is_empty(), "its data process {pid} lives");
 }

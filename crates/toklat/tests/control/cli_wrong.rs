@@ -1,13 +1,11 @@
 //! Wrong inputs: each is answered in a few lines with what to do, by the exit codes of the README,
 //! and nothing is changed or left behind.
 
-mod daemon;
-
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 
-use daemon::Daemon;
-use daemon::users::may_be_others;
+use harness::Daemon;
+use harness::users::may_be_others;
 
 /// A command, its exit code, and words of its output.
 const WRONG: &[(&str, i32, &str)] = &[

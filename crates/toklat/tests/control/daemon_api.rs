@@ -1,7 +1,5 @@
 //! The control API of the real daemon: what can be requested, what is refused, and what is stored.
 
-mod daemon;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -10,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use daemon::{Daemon, PATIENCE, exchange, text};
+use harness::{Daemon, PATIENCE, exchange, text};
 use rustix::io::FdFlags;
 use serde_json::{Value, json};
 use toklat::api::{ApiError, ROUTES};
@@ -397,7 +395,7 @@ fn over_tcp_only_the_token_opens() {
     };
     assert_eq!(ask(""), 401);
     let stream = TcpStream::connect(free).unwrap();
-    let (head, body) = daemon::head_and_body(stream, "GET", "/v1/status", "", "").unwrap();
+    let (head, body) = harness::head_and_body(stream, "GET", "/v1/status", "", "").unwrap();
     assert!(head.contains("www-authenticate: Bearer"), "{head}");
     assert!(head.contains("application/problem+json") && body.contains("forbidden"), "{body}");
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef012\r\n"), 401);
@@ -515,7 +513,7 @@ fn systemd_hands_over_sockets_and_is_notified() {
     let (first, second) = (next(), next());
     assert!([&first, &second].into_iter().any(lives), "{first} {second}");
     assert!([first, second].iter().any(|said| said.contains("READY=1")));
-    let port = daemon::small("vale0:p1").directory(dir.path()).open().unwrap();
+    let port = harness::small("vale0:p1").directory(dir.path()).open().unwrap();
     drop(port);
     let stream = std::os::unix::net::UnixStream::connect(path("control.sock")).unwrap();
     assert_eq!(exchange(stream, "POST", "/v1/stop", "", "").0, 204);

@@ -1,11 +1,9 @@
 //! A port that writes a file onto a disk that becomes full.
 
-mod daemon;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::{Daemon, skip, text};
+use harness::{Daemon, skip, text};
 use pcap_file::pcapng::{Block, PcapNgParser};
 
 /// A small file system.

@@ -5,8 +5,6 @@
 //! A generator chooses what the peers send. A failure names its seed; `TOKLAT_FUZZ_SEED` and
 //! `TOKLAT_FUZZ_STEPS` set the seed and the number of steps.
 
-mod daemon;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -25,10 +23,10 @@ use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use zerocopy::IntoBytes;
 
-use daemon::Daemon;
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::front_end::{FrontEnd, say};
-use daemon::strangers::{SlowFiles, lingering, send_with};
+use harness::Daemon;
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::front_end::{FrontEnd, say};
+use harness::strangers::{SlowFiles, lingering, send_with};
 
 /// How many steps a run has. Each step is one peer.
 const STEPS: u64 = 150;
@@ -92,7 +90,7 @@ impl Stranger {
             5 => tempfile::tempfile().unwrap().into(),
             6 => rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap(),
             7 => UnixStream::pair().unwrap().0.into(),
-            _ => daemon::front_end::memfd(random.below(1 << 20)),
+            _ => harness::front_end::memfd(random.below(1 << 20)),
         };
         Self { peer: None, fd, is_slow: false }
     }
@@ -131,7 +129,7 @@ impl Has {
     fn of(process: i32) -> Self {
         Self {
             threads: numbers(process, "Threads:"),
-            descriptors: daemon::descriptors(process as u32) as u64,
+            descriptors: harness::descriptors(process as u32) as u64,
             addresses: numbers(process, "VmSize:") * 1024,
         }
     }

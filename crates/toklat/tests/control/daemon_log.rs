@@ -1,15 +1,13 @@
 //! The daemon's log: what peers can cause to be written, and that nothing blocks on the log.
 
-mod daemon;
-
 use std::io::Read;
 use std::time::Instant;
 
 use dataplane::attach::virtio::message::code;
 use rustix::pipe::fcntl_setpipe_size;
 
-use daemon::Daemon;
-use daemon::front_end::{FrontEnd, ask};
+use harness::Daemon;
+use harness::front_end::{FrontEnd, ask};
 use nic::virtio::Features;
 
 const NET: &str = "switch.vale0.port.vm1.kind.vhost_user = {}";

@@ -1,13 +1,11 @@
 //! Quotas: a user who takes too much harms no other user.
 
-mod daemon;
-
 use netring::{OpenError, Port};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use daemon::users::{as_user, may_be_others, refusal};
-use daemon::{Daemon, small};
+use harness::users::{as_user, may_be_others, refusal};
+use harness::{Daemon, small};
 
 const GREEDY: u32 = 4001;
 const OTHER: u32 = 4002;

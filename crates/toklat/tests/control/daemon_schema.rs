@@ -1,16 +1,13 @@
 //! The control API held against its own description, by Schemathesis (from PyPI): requests made of
 //! the types that `/openapi.json` names, good and bad ones.
 
-mod daemon;
-
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-use daemon::{Daemon, pypi, skip};
+use harness::{Daemon, artifacts, skip};
 use serde_json::Value;
 
-const VERSION: &str = "4.32.5";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// The number of test cases of each operation and phase, in addition to those that the description
 /// asks for.
@@ -35,13 +32,9 @@ const EXCLUDED: [&str; 4] = [
 #[test]
 fn schemathesis_finds_no_request_that_the_api_answers_unlike_its_description() {
     let name = "schemathesis_finds_no_request_that_the_api_answers_unlike_its_description";
-    let package = format!("schemathesis=={VERSION}");
-    let has_it = format!(
-        "from importlib.metadata import version; assert version('schemathesis') == '{VERSION}'"
-    );
-    let python = match pypi::environment("schemathesis", &[&package], &has_it) {
+    let python = match artifacts::python("schemathesis") {
         Ok(python) => python,
-        Err(why) => return skip(name, why),
+        Err(why) => return skip(name, &why),
     };
     let place = tempfile::tempdir().unwrap();
     let token = place.path().join("token");
@@ -66,7 +59,7 @@ fn schemathesis_finds_no_request_that_the_api_answers_unlike_its_description() {
         Ok(seconds) => ask.args(["--seed", "1", "--max-time", &seconds]),
         Err(_) => ask.args(["--generation-deterministic", "--max-examples", EXAMPLES]),
     };
-    let asked = pypi::run(&mut ask).unwrap();
+    let asked = harness::run(&mut ask).unwrap();
     let said = String::from_utf8_lossy(&asked.stdout);
     println!("{said}");
     let complaints = String::from_utf8_lossy(&asked.stderr);

@@ -2,14 +2,12 @@
 //! disturbed lose nothing, the counters add up, and nothing stays behind. `TOKLAT_SEED=N` repeats a
 //! run's choices.
 
-mod daemon;
-
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use daemon::frames::{frame, send, until_traffic_flows};
-use daemon::{Daemon, PATIENCE, descriptors, kill_process};
+use harness::frames::{frame, send, until_traffic_flows};
+use harness::{Daemon, PATIENCE, descriptors, kill_process};
 use netring::Port;
 use toklat::api::Stats;
 

@@ -3,8 +3,6 @@
 //! Each test leaves the peer of a lingering socket unread while it watches the other ports. So the
 //! thread that closes that socket waits meanwhile.
 
-mod daemon;
-
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -22,12 +20,11 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 use zerocopy::IntoBytes;
 
-use daemon::Daemon;
-use daemon::frames::until_traffic_flows;
-use daemon::front_end::{reply, say, words};
-use daemon::strangers::{SlowFiles, lingering, send_with};
-use daemon::users::as_user;
-use daemon::{descriptors, is_alive, kill_process, small};
+use harness::frames::until_traffic_flows;
+use harness::front_end::{reply, say, words};
+use harness::strangers::{SlowFiles, lingering, send_with};
+use harness::users::as_user;
+use harness::{Daemon, descriptors, is_alive, kill_process, small};
 
 const GEOMETRY: Geometry = Geometry {
     if_size: 1024,

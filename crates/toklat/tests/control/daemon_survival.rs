@@ -1,14 +1,12 @@
 //! Any process of a switch is killed at any moment: clients keep their ports, and nothing is left
 //! behind.
 
-mod daemon;
-
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::{Daemon, PATIENCE, is_alive, kill_process};
 use frame::{Offload, OffloadSet};
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::{Daemon, PATIENCE, is_alive, kill_process};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -33,7 +31,7 @@ fn offload_requests_go_on_after_a_restart() {
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.a]");
     let open = |name: &str| {
-        let open = daemon::small(name).directory(daemon.dir()).offloads(OffloadSet::ALL);
+        let open = harness::small(name).directory(daemon.dir()).offloads(OffloadSet::ALL);
         open.open().unwrap()
     };
     let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
@@ -277,7 +275,7 @@ fn regression_a_data_process_that_dies_and_dies_is_never_given_up() {
 fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
     let name = "a_worker_that_is_stuck_is_a_pause_to_other_ports";
     if !cfg!(debug_assertions) {
-        return daemon::skip(name, "only builds for development have ports that hang");
+        return harness::skip(name, "only builds for development have ports that hang");
     }
     let mut daemon = Daemon::start_with_environment(&[], &[("TOKLAT_TEST_HANG", "evil")]);
     daemon.apply("[switch.vale0.port.a]\n[switch.vale0.port.b]\n[switch.vale0.port.evil]");
@@ -302,7 +300,7 @@ fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
 #[test]
 fn regression_a_port_that_two_data_processes_died_of_is_quarantined() {
     if !cfg!(debug_assertions) {
-        return daemon::skip(
+        return harness::skip(
             "regression_a_port_that_two_data_processes_died_of_is_quarantined",
             "only builds for development have ports that crash",
         );

@@ -1,9 +1,7 @@
 //! Users who share a daemon: which user owns a switch, and what other users may do with it.
 
-mod daemon;
-
-use daemon::users::{as_user, may_be_others, refusal};
-use daemon::{Daemon, text};
+use harness::users::{as_user, may_be_others, refusal};
+use harness::{Daemon, text};
 use rustix::io::Errno;
 use serde_json::json;
 use std::os::unix::net::UnixStream;

@@ -1,13 +1,11 @@
 //! The walls around a data process, as the kernel reports them.
 
-mod daemon;
-
 use std::fs;
 
 use serde_json::Value;
 
-use daemon::frames::until_traffic_flows;
-use daemon::{Daemon, text};
+use harness::frames::until_traffic_flows;
+use harness::{Daemon, text};
 
 /// A line of a process's status (proc(5)).
 fn status(pid: i32, key: &str) -> String {
@@ -75,7 +73,7 @@ fn a_data_process_is_confined_and_says_how() {
         }
         let shown = daemon.done(&["switch", "show", "vale0"]);
         assert!(shown.contains("walls: ") && shown.contains("no_new_privileges"), "{shown}");
-        daemon::kill_process(pid);
+        harness::kill_process(pid);
         daemon.wait_for("a successor", |daemon| {
             let now = daemon.get("/v1/switches/vale0")["pid"].as_i64();
             now.is_some_and(|now| now != i64::from(pid))

@@ -1,11 +1,9 @@
 //! The commands of the documents, which are run as they are written.
 
-mod daemon;
-
 use std::fmt::Write as _;
 use std::process::{Child, Command};
 
-use daemon::{Daemon, skip};
+use harness::{Daemon, skip};
 use serde_json::Value;
 
 fn document(name: &str) -> String {
@@ -50,7 +48,7 @@ fn every_metric_is_in_the_document_on_monitoring() {
     daemon.apply("[switch.vale0.port.p1]");
     let page = daemon.get("/metrics");
     let text = document("monitoring.md");
-    let names = daemon::text(&page).lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let names = harness::text(&page).lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let names: Vec<_> = names.filter_map(|line| line.split(' ').next()).collect();
     assert!(names.len() > 30, "{names:?}");
     for name in names {
@@ -63,7 +61,7 @@ fn every_metric_is_in_the_document_on_monitoring() {
 fn every_field_of_the_topology_file_is_in_its_manual_page() {
     let daemon = Daemon::start();
     let api = daemon.get("/openapi.json");
-    let page = include_str!("../src/cli/manual/toklat-topology.5").replace("\\-", "-");
+    let page = include_str!("../../src/cli/manual/toklat-topology.5").replace("\\-", "-");
     let schemas = [
         "SwitchSpec",
         "PortSpec",
@@ -97,7 +95,7 @@ fn every_field_of_the_topology_file_is_in_its_manual_page() {
         }
     }
     for kind in api["components"]["schemas"]["NicModel"]["enum"].as_array().unwrap() {
-        assert!(page.contains(daemon::text(kind)), "{kind}");
+        assert!(page.contains(harness::text(kind)), "{kind}");
     }
 }
 
@@ -192,7 +190,7 @@ fn interrupt(going: &mut Vec<(String, Child)>) {
     for (name, mut tool) in going.drain(..).rev() {
         let pid = rustix::process::Pid::from_child(&tool);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let status = daemon::wait(&mut tool, daemon::PATIENCE).expect("it ends");
+        let status = harness::wait(&mut tool, harness::PATIENCE).expect("it ends");
         // A sink that checks sequence numbers fails if it misses frames. It may miss some: its port
         // is not lossless.
         let good =

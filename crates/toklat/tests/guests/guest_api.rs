@@ -1,16 +1,13 @@
 //! Guests by the control API: put, read, stopped, deleted; and who may start which programs.
 
-mod daemon;
-mod manager;
-
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use serde_json::{Value, json};
 
-use daemon::{Daemon, exchange, is_alive, wait_until};
-use manager::{daemon, fetched};
+use crate::manager::{daemon, fetched};
+use harness::{Daemon, exchange, is_alive, wait_until};
 
 fn web(more: &Value) -> Value {
     let mut spec = json!({
@@ -93,7 +90,7 @@ fn a_guest_s_log_is_text_of_its_own() {
     until(&daemon, "load", "ended");
     let read = |path: &str| {
         let stream = UnixStream::connect(daemon.dir().join("control.sock")).unwrap();
-        daemon::head_and_body(stream, "GET", path, "", "").unwrap()
+        harness::head_and_body(stream, "GET", path, "", "").unwrap()
     };
     for guest in ["load-0", "load-1"] {
         let (head, body) = read(&format!("/v1/guests/load/log?guest={guest}"));

@@ -1,8 +1,6 @@
 //! Guests on NICs that they drive by themselves: cards over vfio-user, and virtio queues over
 //! vhost-user.
 
-mod daemon;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +9,7 @@ use std::time::Instant;
 use frame::Mac;
 use guest::{App, Bytes, CardNic, Config, Guest, Io, Nanos, Nic, RingNic, Stack, VhostNic};
 
-use daemon::{Daemon, PATIENCE, kill_process, wait_until};
+use harness::{Daemon, PATIENCE, kill_process, wait_until};
 
 /// The devices: a port's kind in the topology file.
 const DEVICES: [(&str, &str); 7] = [

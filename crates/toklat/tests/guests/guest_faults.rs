@@ -1,14 +1,10 @@
 //! Guests that are killed, stopped, or flood the switch: the effect on other guests.
 
-mod daemon;
-mod manager;
-mod trespass;
-
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use daemon::{Daemon, text};
-use manager::{Manager, daemon, fetching, guest, named, state, until};
+use crate::manager::{Manager, daemon, fetching, guest, named, state, until};
+use harness::{Daemon, text};
 
 /// A sink at 10.0.0.1, and a source that sends to it from 10.0.0.2 until its connection ends.
 fn transfer(sink: &str) -> String {

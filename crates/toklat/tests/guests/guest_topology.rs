@@ -1,13 +1,10 @@
 //! Guests of a topology file, as a user runs it: `toklat apply` starts, changes and ends them, and
 //! a daemon that comes back has them again.
 
-mod daemon;
-mod manager;
-
 use serde_json::{Value, json};
 
-use daemon::{Daemon, is_alive, kill_process, text, wait_until};
-use manager::{fetched, named, state, until};
+use crate::manager::{fetched, named, state, until};
+use harness::{Daemon, is_alive, kill_process, text, wait_until};
 
 /// A web server as a part of a topology.
 fn web(name: &str, more: &str) -> String {

@@ -1,19 +1,15 @@
 //! Confined guests: their walls, and what happens to a guest that tries to cross one.
 
-mod daemon;
-mod manager;
-mod trespass;
-
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use daemon::users::may_be_others;
-use daemon::{Daemon, PATIENCE, text};
-use manager::{Manager, daemon, fetched, guest, named, state, until};
-use trespass::FORBIDDEN;
+use crate::manager::{Manager, daemon, fetched, guest, named, state, until};
+use crate::trespass::FORBIDDEN;
+use harness::users::may_be_others;
+use harness::{Daemon, PATIENCE, text};
 
 #[test]
 fn each_forbidden_call_ends_its_guest_alone_and_the_manager_names_it() {
@@ -90,7 +86,7 @@ fn an_ordinary_user_s_guest_is_confined_too() {
     std::os::unix::fs::chown(own.path(), id, id).unwrap();
     let as_user = |args: &[&str]| {
         let mut command = daemon.tool(args);
-        command.uid(USER).gid(daemon::users::GROUP).env("XDG_RUNTIME_DIR", own.path());
+        command.uid(USER).gid(harness::users::GROUP).env("XDG_RUNTIME_DIR", own.path());
         command
     };
     let args = ["guest", "run", "httpd", "vale0:web", "10.0.0.1/24"];
@@ -184,7 +180,7 @@ fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
 fn a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so() {
     let test = "a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so";
     if let Err(error) = jail::cgroup::Groups::new() {
-        return daemon::skip(test, &format!("no memory cgroup can be made: {error}"));
+        return harness::skip(test, &format!("no memory cgroup can be made: {error}"));
     }
     let daemon = daemon();
     let manifest =
@@ -215,7 +211,7 @@ fn a_guest_beyond_its_group_s_memory_is_killed_alone_and_the_manager_says_so() {
     assert!(fetched(&daemon, "10.0.0.2") > 0);
     until(&daemon, "another start", |all| limited(all, "eater"));
     daemon.done(&["guest", "stop", "--all"]);
-    daemon::wait_until("the groups' end", || !groups.exists());
+    harness::wait_until("the groups' end", || !groups.exists());
     drop(manager);
 }
 

@@ -1,12 +1,11 @@
 //! Managers of confined guests, and what they say.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, PATIENCE};
+use harness::{Daemon, PATIENCE};
 
 /// A manager that a test has started, and ends.
 pub struct Manager(Child);

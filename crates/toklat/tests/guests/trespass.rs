@@ -1,6 +1,5 @@
 //! A guest's program that tries what a guest may not do. It is this test's own executable, which
 //! takes this way before the test harness starts if a manager has started it.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unsafe_code, reason = "system calls as an intruder makes them")]
 
 use std::io::Write;

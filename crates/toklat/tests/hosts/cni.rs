@@ -1,15 +1,13 @@
 //! The CNI plugin, run as container runtimes run it: `CNI_*` variables, the configuration on
 //! standard input, JSON back.
 
-mod daemon;
-
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use daemon::namespace::Namespace;
-use daemon::{Daemon, skip};
+use harness::namespace::Namespace;
+use harness::{Daemon, skip};
 use serde_json::{Value, json};
 
 /// An IPAM plugin that gives 10.9.0.N to container cN. Like plugins from before 1.1.0, it refuses

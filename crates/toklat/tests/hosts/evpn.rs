@@ -1,13 +1,11 @@
 //! EVPN between toklat, GoBGP as a route reflector, and Linux with FRR, in network namespaces.
 
-mod daemon;
-
-use daemon::namespace::Namespace;
-use daemon::routers::{
+use harness::namespace::Namespace;
+use harness::routers::{
     Linux, NEIGHBOR, Router, THEIRS, evpn_lines, gobgpd, linux_sends_to, reflector, tap_lines,
 };
-use daemon::underlay::{Underlay, ip, pings};
-use daemon::{Daemon, wait_until};
+use harness::underlay::{Underlay, ip, pings};
+use harness::{Daemon, wait_until};
 use serde_json::{Value, json};
 
 const STATION: &str = "02:00:00:00:07:01";
@@ -78,7 +76,7 @@ fn topology_of(number: usize, program: &str, underlay: &Underlay, guest: &Namesp
 }
 
 fn fabric(test: &str) -> Option<Fabric> {
-    Fabric::new().inspect_err(|why| daemon::skip(test, why)).ok()
+    Fabric::new().inspect_err(|why| harness::skip(test, why)).ok()
 }
 
 fn fdb_kind(daemon: &Daemon, mac: &str) -> Option<String> {
@@ -151,7 +149,7 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
     wait_until("entry at Linux", || linux_sends_to(fabric.linux(), STATION).is_some());
     let lost = fabric.lost_while(|fabric| {
         let before = fabric.gobgpd();
-        daemon::kill_process(before);
+        harness::kill_process(before);
         fabric.daemon.wait_for("another gobgpd", |daemon| {
             let evpn = daemon.get("/v1/evpn");
             evpn["restarts"] == 1 && evpn["neighbors"][0]["state"] == "established"
@@ -171,7 +169,7 @@ fn no_death_of_a_daemon_costs_known_stations_frames() {
     assert_eq!((lost, fabric.gobgpd()), (0, before), "as the supervisor died; the same gobgpd");
     let lost = fabric.lost_while(|fabric| {
         let before = fabric.daemon.data_process("vale0");
-        daemon::kill_process(before);
+        harness::kill_process(before);
     });
     assert!(lost <= 100, "{lost} at 10 ms as the data process died");
     assert!(pings(&fabric.guest, "192.168.7.3"));
@@ -260,7 +258,7 @@ fn vlans_of_a_tunnel_are_segments_of_their_own_to_frr() {
     let remote = |vlan| (vlan, "remote".to_owned());
     assert_eq!(entries(&fabric.daemon), [remote(10), remote(20)]);
     let before = fabric.daemon.data_process("vale0");
-    daemon::kill_process(before);
+    harness::kill_process(before);
     fabric.daemon.wait_for("another data process", |daemon| {
         let info = daemon.get("/v1/switches/vale0");
         info["state"] == "running" && info["pid"] != before
@@ -293,7 +291,7 @@ fn questions_for_addresses_of_another_host_are_answered_here() {
     };
     let (program, underlay, _reflector, guests) = match make() {
         Ok(made) => made,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     let mut daemons = [1, 3].map(|number| {
         let (daemon, guest) = (Daemon::start(), &guests[number / 2]);

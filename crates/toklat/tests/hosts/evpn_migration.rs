@@ -1,17 +1,15 @@
 //! A running guest moves from one host to another: two switches, which know each other by EVPN.
 
-mod daemon;
-
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use daemon::guests::can_run;
-use daemon::namespace::Namespace;
-use daemon::routers::{NEIGHBOR, Router, evpn_lines, gobgpd, reflector, tap_lines};
-use daemon::underlay::{Underlay, ip, pings};
-use daemon::{Daemon, PATIENCE, wait_until};
+use harness::guests::can_run;
+use harness::namespace::Namespace;
+use harness::routers::{NEIGHBOR, Router, evpn_lines, gobgpd, reflector, tap_lines};
+use harness::underlay::{Underlay, ip, pings};
+use harness::{Daemon, PATIENCE, wait_until};
 use lab::hosts::NEVER;
 use lab::hosts::migration::{MAC, Moving, Place};
 use lab::hosts::pings::{Pings, WORDS};
@@ -80,7 +78,7 @@ fn fabric(test: &str) -> Option<Fabric> {
     if !can_run(test) {
         return None;
     }
-    Fabric::new().inspect_err(|why| daemon::skip(test, why)).ok()
+    Fabric::new().inspect_err(|why| harness::skip(test, why)).ok()
 }
 
 /// Reads numbers, each one more than the last, and stores the newest in `last`.

@@ -1,15 +1,13 @@
 //! Sessions with EVPN's neighbours: another AS two hops away, BFD, hold times, passwords.
 
-mod daemon;
-
 use std::time::{Duration, Instant};
 
-use daemon::namespace::Namespace;
-use daemon::routers::{
+use harness::namespace::Namespace;
+use harness::routers::{
     Linux, Router, THEIRS, evpn_lines, gobgpd, linux_sends_to, reflector_with, tap_lines,
 };
-use daemon::underlay::{Underlay, ip, pings};
-use daemon::{Daemon, wait_until};
+use harness::underlay::{Underlay, ip, pings};
+use harness::{Daemon, wait_until};
 use lab::hosts::routers::Session;
 use serde_json::Value;
 
@@ -47,7 +45,7 @@ fn a_leaf_of_another_as_two_hops_away_exchanges_stations() {
     };
     let (program, underlay, _linux, guest) = match make() {
         Ok(made) => made,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     let mut daemon = Daemon::start();
     daemon.end_with_this_process();
@@ -119,7 +117,7 @@ fn a_dead_neighbor_is_found_by_bfd_and_by_its_hold_time() {
     let slow = Session { hold_time: 90, ..Session::default() };
     let mut sessions = match Sessions::new(lines, [Session { bfd_ms: Some(300), ..slow }, slow]) {
         Ok(sessions) => sessions,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     sessions.wait_for_both();
     // Both ends speak BFD before the link goes.
@@ -155,7 +153,7 @@ fn a_session_needs_the_same_password_at_both_ends() {
     let lines = ["password = \"open sesame\"", "password = \"open barley\""];
     let mut sessions = match Sessions::new(lines, [session, session]) {
         Ok(sessions) => sessions,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     sessions.daemons[0].wait_for("the session", |daemon| is_established(daemon));
     assert!(!is_established(&sessions.daemons[1]), "another password");
@@ -173,7 +171,7 @@ fn the_death_of_one_of_two_reflectors_takes_no_route() {
     let second = "hold_time_s = 3\n[[evpn.neighbor]]\naddress = \"10.99.0.4\"";
     let mut sessions = match Sessions::new([second; 2], [Session::default(); 2]) {
         Ok(sessions) => sessions,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     let clients = ["10.99.0.1", "10.99.0.3"].map(|client| (client, Session::default()));
     let other = reflector_with(&sessions.underlay.hosts[3], "10.99.0.4", &clients).unwrap();
@@ -208,7 +206,7 @@ fn a_reflector_that_is_killed_and_started_again_takes_no_route() {
     let test = "a_reflector_that_is_killed_and_started_again_takes_no_route";
     let mut sessions = match Sessions::new(["", ""], [Session::default(); 2]) {
         Ok(sessions) => sessions,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     let floods = |daemon: &Daemon| daemon.get("/v1/evpn")["vteps"][0]["floods"] == true;
     sessions.wait_for_both();

@@ -1,10 +1,8 @@
 //! Many simulated hosts and one of toklat.
 
-mod daemon;
-
-use daemon::routers::{NEIGHBOR, evpn_lines, gobgpd, reflector};
-use daemon::underlay::Underlay;
-use daemon::{Daemon, wait_until};
+use harness::routers::{NEIGHBOR, evpn_lines, gobgpd, reflector};
+use harness::underlay::Underlay;
+use harness::{Daemon, wait_until};
 use lab::hosts::crowd::Crowd;
 
 /// Objective: no move of many is lost, and stations of many hosts are all in the table.
@@ -21,7 +19,7 @@ fn thousands_of_moves_between_a_hundred_hosts_are_followed() {
     };
     let (program, underlay, reflector) = match make() {
         Ok(made) => made,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     let mut daemon = Daemon::start();
     daemon.end_with_this_process();

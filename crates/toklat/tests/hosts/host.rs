@@ -3,14 +3,12 @@
 //!
 //! Whatever ends, the host has its interface back.
 
-mod daemon;
-
 use std::thread::scope;
 
-use daemon::Daemon;
-use daemon::frames::send;
-use daemon::namespace::{Namespace, may_load_programs};
-use daemon::underlay::{ip, pings, transfer, try_ip};
+use harness::Daemon;
+use harness::frames::send;
+use harness::namespace::{Namespace, may_load_programs};
+use harness::underlay::{ip, pings, transfer, try_ip};
 use serde_json::Value;
 
 /// What the daemons of a test have in their environment: programs are attached by tcx links, or by
@@ -27,11 +25,11 @@ impl Pair {
     /// Makes both; prints why and returns `None` if they cannot be made here.
     fn new(test: &str) -> Option<Self> {
         if !may_load_programs() {
-            daemon::skip(test, "the host's end of an interface needs programs in the kernel");
+            harness::skip(test, "the host's end of an interface needs programs in the kernel");
             return None;
         }
         let made = Namespace::new().and_then(|host| Ok(Self { host, far: Namespace::new()? }));
-        let pair = made.inspect_err(|why| daemon::skip(test, why)).ok()?;
+        let pair = made.inspect_err(|why| harness::skip(test, why)).ok()?;
         pair.plug();
         ip(&pair.host, "link set lo up");
         // Traffic past the switch would hide what the switch does not carry.
@@ -142,8 +140,8 @@ fn the_host_talks_through_the_switch_and_has_its_interface_back_afterwards() {
             // AF_XDP leaves the host only what it sends.
             daemon.done(&["port", "rm", "vale0:wire"]);
         }
-        daemon::wait_until("the interface to be free", || pair.is_free());
-        daemon::wait_until("the filters to be gone", || pair.filters().is_empty());
+        harness::wait_until("the interface to be free", || pair.is_free());
+        harness::wait_until("the filters to be gone", || pair.filters().is_empty());
     }
 }
 
@@ -211,7 +209,7 @@ fn death(way: &[(&str, &str)]) {
         let traffic = scope.spawn(|| (0..4).for_each(|_| pair.both_ways(4 << 20)));
         for _ in 0..3 {
             let before = daemon.data_process("vale0");
-            daemon::kill_process(before);
+            harness::kill_process(before);
             daemon.wait_for("another data process", |daemon| {
                 let info = daemon.get("/v1/switches/vale0");
                 info["state"] == "running" && info["pid"] != before
@@ -231,18 +229,18 @@ fn death(way: &[(&str, &str)]) {
         let data_process = daemon.data_process("vale0");
         if supervisor_first {
             daemon.kill();
-            daemon::kill_process(data_process);
+            harness::kill_process(data_process);
         } else {
-            daemon::kill_process(data_process);
+            harness::kill_process(data_process);
             daemon.kill();
             // It may have started another one by then, which forks as it starts.
-            daemon::wait_until("the end of all processes", || {
-                let left = daemon::processes_with("TOKLAT_DIR", daemon.dir());
-                left.iter().for_each(|pid| daemon::kill_process(pid.as_raw_nonzero().get()));
+            harness::wait_until("the end of all processes", || {
+                let left = harness::processes_with("TOKLAT_DIR", daemon.dir());
+                left.iter().for_each(|pid| harness::kill_process(pid.as_raw_nonzero().get()));
                 left.is_empty()
             });
         }
-        daemon::wait_until("the interface to be free", || pair.is_free());
+        harness::wait_until("the interface to be free", || pair.is_free());
         // Filters without programs may be left. They let everything pass, both ways.
         pair.both_ways(1 << 20);
         daemon.start_again();
@@ -274,7 +272,7 @@ fn deletion(way: &[(&str, &str)]) {
         ip(&pair.host, change);
         daemon.wait_for(fault, |daemon| {
             let port = port(daemon, "host");
-            port["state"] == "waiting" && daemon::text(&port["unconnected"]).starts_with(fault)
+            port["state"] == "waiting" && harness::text(&port["unconnected"]).starts_with(fault)
         });
         match change.split_once(" down") {
             Some((start, _)) => ip(&pair.host, &format!("{start} up")),
@@ -320,20 +318,20 @@ fn filters_of_others_stay_and_another_discipline_is_said_so() {
     discipline("add", "ingress");
     let (code, _, error) = daemon.run(&add);
     assert!(code == Some(1) && error.contains("tc qdisc del dev c1 ingress"), "{error}");
-    daemon::wait_until("the interface to be free", || pair.is_free());
+    harness::wait_until("the interface to be free", || pair.is_free());
     discipline("del", "ingress");
     discipline("add", "clsact");
     filter("all", "7");
     daemon.done(&add);
     pair.is_attached(WAYS[1]);
     daemon.done(&["port", "rm", "vale0:host"]);
-    daemon::wait_until("our filters to be gone", || pair.filters().len() == 1);
-    daemon::wait_until("the interface to be free", || pair.is_free());
+    harness::wait_until("our filters to be gone", || pair.filters().len() == 1);
+    harness::wait_until("the interface to be free", || pair.is_free());
     // Another filter has our place.
     filter("ip", "1");
     let (code, _, error) = daemon.run(&add);
     assert!(code == Some(1) && error.contains("tc filter del dev c1 egress"), "{error}");
-    daemon::wait_until("the interface to be free", || pair.is_free());
+    harness::wait_until("the interface to be free", || pair.is_free());
 }
 
 #[test]

@@ -4,22 +4,20 @@
 //! Each test makes its hosts on a link, and a daemon whose tunnels and taps are in their
 //! namespaces.
 
-mod daemon;
-
 use std::net::UdpSocket;
 
-use daemon::Daemon;
-use daemon::frames::send;
-use daemon::front_end::{FrontEnd, reply, say};
-use daemon::namespace::Namespace;
-use daemon::underlay::{Underlay, ip, pings, transfer, try_ip};
 use dataplane::attach::virtio::message::code;
+use harness::Daemon;
+use harness::frames::send;
+use harness::front_end::{FrontEnd, reply, say};
+use harness::namespace::Namespace;
+use harness::underlay::{Underlay, ip, pings, transfer, try_ip};
 use nic::virtio::Features;
 use serde_json::{Value, json};
 
 /// Returns the namespaces of a test; if there can be none, prints why and returns `None`.
 fn hosts(test: &str, count: usize) -> Option<Underlay> {
-    Underlay::new(count).inspect_err(|why| daemon::skip(test, why)).ok()
+    Underlay::new(count).inspect_err(|why| harness::skip(test, why)).ok()
 }
 
 /// A switch with a tap in `guest` and a tunnel in `host`; `tunnel` is the inside of its kind.
@@ -61,7 +59,7 @@ fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
     let Some(underlay) = hosts(test, 2) else { return };
     let how = format!("local {theirs} remote {ours} dstport 4789 {how}");
     if !underlay.kernel_tunnel(2, (100, &how), "192.168.7.2/24") {
-        return daemon::skip(test, "the kernel has no VXLAN");
+        return harness::skip(test, "the kernel has no VXLAN");
     }
     let guest = Namespace::new().unwrap();
     let daemon = Daemon::start();
@@ -81,7 +79,7 @@ fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
     }
     let labels = format!("{{switch=\"vale0\",port=\"fabric\",peer=\"{theirs}\",vni=\"100\"}}");
     let line = format!("toklat_tunnel_peer_in_frames_total{labels}");
-    assert!(daemon::text(&daemon.get("/metrics")).contains(&line));
+    assert!(harness::text(&daemon.get("/metrics")).contains(&line));
     let shown = daemon.done(&["port", "show", "vale0:fabric"]);
     assert!(shown.contains("VXLAN 100 at") && shown.lines().last().unwrap().contains(theirs));
     let fdb = daemon.get("/v1/switches/vale0/fdb");
@@ -113,7 +111,7 @@ fn the_kernels_geneve() {
     for (vni, net) in [(100, 7), (200, 8)] {
         let link = format!("link add gnv{net} type geneve id {vni} remote 10.99.0.1 dstport 6081");
         if !try_ip(there, &link) {
-            return daemon::skip(test, "the kernel has no Geneve");
+            return harness::skip(test, "the kernel has no Geneve");
         }
         ip(there, &format!("address add 192.168.{net}.2/24 dev gnv{net}"));
         ip(there, &format!("link set gnv{net} mtu 1400 up"));
@@ -193,7 +191,7 @@ fn two_switches_by(way: &str, test: &str) {
     both_ways();
     // Each process is killed in turn, then all of them.
     let before = daemon.data_process("vale0");
-    daemon::kill_process(before);
+    harness::kill_process(before);
     daemon.wait_for("another data process", |daemon| {
         let info = daemon.get("/v1/switches/vale0");
         info["state"] == "running" && info["pid"] != before
@@ -228,7 +226,7 @@ fn segments_of_one_host_are_told_apart() {
         let how = "local 10.99.0.2 remote 10.99.0.1 dstport 4789";
         let inside = format!("192.168.{}.2/24", vni / 100);
         if !underlay.kernel_tunnel(2, (vni, how), &inside) {
-            return daemon::skip(test, "the kernel has no VXLAN");
+            return harness::skip(test, "the kernel has no VXLAN");
         }
         let tunnel = format!(r#"vni = {vni}, local = "10.99.0.1", peers = ["10.99.0.2"]"#);
         net += &switch(&format!("vale{vni}"), (guest, 1400), &underlay.hosts[0], &tunnel);
@@ -258,7 +256,7 @@ fn vlans_have_segments_of_their_own_and_ten_segments_share_a_host() {
     let all: Vec<u32> = (1..=10).collect();
     for vlan in &all {
         if !underlay.kernel_tunnel(2, (10_000 + vlan, how), &format!("192.168.{vlan}.2/24")) {
-            return daemon::skip(test, "the kernel has no VXLAN");
+            return harness::skip(test, "the kernel has no VXLAN");
         }
     }
     let guests: Vec<_> = all.iter().map(|_| Namespace::new().unwrap()).collect();
@@ -313,7 +311,7 @@ fn vlans_have_segments_of_their_own_and_ten_segments_share_a_host() {
     vlans.sort_unstable();
     assert_eq!(vlans, [2, 4, 6, 8, 10], "{fdb}");
     let before = daemon.data_process("vale0");
-    daemon::kill_process(before);
+    harness::kill_process(before);
     daemon.wait_for("another data process", |daemon| {
         let info = daemon.get("/v1/switches/vale0");
         info["state"] == "running" && info["pid"] != before
@@ -427,7 +425,7 @@ fn segments_fit_the_inner_mtu_from_the_first_where_a_tunnel_clamps() {
         let Some(underlay) = hosts(test, 3) else { return };
         let how = "local 10.99.0.3 remote 10.99.0.1 dstport 4789";
         if !underlay.kernel_tunnel(3, (8, how), "192.168.8.3/24") {
-            return daemon::skip(test, "the kernel has no VXLAN");
+            return harness::skip(test, "the kernel has no VXLAN");
         }
         ip(&underlay.hosts[2], "link set vx8 mtu 1500");
         let guests = [(); 7].map(|()| Namespace::new().unwrap());
@@ -529,7 +527,7 @@ fn a_port_that_the_kernels_vxlan_holds_is_said_so() {
     let Some(underlay) = hosts(test, 1) else { return };
     let how = "local 10.99.0.1 remote 10.99.0.2 dstport 4789";
     if !underlay.kernel_tunnel(1, (5, how), "192.168.9.1/24") {
-        return daemon::skip(test, "the kernel has no VXLAN");
+        return harness::skip(test, "the kernel has no VXLAN");
     }
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0]");
@@ -558,7 +556,7 @@ fn floods_reach_a_thousand_hosts_some_at_a_time() {
     ip(&underlay.hosts[1], "route add local 10.98.0.0/16 dev lo");
     ip(&underlay.hosts[0], "route add 10.98.0.0/16 via 10.99.0.2");
     let socket = underlay.hosts[1].enter(|| UdpSocket::bind("0.0.0.0:4789").unwrap());
-    socket.set_read_timeout(Some(daemon::PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(harness::PATIENCE)).unwrap();
     let peers: Vec<_> =
         (0..HOSTS).map(|i| format!("\"10.98.{}.{}\"", i / 250, i % 250 + 1)).collect();
     let mut daemon = Daemon::start();

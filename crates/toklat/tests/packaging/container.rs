@@ -1,13 +1,10 @@
 //! The container image, built by its own recipe on a Debian that is made here.
 
-mod daemon;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use daemon::pypi::{done, must, run};
-use daemon::{PATIENCE, programs, skip};
+use harness::{PATIENCE, done, library, must, run, skip};
 use serde_json::Value;
 
 /// The image that the container image is built from.
@@ -83,7 +80,7 @@ fn built(dir: &Path) -> PathBuf {
     let release = dir.join("toklat/target/release");
     std::fs::create_dir_all(&release).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_toklat"), release.join("toklat")).unwrap();
-    std::fs::copy(programs::library(), release.join("libtoklat_preload.so")).unwrap();
+    std::fs::copy(library(), release.join("libtoklat_preload.so")).unwrap();
     dir.to_owned()
 }
 
@@ -168,6 +165,6 @@ fn the_recipe_builds_an_image_whose_daemon_runs() {
     let running = |switch: &Value| switch["name"] == "vale7" && switch["state"] == "running";
     assert!(switches.as_array().unwrap().iter().any(running), "{switches}");
     host(&["stop"]);
-    let status = daemon::wait(&mut daemon.0, PATIENCE).expect("the daemon does not stop");
+    let status = harness::wait(&mut daemon.0, PATIENCE).expect("the daemon does not stop");
     assert!(status.success(), "{status}: {}", said());
 }

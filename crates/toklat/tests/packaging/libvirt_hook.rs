@@ -1,13 +1,11 @@
 //! libvirt's hook, driven as libvirt drives it: the script, its arguments, and the domain's XML on
 //! standard input.
 
-mod daemon;
-
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::process::{Command, Stdio};
 
-use daemon::{Daemon, skip};
+use harness::{Daemon, skip};
 use serde_json::json;
 
 fn packaged(path: &str) -> String {

@@ -1,11 +1,9 @@
 //! Tests of the files that the packages install.
 
-mod daemon;
-
 use std::path::Path;
 use std::process::Command;
 
-use daemon::skip;
+use harness::skip;
 
 /// Objective: systemd understands every line of the units, and has no warnings about them.
 #[test]

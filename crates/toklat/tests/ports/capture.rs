@@ -1,14 +1,12 @@
 //! Captures into several files, and captures by Wireshark, which lists ports as its interfaces.
 
-mod daemon;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use daemon::frames::{frame, send, until_traffic_flows};
-use daemon::{Daemon, skip, wait};
+use harness::frames::{frame, send, until_traffic_flows};
+use harness::{Daemon, skip, wait};
 use toklat::tools::pcap;
 
 fn frames(file: &Path) -> usize {
@@ -50,7 +48,7 @@ fn a_capture_goes_round_a_ring_of_files() {
         size(&first) < 900_000 && size(&second) > 1_000_000
     });
     interrupt(&cap);
-    assert!(wait(&mut cap, daemon::PATIENCE).unwrap().success());
+    assert!(wait(&mut cap, harness::PATIENCE).unwrap().success());
     assert!((900..1000).contains(&frames(&second)) && frames(&first) > 0);
     assert!(!daemon.dir().join("ring2").exists() && !file.exists());
 }
@@ -125,7 +123,7 @@ fn wireshark_is_told_of_ports_and_gets_their_frames() {
         written.parse::<u64>().unwrap() > 10_000
     });
     interrupt(&cap);
-    assert!(wait(&mut cap, daemon::PATIENCE).unwrap().success());
+    assert!(wait(&mut cap, harness::PATIENCE).unwrap().success());
     // Frames that the snap length cuts are left out of the recording, and counted.
     let recording = pcap::read(&reader.join().unwrap()[..]);
     let said = recording.map_or_else(|error| error.to_string(), |all| all.len().to_string());
@@ -224,7 +222,7 @@ fn dropped_frames_are_captured_with_their_reason() {
         }
         missing == 0
     });
-    let status = wait(&mut child, daemon::PATIENCE).expect("cap ends after eight frames");
+    let status = wait(&mut child, harness::PATIENCE).expect("cap ends after eight frames");
     assert!(status.success());
     let read = ["-T", "fields", "-e", "frame.comment", "-e", "frame.len", "-r"];
     let output = Command::new("tshark").args(read).arg(&file).output().unwrap();

@@ -1,7 +1,5 @@
 //! The attach socket of the real daemon: clients that behave, and clients that do not.
 
-mod daemon;
-
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::{Daemon, small, text};
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::{Daemon, small, text};
 use netring::attach::{Reply, Request, op};
 use netring::layout::{Geometry, RingSpec};
 use netring::{Monitor, OpenError};
@@ -52,7 +50,7 @@ fn connect(dir: &Path) -> OwnedFd {
         rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     let address = SocketAddrUnix::new(dir.join(netring::attach::SOCKET)).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
-    let wait = Some(daemon::PATIENCE);
+    let wait = Some(harness::PATIENCE);
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, wait).unwrap();
     socket
 }
@@ -102,7 +100,7 @@ fn frames_cross_and_ports_go_with_their_clients() {
     daemon.wait_for("the switch to go", |daemon| {
         daemon.get("/v1/switches").as_array().unwrap().is_empty()
     });
-    daemon.wait_for("its process to go", |_| !daemon::is_alive(pid));
+    daemon.wait_for("its process to go", |_| !harness::is_alive(pid));
 }
 
 #[test]
@@ -296,7 +294,7 @@ fn a_full_switch_says_so_and_is_started_again_whole() {
     };
     let mut ports: Vec<_> = (0..PORTS).map(|i| open(&daemon, i).unwrap()).collect();
     assert_eq!(errno(open(&daemon, PORTS)), Errno::NOSPC);
-    daemon::kill_process(daemon.data_process("vale0"));
+    harness::kill_process(daemon.data_process("vale0"));
     let (a, b) = ports.split_at_mut(1);
     until_traffic_flows(&mut a[0], &mut b[PORTS - 2], &mut 0);
     assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 1);
@@ -308,7 +306,7 @@ fn a_full_switch_says_so_and_is_started_again_whole() {
 #[test]
 fn only_an_owner_opens_an_owned_port() {
     if !rustix::process::geteuid().is_root() {
-        return daemon::skip(
+        return harness::skip(
             "only_an_owner_opens_an_owned_port",
             "only root may become another user",
         );

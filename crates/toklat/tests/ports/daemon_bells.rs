@@ -1,7 +1,5 @@
 //! Wake-ups that cost as much as the woken user wants: only that user pays.
 
-mod daemon;
-
 use std::os::fd::AsFd;
 
 use dataplane::attach::virtio::message::code;
@@ -10,11 +8,11 @@ use netring::{Interest, Port, PortError};
 use nic::virtio::Features;
 use serde_json::Value;
 
-use daemon::Daemon;
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::front_end::FrontEnd;
-use daemon::strangers::{raise_descriptor_limit, watch};
-use daemon::users::{as_user, may_be_others, refusal};
+use harness::Daemon;
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::front_end::FrontEnd;
+use harness::strangers::{raise_descriptor_limit, watch};
+use harness::users::{as_user, may_be_others, refusal};
 
 const STRANGER: u32 = 4001;
 const OTHER: u32 = 4002;
@@ -34,7 +32,7 @@ fn number(value: &Value) -> u64 {
 fn others_go_on(daemon: &mut Daemon, (a, b): (&mut Port, &mut Port), port: &str) {
     let info = daemon.get(&format!("/v1/switches/vale0/ports/{port}"));
     assert_eq!(info["state"], "failed", "{info}");
-    assert!(daemon::text(&info["failure"]).contains("at fault"), "{info}");
+    assert!(harness::text(&info["failure"]).contains("at fault"), "{info}");
     let (_, why) = refusal(daemon.open_as(STRANGER, "vale0:another"));
     assert!(why.contains("at fault"), "{why}");
     drop(daemon.open_as(OTHER, "vale0:others").unwrap());
@@ -101,6 +99,6 @@ fn regression_an_interrupt_that_takes_long_to_raise_is_its_users_trouble() {
         victim.receive();
         daemon.get("/v1/switches/vale0/ports/c")["state"] == "failed"
     });
-    assert!(daemon::front_end::say(&victim.socket, code::GET_FEATURES, &[], &[]));
+    assert!(harness::front_end::say(&victim.socket, code::GET_FEATURES, &[], &[]));
     others_go_on(&mut daemon, (&mut a, &mut b), "c");
 }

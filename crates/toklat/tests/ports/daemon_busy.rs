@@ -1,12 +1,10 @@
 //! Requests that are answered while a switch is busy, and the reports of a switch that a client
 //! made.
 
-mod daemon;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use daemon::Daemon;
+use harness::Daemon;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

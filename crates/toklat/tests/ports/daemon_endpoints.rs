@@ -1,17 +1,15 @@
 //! Ports that the daemon opens itself: taps in a namespace that the test makes, and capture files.
 
-mod daemon;
-
-use daemon::Daemon;
-use daemon::frames::{frame, receive, send};
-use daemon::namespace::Namespace;
+use harness::Daemon;
+use harness::frames::{frame, receive, send};
+use harness::namespace::Namespace;
 use serde_json::json;
 
 #[test]
 fn a_tap_may_have_several_queues_and_keeps_them() {
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
-        Err(why) => return daemon::skip("a_tap_may_have_several_queues_and_keeps_them", why),
+        Err(why) => return harness::skip("a_tap_may_have_several_queues_and_keeps_them", why),
     };
     let mut daemon = Daemon::start();
     daemon.apply(&format!(
@@ -21,7 +19,7 @@ fn a_tap_may_have_several_queues_and_keeps_them() {
     ));
     let link = || namespace.run(&["ip", "-d", "link", "show", "tktap1"]);
     assert!(link().contains("vnet_hdr on") && link().contains("numqueues 3"), "{}", link());
-    daemon::kill_process(daemon.data_process("vale0"));
+    harness::kill_process(daemon.data_process("vale0"));
     daemon.wait_for("a new data process", |d| d.get("/v1/switches/vale0")["restarts"] == 1);
     daemon.kill();
     daemon.start_again();
@@ -36,7 +34,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(why) => {
-            return daemon::skip("a_tap_is_made_in_its_namespace_and_frames_cross", why);
+            return harness::skip("a_tap_is_made_in_its_namespace_and_frames_cross", why);
         }
     };
     let mut daemon = Daemon::start();
@@ -61,7 +59,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
         packets.unwrap_or(0u64) > 0
     });
     // The tap outlives its data process, and goes with its port.
-    daemon::kill_process(daemon.data_process("vale0"));
+    harness::kill_process(daemon.data_process("vale0"));
     daemon.wait_for("a new data process", |d| d.get("/v1/switches/vale0")["restarts"] == 1);
     assert!(namespace.run(&["ip", "link", "show", "tktap0"]).contains("UP"));
     daemon.ask("DELETE", path, &json!(null));

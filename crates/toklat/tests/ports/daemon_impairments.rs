@@ -1,11 +1,9 @@
 //! Bad links of ports, as the operator sets and sees them.
 
-mod daemon;
-
 use std::time::{Duration, Instant};
 
-use daemon::frames::{frame, receive, until_traffic_flows};
-use daemon::{Daemon, kill_process};
+use harness::frames::{frame, receive, until_traffic_flows};
+use harness::{Daemon, kill_process};
 use netring::Port;
 use serde_json::json;
 

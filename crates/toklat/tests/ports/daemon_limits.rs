@@ -1,11 +1,9 @@
 //! Limits of ports, as the operator sets and sees them.
 
-mod daemon;
-
 use std::time::Instant;
 
-use daemon::frames::{frame, receive, until_traffic_flows};
-use daemon::{Daemon, kill_process};
+use harness::frames::{frame, receive, until_traffic_flows};
+use harness::{Daemon, kill_process};
 use serde_json::json;
 
 /// Objective: a limit holds from the moment it is set, under traffic, survives the data process,

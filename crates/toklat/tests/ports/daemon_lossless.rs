@@ -1,9 +1,7 @@
 //! Lossless ports, as the operator sees them.
 
-mod daemon;
-
-use daemon::Daemon;
-use daemon::frames::{frame, receive, until_traffic_flows};
+use harness::Daemon;
+use harness::frames::{frame, receive, until_traffic_flows};
 use serde_json::Value;
 
 fn state(daemon: &Daemon) -> Value {

@@ -1,8 +1,6 @@
 //! Memory that guests and clients lend: limits for each port and for all, and the data process's
 //! score for the kernel's OOM killer.
 
-mod daemon;
-
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -12,10 +10,10 @@ use nic::virtio::Features;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use daemon::frames::frame;
-use daemon::front_end::{FrontEnd, MEMORY, USER, ask, memfd, say, words};
-use daemon::users::{as_user, may_be_others, refusal};
-use daemon::{Daemon, PATIENCE, small};
+use harness::frames::frame;
+use harness::front_end::{FrontEnd, MEMORY, USER, ask, memfd, say, words};
+use harness::users::{as_user, may_be_others, refusal};
+use harness::{Daemon, PATIENCE, small};
 
 const TIB: u64 = 1 << 40;
 const ALICE: u32 = 12_001;

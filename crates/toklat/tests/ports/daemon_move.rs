@@ -1,13 +1,11 @@
 //! Ports change workers while they are used.
 
-mod daemon;
-
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use daemon::Daemon;
-use daemon::frames::{frame, receive, until_traffic_flows};
+use harness::Daemon;
+use harness::frames::{frame, receive, until_traffic_flows};
 use netring::Interest;
 use serde_json::json;
 

@@ -1,8 +1,6 @@
 //! A port's owner withholds pages of its memory while the switch accesses them. The switch
 //! identifies the user, and no other port loses a frame.
 
-mod daemon;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,9 +9,9 @@ use netring::{Port, PortError, Region};
 use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::Value;
 
-use daemon::Daemon;
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::users::{as_user, may_be_others, refusal};
+use harness::Daemon;
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::users::{as_user, may_be_others, refusal};
 
 const STRANGER: u32 = 4001;
 const OTHER: u32 = 4002;
@@ -62,12 +60,12 @@ fn attack(sends: bool) {
     let mut daemon = Daemon::start_for_all(&[]);
     // The rings have room for all frames that the attacker sends while the test does something
     // else.
-    let open = |name| daemon::small(name).slots(2048).directory(daemon.dir()).open().unwrap();
+    let open = |name| harness::small(name).slots(2048).directory(daemon.dir()).open().unwrap();
     let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
     let mut sent = 0;
     until_traffic_flows(&mut a, &mut b, &mut sent);
     let open = || {
-        let open = daemon::small("vale0:c").directory(daemon.dir());
+        let open = harness::small("vale0:c").directory(daemon.dir());
         open.extra_buffers(BUFFERS).open().unwrap()
     };
     let victim = as_user(STRANGER, open);
@@ -118,7 +116,7 @@ fn named(daemon: &mut Daemon, honest: &mut Honest) {
     });
     let info = daemon.get("/v1/switches/vale0/ports/c");
     assert_eq!(info["state"], "failed", "{info}");
-    assert!(daemon::text(&info["failure"]).contains("slow_touches"), "{info}");
+    assert!(harness::text(&info["failure"]).contains("slow_touches"), "{info}");
     assert!(number(&daemon.counters("c")["slow_touches"]) >= 4);
     let (_, why) = refusal(daemon.open_as(STRANGER, "vale0:another"));
     assert!(why.contains("Punch no holes"), "{why}");

@@ -1,11 +1,9 @@
 //! As many ports as a switch may have, within the descriptors that a process may have.
 
-mod daemon;
-
 use std::time::Instant;
 
-use daemon::frames::until_traffic_flows;
-use daemon::{Daemon, descriptors};
+use harness::frames::until_traffic_flows;
+use harness::{Daemon, descriptors};
 use rustix::process::{Resource, Rlimit};
 
 /// A full switch.
@@ -20,7 +18,7 @@ const LIMIT: u64 = 20_000;
 fn a_full_switch_fits_its_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < LIMIT) {
-        return daemon::skip(
+        return harness::skip(
             "a_full_switch_fits_its_descriptors",
             "fewer than 20,000 descriptors are allowed (ulimit -Hn)",
         );

@@ -1,14 +1,12 @@
 //! sFlow as a collector sees it, decoded by Wireshark's own decoder.
 
-mod daemon;
-
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::{Daemon, kill_process, skip};
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::{Daemon, kill_process, skip};
 use serde_json::{Value, json};
 
 /// Makes a socket for a collector. Returns its address as commands take it.

@@ -1,16 +1,14 @@
 //! Ports over sockets, as QEMU's `-netdev stream` and `-netdev dgram` use them: who listens, who
 //! connects, and that either side may go and come back. The tests play QEMU.
 
-mod daemon;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use daemon::Daemon;
-use daemon::frames::frame;
+use harness::Daemon;
+use harness::frames::frame;
 use serde_json::json;
 
 /// The time within which a frame that was sent arrives, if it arrives at all.
@@ -72,19 +70,19 @@ datagrams!(UdpSocket, SocketAddr);
 
 fn unix(stream: UnixStream) -> UnixStream {
     stream.set_read_timeout(Some(MOMENT)).unwrap();
-    stream.set_write_timeout(Some(daemon::PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(harness::PATIENCE)).unwrap();
     stream
 }
 
 fn tcp(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(MOMENT)).unwrap();
-    stream.set_write_timeout(Some(daemon::PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(harness::PATIENCE)).unwrap();
     stream
 }
 
 fn state(daemon: &Daemon, port: &str) -> String {
     let info = daemon.get(&format!("/v1/switches/vale0/ports/{port}"));
-    daemon::text(&info["state"]).to_owned()
+    harness::text(&info["state"]).to_owned()
 }
 
 #[test]
@@ -153,7 +151,7 @@ fn streams_outlive_a_data_process() {
     let bytes = [&64u32.to_be_bytes(), &sent[..]].concat();
     a.write_all(&bytes[..30]).unwrap();
     std::thread::sleep(MOMENT);
-    daemon::kill_process(daemon.data_process("vale0"));
+    harness::kill_process(daemon.data_process("vale0"));
     a.write_all(&bytes[30..]).unwrap();
     daemon.wait_for("the frame", |_| b.receive().is_some_and(|got| got == sent));
     for number in 3..7 {
@@ -161,7 +159,7 @@ fn streams_outlive_a_data_process() {
         // The data process dies while it sleeps. If it died within a call of the stream's, its
         // successor would have to end the connection.
         std::thread::sleep(MOMENT);
-        daemon::kill_process(daemon.data_process("vale0"));
+        harness::kill_process(daemon.data_process("vale0"));
         daemon.wait_for("the next one", |d| d.get("/v1/switches/vale0")["restarts"] == number - 1);
     }
     crosses(&mut daemon, 7, &mut a, &mut b);
@@ -206,7 +204,7 @@ fn a_port_that_cannot_connect_says_why_and_since_when() {
     assert!(shown.contains("cannot connect: No such file"), "{shown}");
     let page = daemon.get("/metrics");
     let metric = "toklat_port_unconnected_seconds{switch=\"vale0\",port=\"up\"}";
-    assert!(daemon::text(&page).contains(metric));
+    assert!(harness::text(&page).contains(metric));
     assert_eq!(daemon.log().matches("cannot connect").count(), 1, "{}", daemon.log());
     let listener = UnixListener::bind(&path).unwrap();
     let _peer = listener.accept().unwrap();
@@ -262,7 +260,7 @@ fn datagrams_find_their_peer_whenever_it_comes() {
     a = peer();
     crosses(&mut daemon, 3, &mut b, &mut a);
     // The socket outlives its data process.
-    daemon::kill_process(daemon.data_process("vale0"));
+    harness::kill_process(daemon.data_process("vale0"));
     crosses(&mut daemon, 4, &mut b, &mut a);
     crosses(&mut daemon, 5, &mut a, &mut b);
     assert_eq!(daemon.ask("DELETE", "/v1/switches/vale0/ports/unix", &json!(null)).0, 204);

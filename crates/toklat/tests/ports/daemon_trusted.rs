@@ -1,11 +1,9 @@
 //! Trusted switches: clients forward what they send, in their own threads.
 
-mod daemon;
-
 use std::time::{Duration, Instant};
 
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::{Daemon, kill_process, small, text, wait_until};
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::{Daemon, kill_process, small, text, wait_until};
 use netring::{Interest, OpenError, Port, PortError};
 use serde_json::{Value, json};
 use turn::board::{Board, Entry};
@@ -88,14 +86,14 @@ fn a_receiver_that_sleeps_is_woken() {
     let echo = std::thread::spawn(move || {
         for number in 0..100 {
             while receive(&mut b).is_empty() {
-                b.wait(Interest::READ, Some(daemon::PATIENCE)).unwrap();
+                b.wait(Interest::READ, Some(harness::PATIENCE)).unwrap();
             }
             assert!(send(&mut b, &frame(2, 1, number)));
         }
     });
     for number in 0..100 {
         assert!(send(&mut a, &frame(1, 2, number)));
-        let ready = a.wait(Interest::READ, Some(daemon::PATIENCE)).unwrap();
+        let ready = a.wait(Interest::READ, Some(harness::PATIENCE)).unwrap();
         assert!(ready.readable, "frame {number}");
         assert_eq!(receive(&mut a), [number]);
     }
@@ -183,7 +181,7 @@ fn a_port_that_is_removed_is_gone_for_its_owner_although_others_have_its_token()
     assert_eq!(receive(&mut b), [1]);
     let (status, _) = daemon.ask("DELETE", "/v1/switches/vale9/ports/b", &Value::Null);
     assert!(status < 300);
-    let gone = b.wait(Interest::READ, Some(daemon::PATIENCE));
+    let gone = b.wait(Interest::READ, Some(harness::PATIENCE));
     assert!(matches!(gone, Err(PortError::Gone)), "{gone:?}");
     assert!(b.send(1).push(&frame(2, 1, 1)));
     assert!(matches!(b.flush(), Err(PortError::Gone)));

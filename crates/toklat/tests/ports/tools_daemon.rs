@@ -1,11 +1,9 @@
 //! The tools as processes, with a real daemon.
 
-mod daemon;
-
 use std::process::{Child, Command, Output, Stdio};
 
-use daemon::{Daemon, wait_until};
 use frame::Layers;
+use harness::{Daemon, wait_until};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use toklat::tools::pcap;
@@ -249,7 +247,7 @@ fn the_demo_of_hosts_pings_across_and_cleans_up() {
     let test = "the_demo_of_hosts_pings_across_and_cleans_up";
     let place = tempfile::tempdir().unwrap();
     let mut command = demo(&place, &["--hosts", "--duration", "500ms"]);
-    if let Ok(program) = daemon::routers::gobgpd() {
+    if let Ok(program) = harness::routers::gobgpd() {
         command.env("TOKLAT_GOBGPD", program);
     }
     let child = command.spawn().unwrap();
@@ -260,7 +258,7 @@ fn the_demo_of_hosts_pings_across_and_cleans_up() {
     assert!(outcomes.iter().all(|outcome| outcome["state"] != "failed"), "{outcomes:?}");
     let is = |what: &str| outcomes.iter().find(|outcome| outcome["what"] == what);
     match is("three hosts") {
-        Some(skipped) => daemon::skip(test, skipped["result"].as_str().unwrap()),
+        Some(skipped) => harness::skip(test, skipped["result"].as_str().unwrap()),
         None => {
             let pings = is("round trip between toklat and toklat").expect("they ping");
             assert!(pings["result"].as_str().unwrap().ends_with(" us"), "{outcomes:?}");
@@ -307,7 +305,7 @@ fn a_killed_demo_leaves_nothing() {
     demo.wait().unwrap();
     wait_until("its directory is gone", || is_empty(&place));
     // Data processes, too, whose command lines name no directory.
-    let runs = || daemon::processes_with("TMPDIR", place.path()).len();
+    let runs = || harness::processes_with("TMPDIR", place.path()).len();
     wait_until("its processes are gone", || runs() == 0);
 }
 
@@ -321,14 +319,14 @@ fn a_killed_demo_of_hosts_leaves_no_process_namespace_or_directory() {
     let test = "a_killed_demo_of_hosts_leaves_no_process_namespace_or_directory";
     let place = tempfile::tempdir().unwrap();
     let mut command = demo(&place, &["--hosts", "--duration", "60s"]);
-    let gobgpd = daemon::routers::gobgpd();
+    let gobgpd = harness::routers::gobgpd();
     if let Ok(program) = &gobgpd {
         command.env("TOKLAT_GOBGPD", program);
     }
     let mut demo = command.spawn().unwrap();
     let namespaces = format!("toklat-demo-{}-", demo.id());
     let runs = |what: &str| {
-        let all = daemon::processes_with("TMPDIR", place.path());
+        let all = harness::processes_with("TMPDIR", place.path());
         let name = |pid: rustix::process::Pid| {
             std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
         };
@@ -344,13 +342,13 @@ fn a_killed_demo_of_hosts_leaves_no_process_namespace_or_directory() {
     if ended.is_some() {
         let output = demo.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        return daemon::skip(test, &said);
+        return harness::skip(test, &said);
     }
     demo.kill().unwrap();
     demo.wait().unwrap();
     wait_until("its directory is gone", || is_empty(&place));
     wait_until("its processes are gone", || {
-        daemon::processes_with("TMPDIR", place.path()).is_empty()
+        harness::processes_with("TMPDIR", place.path()).is_empty()
     });
     assert_eq!(namespaces_of(&namespaces), [""; 0]);
 }

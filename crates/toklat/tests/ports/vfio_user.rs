@@ -1,8 +1,6 @@
 //! Emulated network cards without virtual machines: drivers that exchange frames over a switch, and
 //! live through the end of every process but their own.
 
-mod daemon;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -11,9 +9,9 @@ use dataplane::attach::card::migration::DeviceState;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use daemon::card::{Card, Memory};
-use daemon::frames::frame;
-use daemon::{Daemon, PATIENCE, kill_process};
+use harness::card::{Card, Memory};
+use harness::frames::frame;
+use harness::{Daemon, PATIENCE, kill_process};
 
 const MODELS: [&str; 5] = ["82540em", "82574l", "am79c970a", "am79c973", "one-access"];
 /// The maximum number of frames in flight.

@@ -1,15 +1,13 @@
 //! Emulated network cards whose guests' memory has no file: what drivers send and receive crosses
 //! in messages.
 
-mod daemon;
-
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use daemon::card::{Card, Driver, Memory};
-use daemon::frames::frame;
-use daemon::{Daemon, PATIENCE, kill_process};
+use harness::card::{Card, Driver, Memory};
+use harness::frames::frame;
+use harness::{Daemon, PATIENCE, kill_process};
 
 /// The maximum number of frames in flight.
 const WINDOW: u64 = 40;

@@ -1,7 +1,5 @@
 //! Ports of virtual machines with the front ends that others wrote: DPDK's virtio-user and QEMU.
 
-mod daemon;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use vm::{Accelerator, Qemu, guest};
 
-use daemon::{Daemon, kill_process, skip};
+use harness::{Daemon, kill_process, skip};
 
 /// How long a front end may take for anything, on a busy machine without KVM.
 const PATIENCE: Duration = Duration::from_secs(120);

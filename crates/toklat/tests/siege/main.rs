@@ -7,10 +7,7 @@
 //! 60) is the whole time, `TOKLAT_SIEGE_ONLY` a part of the attackers' names; `cargo xtask siege`
 //! runs it on optimised code.
 
-#[path = "siege/attackers.rs"]
 mod attackers;
-mod daemon;
-#[path = "siege/honest.rs"]
 mod honest;
 
 use std::os::unix::fs::PermissionsExt;
@@ -21,8 +18,8 @@ use std::time::{Duration, Instant};
 use dataplane::state::{TurnTime, percentile};
 
 use self::attackers::ATTACKERS;
-use self::daemon::{Daemon, skip};
 use self::honest::Report;
+use harness::{Daemon, skip};
 use toklat::api::{PortStats, Stats, SwitchStats};
 
 const NAME: &str = "honest_ports_lose_nothing_under_siege";

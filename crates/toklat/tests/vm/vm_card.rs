@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use frame::Mac;
 use netring::{Interest, Port};
 
-use self::daemon::Daemon;
-use self::daemon::frames::send;
-use self::daemon::guests::{Guest, PATIENCE, can_emulate};
-use self::daemon::inside::{PROGRAM, guest_with_program};
-
-mod daemon;
+use harness::Daemon;
+use harness::frames::send;
+use harness::guests::{Guest, PATIENCE, can_emulate};
+use harness::inside::{PROGRAM, guest_with_program};
 
 /// The card's own address, that of the program that answers, and the test's.
 const CARD: Mac = Mac::local(1);
@@ -303,10 +301,10 @@ fn a_port_s_card_is_driven_in_a_process_that_may_die() {
 fn run_netmap(test: &str, nic: &Nic, more: &[&str]) {
     let Some(dir) = guest_with_program(test) else { return };
     let (answer, library) = (dir.path().join("answer"), dir.path().join("library"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap/answer.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/netmap/answer.c");
     let built = Command::new("cc").args(["-O1", "-w", "-o"]).args([&answer, &source]).status();
     assert!(built.expect("a C compiler, cc").success());
-    vm::inside::strip(daemon::programs::library(), &library).unwrap();
+    vm::inside::strip(harness::library(), &library).unwrap();
     let read = |path: &Path| std::fs::read(path).unwrap();
     vm::inside::put(
         dir.path(),

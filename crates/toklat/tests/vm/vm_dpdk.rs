@@ -17,11 +17,9 @@ use serde_json::json;
 use vm::guest;
 use zerocopy::IntoBytes;
 
-use self::daemon::frames::send;
-use self::daemon::guests::{Guest, PATIENCE, can_emulate};
-use self::daemon::{Daemon, skip};
-
-mod daemon;
+use harness::frames::send;
+use harness::guests::{Guest, PATIENCE, can_emulate};
+use harness::{Daemon, skip};
 
 const CARDS: [&str; 2] = ["82540em", "82574l"];
 /// The addresses of the card and of the test.

@@ -9,10 +9,8 @@ use std::time::Duration;
 use serde_json::json;
 use vm::guest;
 
-use self::daemon::guests::{Guest, can_emulate};
-use self::daemon::{Daemon, kill_process, skip};
-
-mod daemon;
+use harness::guests::{Guest, can_emulate};
+use harness::{Daemon, kill_process, skip};
 
 const CARDS: [&str; 2] = ["82540em", "82574l"];
 

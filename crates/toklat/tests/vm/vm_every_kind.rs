@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use vm::Running;
 
-use self::daemon::guests::{Guest, PATIENCE, can_emulate};
-use self::daemon::namespace::Namespace;
-use self::daemon::stack::{Stack, body, head};
-use self::daemon::{Daemon, skip, small};
-
-mod daemon;
+use harness::guests::{Guest, PATIENCE, can_emulate};
+use harness::namespace::Namespace;
+use harness::stack::{Stack, body, head};
+use harness::{Daemon, skip, small};
 
 /// How a guest comes to its switch.
 enum Attachment {

@@ -9,12 +9,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-use self::daemon::guests::Guest;
-use self::daemon::inside::{PROGRAM, guest_with_program};
-use self::daemon::stack::Stack;
-use self::daemon::{Daemon, skip};
-
-mod daemon;
+use harness::guests::Guest;
+use harness::inside::{PROGRAM, guest_with_program};
+use harness::stack::Stack;
+use harness::{Daemon, skip};
 
 /// Modules of the guest's kernel that it does not have with it, in the order of their needs.
 const MODULES: [&str; 3] =

@@ -7,12 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
-use self::daemon::guests::{PATIENCE, can_emulate};
-use self::daemon::namespace::Namespace;
-use self::daemon::passt::{Passt, SERVER, serve, world};
-use self::daemon::{Daemon, skip};
-
-mod daemon;
+use harness::guests::{PATIENCE, can_emulate};
+use harness::namespace::Namespace;
+use harness::passt::{Passt, SERVER, serve, world};
+use harness::{Daemon, skip};
 
 /// Debian's iPXE, as a kernel.
 const IPXE: &str = "/boot/ipxe.lkrn";

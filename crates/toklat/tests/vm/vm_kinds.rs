@@ -6,11 +6,9 @@ use lab::Bridge;
 use serde_json::json;
 use vm::guest;
 
-use self::daemon::frames::{frame, receive, send, until_traffic_flows};
-use self::daemon::guests::{Guest, can_emulate, can_run};
-use self::daemon::{Daemon, kill_process, skip, small};
-
-mod daemon;
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::guests::{Guest, can_emulate, can_run};
+use harness::{Daemon, kill_process, skip, small};
 
 fn switch() -> Daemon {
     let daemon = Daemon::start();

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::daemon::Daemon;
-use self::daemon::guests::{Guest, PATIENCE, can_run, newer_qemu};
-
-mod daemon;
+use harness::Daemon;
+use harness::guests::{Guest, PATIENCE, can_run, newer_qemu};
 
 /// QEMU's monitor for programs.
 struct Monitor(BufReader<UnixStream>);

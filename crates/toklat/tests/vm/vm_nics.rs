@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vm::guest;
 
-use self::daemon::guests::{Guest, MEMORY, PATIENCE, can_emulate, newer_qemu};
-use self::daemon::{Daemon, is_alive, kill_process};
-
-mod daemon;
+use harness::guests::{Guest, MEMORY, PATIENCE, can_emulate, newer_qemu};
+use harness::{Daemon, is_alive, kill_process};
 
 /// Models, and the drivers that Linux has for them.
 const MODELS: [(&str, &str); 4] = [
@@ -98,7 +96,7 @@ fn guests_with_newer_kernels_reach_the_switch() {
         return;
     }
     let Some(newer) = guest::find().ok().and_then(|dir| guest::with_newer_kernel(&dir)) else {
-        return daemon::skip(
+        return harness::skip(
             test,
             "the test guest with a newer kernel is missing; cargo xtask setup",
         );

@@ -9,9 +9,7 @@ use lab::{Between, Bridge, Pair};
 use rustix::process::{Pid, Signal, kill_process};
 use vm::{Backend, Qemu, guest};
 
-use self::daemon::{PATIENCE, processes_with, skip};
-
-mod daemon;
+use harness::{PATIENCE, processes_with, skip};
 
 /// QEMU, if it and the test guest are installed.
 fn qemu(test: &str) -> Option<Qemu> {

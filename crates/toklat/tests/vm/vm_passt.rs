@@ -7,12 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use self::daemon::frames::{frame, receive, send, until_traffic_flows};
-use self::daemon::guests::{Guest, can_run};
-use self::daemon::passt::{Passt, SERVER, lease, serve, world};
-use self::daemon::{Daemon, skip, small};
-
-mod daemon;
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::guests::{Guest, can_run};
+use harness::passt::{Passt, SERVER, lease, serve, world};
+use harness::{Daemon, skip, small};
 
 /// Receives a posted megabyte that repeats one word, and answers with thanks if it is right.
 ///

@@ -6,10 +6,8 @@ use serde_json::{Value, json};
 
 use vm::guest;
 
-use self::daemon::guests::{Guest, can_emulate, can_run};
-use self::daemon::{Daemon, is_alive, kill_process};
-
-mod daemon;
+use harness::guests::{Guest, can_emulate, can_run};
+use harness::{Daemon, is_alive, kill_process};
 
 fn switch() -> Daemon {
     let daemon = Daemon::start();
@@ -42,7 +40,7 @@ fn joined(section: &str) -> Vec<String> {
 
 /// The lines of a section of docs/virtual-machines.md that are commands.
 fn commands_of(section: &str) -> Vec<&'static str> {
-    let text = include_str!("../../../docs/virtual-machines.md");
+    let text = include_str!("../../../../docs/virtual-machines.md");
     let section = text.split("\n## ").find_map(|part| part.strip_prefix(section)).unwrap();
     section.lines().filter_map(|line| line.strip_prefix("    ")).collect()
 }
@@ -56,7 +54,7 @@ fn three_commands_lead_from_the_package_to_two_machines() {
     if !can_run("three_commands_lead_from_the_package_to_two_machines") {
         return;
     }
-    let unit = include_str!("../../../packaging/systemd/toklat.service");
+    let unit = include_str!("../../../../packaging/systemd/toklat.service");
     assert!(unit.contains(" daemon --leave-data-processes --topology /etc/toklat/net.toml\n"));
     let net = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/net.toml");
     let mut daemon = Daemon::start_with(&["--leave-data-processes", "--topology", net]);

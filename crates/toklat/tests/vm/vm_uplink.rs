@@ -5,14 +5,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Stdio};
 
-use self::daemon::guests::{Guest, PATIENCE, can_run};
-use self::daemon::namespace::Namespace;
-use self::daemon::passt::{SERVER, lease, serve, world};
-use self::daemon::stack::{body, head};
-use self::daemon::underlay::Underlay;
-use self::daemon::{Daemon, kill_process, skip, wait};
-
-mod daemon;
+use harness::guests::{Guest, PATIENCE, can_run};
+use harness::namespace::Namespace;
+use harness::passt::{SERVER, lease, serve, world};
+use harness::stack::{body, head};
+use harness::underlay::Underlay;
+use harness::{Daemon, kill_process, skip, wait};
 
 const PAGE: &[u8] = b"a page of the world\n";
 
@@ -136,7 +134,7 @@ fn guests_get_addresses_and_a_way_out_by_one_command() {
     daemon.done(&["switch", "rm", "vale0"]);
     assert_eq!(wait(&mut out, PATIENCE).and_then(|status| status.code()), Some(1));
     for passt in left {
-        daemon.wait_for("a passt to be gone", |_| !daemon::is_alive(passt));
+        daemon.wait_for("a passt to be gone", |_| !harness::is_alive(passt));
     }
 }
 
@@ -232,7 +230,7 @@ fn a_killed_uplink_leaves_nothing() {
     let left = passts(&out);
     out.kill().unwrap();
     out.wait().unwrap();
-    daemon.wait_for("the passt to be gone", |_| !daemon::is_alive(left[0]));
+    daemon.wait_for("the passt to be gone", |_| !harness::is_alive(left[0]));
     daemon.wait_for("the port to be gone", |daemon| {
         daemon.ask("GET", "/v1/switches/vale0/ports/uplink", &serde_json::Value::Null).0 == 404
     });

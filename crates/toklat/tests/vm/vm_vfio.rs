@@ -14,12 +14,10 @@ use frame::Mac;
 use netring::Port;
 use serde_json::Value;
 
-use self::daemon::Daemon;
-use self::daemon::frames::send;
-use self::daemon::guests::{Guest, can_emulate};
-use self::daemon::inside::{PROGRAM, guest_with_program};
-
-mod daemon;
+use harness::Daemon;
+use harness::frames::send;
+use harness::guests::{Guest, can_emulate};
+use harness::inside::{PROGRAM, guest_with_program};
 
 /// The card's address, and the test's.
 const CARD: Mac = Mac::local(1);

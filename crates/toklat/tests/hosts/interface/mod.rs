@@ -1,17 +1,15 @@
 //! Network interfaces as ports: virtual Ethernet pairs between namespaces, with the kernel's
 //! network stack at the far ends.
 
-mod daemon;
-#[path = "interface/xdp.rs"]
 mod xdp;
 
 use std::net::UdpSocket;
 use std::process::Stdio;
 
-use daemon::Daemon;
-use daemon::frames::send;
-use daemon::namespace::{Namespace, may_load_programs};
-use daemon::underlay::{ip, pings, transfer};
+use harness::Daemon;
+use harness::frames::send;
+use harness::namespace::{Namespace, may_load_programs};
+use harness::underlay::{ip, pings, transfer};
 use serde_json::Value;
 
 /// The reason for which a test of AF_XDP is skipped.
@@ -37,7 +35,7 @@ impl Cards {
             let far = (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
             Ok(Self { host, far, queues })
         });
-        let cards = made.inspect_err(|why| daemon::skip(test, why)).ok()?;
+        let cards = made.inspect_err(|why| harness::skip(test, why)).ok()?;
         (1..=count).for_each(|number| cards.plug(number));
         Some(cards)
     }
@@ -129,7 +127,7 @@ fn tags_pass_an_interface_though_the_kernel_takes_them_out() {
     let tcpdump = ["tcpdump", "-i", "u0", "-n", "-e", "-l", "-c", "1", "vlan", "5"];
     let mut seen = cards.far[1].command(&tcpdump);
     let mut seen = seen.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let sender = cards.far[0].enter(|| daemon::raw::Socket::open("u0"));
+    let sender = cards.far[0].enter(|| harness::raw::Socket::open("u0"));
     let tagged = |vid: u8| {
         let to_all_from_2 = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 2];
         let tag_then_local_experimental = [0x81, 0, 0, vid, 0x88, 0xb5];
@@ -174,7 +172,7 @@ fn connections_outlive_the_data_process_and_the_supervisor() {
         let traffic = scope.spawn(|| (0..8).for_each(|_| cards.both_ways(16 << 20)));
         for _ in 0..3 {
             let before = daemon.data_process("vale0");
-            daemon::kill_process(before);
+            harness::kill_process(before);
             daemon.wait_for("another data process", |daemon| {
                 let info = daemon.get("/v1/switches/vale0");
                 info["state"] == "running" && info["pid"] != before
@@ -201,7 +199,7 @@ fn an_interface_that_is_deleted_is_a_state_of_its_port_which_comes_back_with_it(
     let engines = [", engine = \"packet\"", ", engine = \"xdp\""];
     for engine in engines {
         if engine.contains("xdp") && !may_load_programs() {
-            return daemon::skip(test, NO_PROGRAMS);
+            return harness::skip(test, NO_PROGRAMS);
         }
         let Some(cards) = Cards::new(test, 2) else { return };
         cards.complete_checksums();
@@ -216,14 +214,14 @@ fn an_interface_that_is_deleted_is_a_state_of_its_port_which_comes_back_with_it(
                 0 => daemon.wait_for("the port to wait", |daemon| {
                     let port = info(daemon, "p1");
                     port["state"] == "waiting"
-                        && daemon::text(&port["unconnected"])
+                        && harness::text(&port["unconnected"])
                             .starts_with("interface c1 is gone, for")
                 }),
                 1 => {
                     daemon.kill();
                     daemon.start_again();
                 }
-                _ => daemon::kill_process(daemon.data_process("vale0")),
+                _ => harness::kill_process(daemon.data_process("vale0")),
             }
             cards.plug(1);
             cards.complete_checksums();
@@ -247,7 +245,7 @@ fn ports_show_the_engine_the_link_and_the_counters_of_their_interface() {
         .wait_for("the link", |daemon| info(daemon, "p1")["interface"]["link"]["carrier"] == true);
     let interface = info(&daemon, "p1")["interface"].clone();
     assert_eq!(interface["engine"], "packet");
-    assert!(daemon::text(&interface["why"]).starts_with("veth has no zero-copy"), "{interface}");
+    assert!(harness::text(&interface["why"]).starts_with("veth has no zero-copy"), "{interface}");
     let link = &interface["link"];
     assert_eq!((&link["mtu"], &link["kind"]), (&1500.into(), &"veth".into()), "{link}");
     assert_eq!(link["promiscuous"], true);
@@ -278,7 +276,7 @@ fn ports_show_the_engine_the_link_and_the_counters_of_their_interface() {
 fn connections_cross_af_xdp_and_outlive_both_processes() {
     let test = "connections_cross_af_xdp_and_outlive_both_processes";
     if !may_load_programs() {
-        return daemon::skip(test, NO_PROGRAMS);
+        return harness::skip(test, NO_PROGRAMS);
     }
     let Some(cards) = Cards::new(test, 2) else { return };
     cards.complete_checksums();
@@ -286,7 +284,7 @@ fn connections_cross_af_xdp_and_outlive_both_processes() {
     daemon.apply(&cards.switch(", engine = \"xdp\""));
     let interface = info(&daemon, "p1")["interface"].clone();
     assert_eq!(interface["engine"], "xdp", "{}", daemon.log());
-    assert!(daemon::text(&interface["why"]).starts_with("as configured"), "{interface}");
+    assert!(harness::text(&interface["why"]).starts_with("as configured"), "{interface}");
     assert!(pings(&cards.far[0], "10.77.0.2") && pings(&cards.far[1], "fd77::1"));
     cards.both_ways(8 << 20);
     daemon.wait_for("the sums to agree", |daemon| unaccounted(daemon) == 0);
@@ -294,7 +292,7 @@ fn connections_cross_af_xdp_and_outlive_both_processes() {
         let traffic = scope.spawn(|| (0..4).for_each(|_| cards.both_ways(8 << 20)));
         for _ in 0..3 {
             let before = daemon.data_process("vale0");
-            daemon::kill_process(before);
+            harness::kill_process(before);
             daemon.wait_for("another data process", |daemon| {
                 let info = daemon.get("/v1/switches/vale0");
                 info["state"] == "running" && info["pid"] != before
@@ -347,7 +345,7 @@ fn frames_to_an_interface_that_is_down_are_counted_and_it_comes_back() {
 fn regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down() {
     let test = "regression_a_worker_sleeps_while_frames_wait_for_an_interface_that_is_down";
     if !may_load_programs() {
-        return daemon::skip(test, NO_PROGRAMS);
+        return harness::skip(test, NO_PROGRAMS);
     }
     let Some(cards) = Cards::new(test, 1) else { return };
     let mut daemon = Daemon::start();
@@ -409,7 +407,7 @@ fn the_mtu_of_an_interface_is_raised_to_its_ports_and_never_lowered() {
 fn an_interface_keeps_its_mtu_if_af_xdp_has_no_room_for_a_larger_one() {
     let test = "an_interface_keeps_its_mtu_if_af_xdp_has_no_room_for_a_larger_one";
     if !may_load_programs() {
-        return daemon::skip(test, NO_PROGRAMS);
+        return harness::skip(test, NO_PROGRAMS);
     }
     let Some(cards) = Cards::new(test, 2) else { return };
     let daemon = Daemon::start();
@@ -464,7 +462,7 @@ fn a_hostile_link_partner_harms_no_other_port() {
 
 /// Sends frames of random bytes and lengths by an interface until `stop`. Returns how many.
 fn garbage(ifname: &str, stop: &std::sync::atomic::AtomicBool) -> u64 {
-    let socket = daemon::raw::Socket::open(ifname);
+    let socket = harness::raw::Socket::open(ifname);
     let (mut seed, mut sent, mut bytes) = (1u64, 0, vec![0; 9014]);
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         for byte in bytes.chunks_mut(8).take(16) {

@@ -4,9 +4,9 @@ use std::net::UdpSocket;
 
 use frame::{Offload, OffloadSet};
 
-use super::daemon::namespace::{Namespace, may_load_programs};
-use super::daemon::{self, Daemon, raw};
 use super::{Cards, NO_PROGRAMS, info};
+use harness::namespace::{Namespace, may_load_programs};
+use harness::{Daemon, raw};
 
 /// The value of a counter of each of an interface's receive queues (`ethtool -S`).
 fn by_queue(namespace: &Namespace, ifname: &str, counter: &str) -> Vec<u64> {
@@ -22,7 +22,7 @@ fn by_queue(namespace: &Namespace, ifname: &str, counter: &str) -> Vec<u64> {
 fn af_xdp_has_a_socket_for_each_queue_also_after_a_death() {
     let test = "af_xdp_has_a_socket_for_each_queue_also_after_a_death";
     if !may_load_programs() {
-        return daemon::skip(test, NO_PROGRAMS);
+        return harness::skip(test, NO_PROGRAMS);
     }
     const FLOWS: u8 = 64;
     let Some(cards) = Cards::with_queues(test, 1, 4) else { return };
@@ -59,7 +59,7 @@ fn af_xdp_has_a_socket_for_each_queue_also_after_a_death() {
         assert!(before.len() == 4 && used > 1, "{before:?} {after:?}");
         // Fresh sockets take the places of all.
         let process = daemon.data_process("vale0");
-        daemon::kill_process(process);
+        harness::kill_process(process);
         daemon.wait_for("another data process", |daemon| {
             let info = daemon.get("/v1/switches/vale0");
             info["state"] == "running" && info["pid"] != process
@@ -71,14 +71,14 @@ fn af_xdp_has_a_socket_for_each_queue_also_after_a_death() {
 fn the_kernel_completes_checksums_of_what_leaves_by_af_xdp() {
     let test = "the_kernel_completes_checksums_of_what_leaves_by_af_xdp";
     if !may_load_programs() {
-        return daemon::skip(test, NO_PROGRAMS);
+        return harness::skip(test, NO_PROGRAMS);
     }
     let Some(cards) = Cards::new(test, 1) else { return };
     // A veth would leave the checksum to its other end.
     cards.host.run(&["ethtool", "-K", "c1", "tx", "off"]);
     let mut daemon = Daemon::start();
     daemon.apply(&cards.switch(", engine = \"xdp\""));
-    let open = daemon::small("vale0:client").directory(daemon.dir()).offloads(OffloadSet::ALL);
+    let open = harness::small("vale0:client").directory(daemon.dir()).offloads(OffloadSet::ALL);
     let mut port = open.open().unwrap();
     let far = cards.far[0].enter(|| raw::Socket::open("u0"));
     let sum = |bytes: &[u8], start: u32| {

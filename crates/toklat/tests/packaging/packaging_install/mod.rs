@@ -1,8 +1,6 @@
 //! The packages, made from the program as it was built for tests and installed into a bare Debian.
 
-#[path = "packaging/chroot.rs"]
 mod chroot;
-mod daemon;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,12 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use self::chroot::Chroot;
-use self::daemon::{PATIENCE, skip};
+use harness::{PATIENCE, artifacts, skip};
 
 const UNITS: &str = "usr/lib/systemd/system";
 /// Users and groups stay, as Debian wants it: a number must not be used for another.
@@ -31,37 +28,21 @@ const USERS: [&str; 9] = [
     "etc/gshadow-",
 ];
 
-/// A package that `cargo xtask` makes in a directory of its own, or the reason why it cannot.
-fn package(kind: &str, directory: &Path) -> Result<PathBuf, String> {
-    // Packages are made one at a time: all are laid out in the same place.
-    static PACKING: Mutex<()> = Mutex::new(());
-    let _alone = PACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // The library that the package contains has been built by now.
-    daemon::programs::library();
-    let mut xtask = Command::new(env!("CARGO"));
-    xtask.args(["run", "--quiet", "--package=xtask", "--", kind, "--dev", "--out"]);
-    let made = xtask.arg(directory).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    let said = String::from_utf8_lossy(&[made.stdout, made.stderr].concat()).into_owned();
-    for missing in ["cargo-deb is missing", "cargo-generate-rpm is missing", "skipped: lintian"] {
-        if said.contains(missing) {
-            return Err(format!("{missing}; cargo xtask setup"));
-        }
-    }
-    assert!(made.status.success(), "{said}");
+/// The package that `cargo xtask artifacts` made, or the reason why it could not.
+fn package(kind: &str) -> Result<PathBuf, String> {
+    artifacts::made(kind)?;
+    let directory = artifacts::target().join("artifacts/packages").join(kind);
     let mut files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
     Ok(files.find(|file| file.extension().is_some_and(|end| end == kind)).expect("a package"))
 }
 
 /// Copies a package of this kind into a copy of a bare Debian; returns both, or the reason why it
 /// cannot.
-fn prepare(kind: &str) -> Result<(Chroot, tempfile::TempDir, PathBuf), String> {
-    if Path::new(env!("CARGO_BIN_EXE_toklat")).parent().unwrap().file_name().unwrap() != "debug" {
+fn prepare(kind: &str) -> Result<(Chroot, PathBuf), String> {
+    if artifacts::built().file_name().unwrap() != "debug" {
         return Err("it packs what the dev profile builds".into());
     }
-    let chroot = Chroot::new()?;
-    let directory = tempfile::tempdir().unwrap();
-    let package = package(kind, directory.path())?;
-    Ok((chroot, directory, package))
+    Ok((Chroot::new()?, package(kind)?))
 }
 
 /// Objective: Debian's package, about which lintian has no warnings, installs; its units are as
@@ -70,7 +51,7 @@ fn prepare(kind: &str) -> Result<(Chroot, tempfile::TempDir, PathBuf), String> {
 #[test]
 fn the_debian_package_installs_serves_and_goes() {
     let name = "the_debian_package_installs_serves_and_goes";
-    let (chroot, _dir, package) = match prepare("deb") {
+    let (chroot, package) = match prepare("deb") {
         Ok(prepared) => prepared,
         Err(why) => return skip(name, &why),
     };
@@ -104,7 +85,7 @@ fn the_rpm_installs_and_goes() {
     if Command::new("rpm").arg("--version").output().is_err() {
         return skip(name, "rpm is missing; cargo xtask setup");
     }
-    let (chroot, _dir, package) = match prepare("rpm") {
+    let (chroot, package) = match prepare("rpm") {
         Ok(prepared) => prepared,
         Err(why) => return skip(name, &why),
     };

@@ -7,15 +7,15 @@ use std::time::Duration;
 use dataplane::attach::virtio::message::code;
 use driver::virtio::Buffer;
 
-use super::daemon::Daemon;
-use super::daemon::frames::frame;
-use super::daemon::front_end::{
-    BUFFERS, FrontEnd, MEMORY, TRANSMIT, USER, ask, eventfd, memfd, reply, say, send_raw,
-    was_signalled, words,
-};
 use super::{
     PACKED, SPLIT, WINDOW, daemon, guest, numbers, socket, state, until_frames_flow,
     until_frames_flow_from, wait_until,
+};
+use harness::Daemon;
+use harness::frames::frame;
+use harness::front_end::{
+    BUFFERS, FrontEnd, MEMORY, TRANSMIT, USER, ask, eventfd, memfd, reply, say, send_raw,
+    was_signalled, words,
 };
 
 /// Numbers of frames that hostile guests send, and more.

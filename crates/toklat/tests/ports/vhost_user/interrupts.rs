@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use dataplane::attach::virtio::message::code;
 use serde_json::json;
 
-use super::daemon::PATIENCE;
-use super::daemon::frames::frame;
-use super::daemon::front_end::{RECEIVE, TRANSMIT, eventfd, was_signalled, words};
 use super::{PACKED, SPLIT, daemon, guest, numbers, state, until_frames_flow, wait_until};
+use harness::PATIENCE;
+use harness::frames::frame;
+use harness::front_end::{RECEIVE, TRANSMIT, eventfd, was_signalled, words};
 
 #[test]
 fn regression_a_guest_without_a_link_is_interrupted_where_it_said_last() {

@@ -1,11 +1,7 @@
 //! Guests by vhost-user that exchange frames, and go on when the processes that serve them die.
 
-mod daemon;
-#[path = "vhost_user/hostile.rs"]
 mod hostile;
-#[path = "vhost_user/interrupts.rs"]
 mod interrupts;
-#[path = "vhost_user/sessions.rs"]
 mod sessions;
 
 use std::path::PathBuf;
@@ -14,9 +10,9 @@ use std::time::{Duration, Instant};
 use nic::virtio::Features;
 use serde_json::Value;
 
-use daemon::frames::frame;
-use daemon::front_end::FrontEnd;
-use daemon::{Daemon, PATIENCE, kill_process};
+use harness::frames::frame;
+use harness::front_end::FrontEnd;
+use harness::{Daemon, PATIENCE, kill_process};
 
 /// Frames in flight between two guests, at most.
 const WINDOW: u64 = 40;

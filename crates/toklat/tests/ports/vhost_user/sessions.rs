@@ -9,14 +9,14 @@ use frame::Mac;
 use nic::virtio::Inflight;
 use serde_json::{Value, json};
 
-use super::daemon::frames::frame;
-use super::daemon::front_end::{
-    FrontEnd, LOG_ALL, MEMORY, PROTOCOL_FEATURES, RECEIVE, TRANSMIT, ask, memfd, reply, say, words,
-};
-use super::daemon::{Daemon, PATIENCE, kill_process};
 use super::{
     PACKED, SPLIT, daemon, guest, mappings, numbers, socket, state, until_frames_flow, wait_until,
 };
+use harness::frames::frame;
+use harness::front_end::{
+    FrontEnd, LOG_ALL, MEMORY, PROTOCOL_FEATURES, RECEIVE, TRANSMIT, ask, memfd, reply, say, words,
+};
+use harness::{Daemon, PATIENCE, kill_process};
 
 #[test]
 fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {

@@ -2,17 +2,17 @@
 
 use std::net::UdpSocket;
 
-use crate::Machine;
-use crate::daemon::namespace::{Namespace, may_load_programs};
-use crate::daemon::underlay::{ip, pings, transfer};
-use crate::daemon::{self, Daemon, PATIENCE, kill_process, wait};
+use super::Machine;
+use harness::namespace::{Namespace, may_load_programs};
+use harness::underlay::{ip, pings, transfer};
+use harness::{Daemon, PATIENCE, kill_process, wait};
 
 #[test]
 fn a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards() {
     let test = "a_program_opens_interfaces_of_the_host_and_they_are_free_afterwards";
     let host = match Namespace::new() {
         Ok(host) => host,
-        Err(why) => return daemon::skip(test, why),
+        Err(why) => return harness::skip(test, why),
     };
     ip(&host, "link add c1 type veth peer name c2");
     ["c1", "c2"].iter().for_each(|name| ip(&host, &format!("link set {name} up")));
@@ -77,11 +77,11 @@ impl Wire {
     /// The same with an interface of this name.
     fn called(card: &str, test: &str) -> Option<Self> {
         if !may_load_programs() {
-            daemon::skip(test, "host rings need programs in the kernel: that is root's alone");
+            harness::skip(test, "host rings need programs in the kernel: that is root's alone");
             return None;
         }
         let made = Namespace::new().and_then(|host| Ok((host, Namespace::new()?)));
-        let (host, far) = made.inspect_err(|why| daemon::skip(test, why)).ok()?;
+        let (host, far) = made.inspect_err(|why| harness::skip(test, why)).ok()?;
         ip(&host, &format!("link add {card} type veth peer name u0 netns {}", far.id()));
         for (side, ifname, number) in [(&host, card, 1), (&far, "u0", 2)] {
             ip(side, &format!("address add 10.77.0.{number}/24 dev {ifname}"));

@@ -1,9 +1,7 @@
 //! netmap's interface, used by programs in C that know nothing of toklat: `toklat run -- PROGRAM`.
 //!
-//! The programs are in `tests/netmap`, written from the interface's documentation.
+//! The programs are in `tests/programs/netmap`, written from the interface's documentation.
 
-mod daemon;
-#[path = "netmap/interfaces.rs"]
 mod interfaces;
 
 use std::io::{BufRead, BufReader};
@@ -11,11 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use daemon::programs::library;
-use daemon::{Daemon, PATIENCE, kill_process, skip, wait};
+use harness::{Daemon, PATIENCE, kill_process, library, skip, wait};
 use rustix::process::{Pid, Signal};
 
-/// A program of `tests/netmap`, compiled with these options.
+/// A program of `tests/programs/netmap`, compiled with these options.
 fn compile(name: &str, directory: &Path, options: &[&str]) -> PathBuf {
     try_to_compile(name, directory, options).expect("it compiles")
 }
@@ -31,7 +28,7 @@ fn try_to_compile(name: &str, directory: &Path, options: &[&str]) -> Option<Path
 
 /// The C files of a program: one file, or all files of its folder.
 fn sources(name: &str) -> Vec<PathBuf> {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap").join(name);
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/netmap").join(name);
     let Ok(folder) = place.read_dir() else { return vec![place.with_extension("c")] };
     let files = folder.map(|entry| entry.unwrap().path());
     files.filter(|file| file.extension().is_some_and(|end| end == "c")).collect()
@@ -129,7 +126,7 @@ impl Drop for Running {
     }
 }
 
-/// One test for each rule of `tests/netmap/rules`.
+/// One test for each rule of `tests/programs/netmap/rules`.
 macro_rules! rules {
     ($($name:ident)*) => {$(
         #[test]
@@ -231,7 +228,7 @@ fn programs_forward_on_a_trusted_switch_while_its_data_process_stands_still() {
     for (port, counter) in [("a", "in_frames"), ("b", "out_frames")] {
         let count = || machine.daemon.counters(port)[counter].as_u64().unwrap();
         let before = count();
-        daemon::wait_until("frames while it stands still", || {
+        harness::wait_until("frames while it stands still", || {
             // Its pipe would fill, and it with it.
             receiver.line();
             count() > before

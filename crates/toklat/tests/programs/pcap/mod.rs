@@ -1,16 +1,13 @@
 //! Programs that know libpcap and packet sockets, unmodified, on ports: `toklat run -- PROGRAM`.
 
-mod daemon;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use daemon::programs::{end_of, said};
-use daemon::stack::Stack;
-use daemon::{Daemon, skip};
+use harness::stack::Stack;
+use harness::{Daemon, end_of, said, skip};
 use netring::{Interest, Port};
 use toklat::tools::pcap;
 
@@ -44,7 +41,7 @@ fn receive(port: &mut Port) -> Vec<u8> {
         if let Some(frame) = frame {
             return frame;
         }
-        assert!(port.wait(Interest::READ, Some(daemon::PATIENCE)).unwrap().readable, "no frame");
+        assert!(port.wait(Interest::READ, Some(harness::PATIENCE)).unwrap().readable, "no frame");
     }
 }
 
@@ -221,9 +218,9 @@ fn tcpreplay_sends_a_file() {
     (0..20).for_each(|number| assert_eq!(receive(&mut port), frame(number)));
 }
 
-/// `tests/pcap/rules.c`, compiled.
+/// `tests/programs/pcap/rules.c`, compiled.
 fn rules(daemon: &Daemon) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pcap/rules.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/pcap/rules.c");
     let program = daemon.dir().join("rules");
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-w", "-o"]).arg(&program).arg(source).arg("-lpcap");
@@ -294,7 +291,7 @@ fn a_capture_whose_port_is_removed_ends_with_an_error() {
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert!(line.contains("removed"), "{line}");
-    assert!(daemon::wait(&mut child, daemon::PATIENCE).is_some());
+    assert!(harness::wait(&mut child, harness::PATIENCE).is_some());
 }
 
 #[test]
@@ -387,13 +384,13 @@ fn a_program_in_a_namespace_ends_as_it_ended_and_its_port_goes() {
 #[test]
 fn an_ordinary_user_needs_no_rights_for_a_namespace() {
     let test = "an_ordinary_user_needs_no_rights_for_a_namespace";
-    if !daemon::users::may_be_others(test) || !may_have_namespaces(test) {
+    if !harness::users::may_be_others(test) || !may_have_namespaces(test) {
         return;
     }
     let daemon = Daemon::start_for_all(&[]);
     let run = ["--netns", "--port", "vale0:me=10.0.0.9/24", "--", "sh", "-c", "id -u; ip link"];
     let mut command = daemon.run_program(&run);
-    command.uid(65534).gid(daemon::users::GROUP);
+    command.uid(65534).gid(harness::users::GROUP);
     let output = command.output().unwrap();
     let text = said(&output);
     if text.contains("user namespaces may be switched off") {
@@ -408,7 +405,7 @@ fn an_ordinary_user_needs_no_rights_for_a_namespace() {
 #[test]
 fn an_ordinary_user_may_have_packet_sockets_on_ports_alone() {
     let test = "an_ordinary_user_may_have_packet_sockets_on_ports_alone";
-    if !daemon::users::may_be_others(test) {
+    if !harness::users::may_be_others(test) {
         return;
     }
     let daemon = Daemon::start_for_all(&[]);
@@ -427,7 +424,7 @@ frame, address = s.recvfrom(2000)
 print(len(frame), address[0], hex(address[1]), address[2])
 "#;
     let mut command = daemon.run_program(&["--", "/usr/bin/python3", "-c", script]);
-    command.uid(65534).gid(daemon::users::GROUP);
+    command.uid(65534).gid(harness::users::GROUP);
     let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = child.spawn().unwrap();
     assert_eq!(receive(&mut port)[12..15], [0x88, 0xb5, b'x']);
