@@ -16,6 +16,7 @@ mod gobgp;
 mod guest;
 mod house;
 mod perf;
+mod privilege;
 mod qemu;
 mod registers;
 mod schemathesis;
