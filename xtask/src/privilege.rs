@@ -12,13 +12,15 @@ pub enum Privilege {
     Root,
 }
 
-/// A test program, and those of its modules that need a privilege; without modules, all of it.
-pub const TABLE: &[(&str, Privilege, &[&str])] = &[
-    ("tap", Privilege::Capable, &[]),
-    ("offloads", Privilege::Capable, &[]),
-    ("linux", Privilege::Capable, &[]),
-    ("walls", Privilege::Root, &[]),
+/// A package, its test program, and those of the program's modules that need a privilege; without
+/// modules, all of it.
+pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
+    ("toklat-dataplane", "tap", Privilege::Capable, &[]),
+    ("toklat-dataplane", "offloads", Privilege::Capable, &[]),
+    ("toklat-guest", "linux", Privilege::Capable, &[]),
+    ("toklat-jail", "walls", Privilege::Root, &[]),
     (
+        "toklat",
         "control",
         Privilege::Root,
         &[
@@ -30,13 +32,18 @@ pub const TABLE: &[(&str, Privilege, &[&str])] = &[
             "daemon_users",
         ],
     ),
-    ("ports", Privilege::Capable, &["daemon_endpoints"]),
-    ("ports", Privilege::Root, &["daemon_attach", "daemon_bells", "daemon_memory", "daemon_pages"]),
-    ("guests", Privilege::Root, &["guest_walls"]),
-    ("vm", Privilege::Capable, &["vm_every_kind", "vm_ipxe", "vm_passt", "vm_uplink"]),
-    ("programs", Privilege::Root, &["pcap"]),
-    ("hosts", Privilege::Capable, &["cni", "interface", "vxlan"]),
-    ("hosts", Privilege::Root, &["evpn"]),
-    ("packaging", Privilege::Root, &["packaging_install", "units"]),
-    ("siege", Privilege::Root, &[]),
+    ("toklat", "ports", Privilege::Capable, &["daemon_endpoints"]),
+    (
+        "toklat",
+        "ports",
+        Privilege::Root,
+        &["daemon_attach", "daemon_bells", "daemon_memory", "daemon_pages"],
+    ),
+    ("toklat", "guests", Privilege::Root, &["guest_walls"]),
+    ("toklat", "vm", Privilege::Capable, &["vm_every_kind", "vm_ipxe", "vm_passt", "vm_uplink"]),
+    ("toklat", "programs", Privilege::Root, &["pcap"]),
+    ("toklat", "hosts", Privilege::Capable, &["cni", "interface", "vxlan"]),
+    ("toklat", "hosts", Privilege::Root, &["evpn"]),
+    ("toklat", "packaging", Privilege::Root, &["packaging_install", "units"]),
+    ("toklat", "siege", Privilege::Root, &[]),
 ];

@@ -47,7 +47,7 @@ exit $status
 /// The script that runs a test program. Root has all privileges.
 fn runner(privileged: bool) -> String {
     let mut cases = String::new();
-    for (program, privilege, modules) in privilege::TABLE.iter().filter(|_| !privileged) {
+    for (_, program, privilege, modules) in privilege::TABLE.iter().filter(|_| !privileged) {
         let tests = |module: &&str| format!("{program}-*/{module}::*");
         let patterns: Vec<_> = modules.iter().map(tests).collect();
         let pattern = if modules.is_empty() { format!("{program}-*") } else { patterns.join("|") };

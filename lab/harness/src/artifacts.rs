@@ -116,7 +116,8 @@ pub fn made(name: &str) -> Result<(), String> {
     let made = modified(&stamp).expect("the time of a file that was read");
     let newer = parts.iter().find_map(|part| newer_below(&root().join(part), made));
     if let Some(newer) = newer.filter(|_| !are_just_built()) {
-        panic!("{name} is older than {}: cargo xtask artifacts {name}", newer.display());
+        let newer = newer.strip_prefix(root()).unwrap_or(&newer).display();
+        panic!("{name} is older than {newer}: cargo xtask artifacts {name}");
     }
     if why.is_empty() { Ok(()) } else { Err(why) }
 }

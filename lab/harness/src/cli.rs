@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,8 +15,15 @@ use crate::{Daemon, PATIENCE, program, wait};
 impl Daemon {
     /// The program with these arguments, to talk to this daemon.
     pub fn tool(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(program());
-        command.args(args).env("TOKLAT_DIR", self.dir()).stdin(Stdio::null());
+        let mut command = self.client(program());
+        command.args(args);
+        command
+    }
+
+    /// Any program, whose ports are this daemon's.
+    pub fn client(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("TOKLAT_DIR", self.dir()).stdin(Stdio::null());
         command
     }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netring::{Open, Pages, Port};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::artifacts::program;
@@ -30,6 +30,13 @@ impl Daemon {
     /// Starts one, in a directory of its own.
     pub fn start() -> Self {
         Self::start_with(&[])
+    }
+
+    /// Starts one, and adds a switch that stays when its last port goes.
+    pub fn with_switch(name: &str) -> Self {
+        let daemon = Self::start();
+        daemon.done(&["switch", "add", name]);
+        daemon
     }
 
     /// Starts one with options.
@@ -157,6 +164,13 @@ impl Daemon {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Ends the supervisor, and its data processes, by SIGTERM.
+    pub fn terminate(&mut self) {
+        let mut child = self.child.take().unwrap();
+        rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert!(wait(&mut child, PATIENCE).is_some(), "it does not end: {}", self.log());
     }
 
     /// Tells the supervisor to stop, and waits for its end.
