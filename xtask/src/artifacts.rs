@@ -1,9 +1,9 @@
 //! What tests use and cargo does not build for them: `cargo xtask artifacts [NAME...]`.
 //!
 //! It is made before the tests, once, in cargo's target folder: tests that built something would
-//! wait for each other. `lab/harness/src/artifacts.rs` finds it for them. What cargo builds is found
-//! by its own file; everything else has a stamp in `target/artifacts`, which says when it was made,
-//! or why it cannot be made on this machine.
+//! wait for each other. `lab/harness/src/artifacts.rs` finds it for them. Everything that cargo
+//! alone does not build has a stamp in `target/artifacts`, which says when it was made, or why it
+//! cannot be made on this machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

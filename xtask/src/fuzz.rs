@@ -49,8 +49,8 @@ pub struct Seeds {
     pub found: Result<(), String>,
 }
 
-/// Builds each target on the pinned toolchain: without the sanitizer, with every oracle. False where
-/// there is no C++ compiler, which libFuzzer needs.
+/// Builds each target on the pinned toolchain: without the sanitizer, with every oracle. False
+/// where there is no C++ compiler, which libFuzzer needs.
 pub fn build_seeds() -> Result<bool> {
     if !tool::installed("c++") {
         return Ok(false);

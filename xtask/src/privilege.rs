@@ -1,5 +1,5 @@
-//! The privileges that an ordinary user's tests get in a user namespace of their own. Tests that are
-//! not listed are as the user is. As root, all are.
+//! The privileges that an ordinary user's tests get in a user namespace of their own. Tests that
+//! are not listed are as the user is. As root, all are.
 
 /// What tests may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
