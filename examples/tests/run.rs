@@ -1,59 +1,18 @@
 //! The examples do what they say.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
 
 use frame::Mac;
+use harness::{Daemon, Running, wait_for};
 use netring::{Open, Port};
-use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that is asked to end with the test. A daemon that is killed instead would leave its
-/// switches running.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
+fn start(program: &str, args: &[&str], daemon: &Daemon) -> Running {
+    Running::start(daemon.client(Path::new(program)).args(args))
 }
 
-/// The daemon's program, next to the examples; builds it if only this package's tests were built.
-fn toklat() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_sink")).with_file_name("toklat");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let made = Command::new(cargo).args(["build", "--package=toklat", "--bin=toklat"]).status();
-        assert!(made.unwrap().success());
-    }
-    program
-}
-
-fn start(program: &Path, args: &[&str], dir: &Path) -> Running {
-    let mut command = Command::new(program);
-    Running(command.args(args).env("TOKLAT_DIR", dir).stdin(Stdio::null()).spawn().unwrap())
-}
-
-fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(it) = it() {
-            return it;
-        }
-        assert!(Instant::now() < deadline, "no {what}");
-        std::thread::yield_now();
-    }
-}
-
-fn daemon(dir: &Path) -> Running {
-    let daemon = start(&toklat(), &["daemon"], dir);
-    wait_for("daemon", || dir.join("attach.sock").exists().then_some(()));
-    daemon
-}
-
-fn open(name: &str, dir: &Path) -> Port {
-    wait_for(name, || Open::new(name).directory(dir).open().ok())
+fn open(name: &str, daemon: &Daemon) -> Port {
+    wait_for(name, || Open::new(name).directory(daemon.dir()).open().ok())
 }
 
 fn frame(to: u32, from: u32) -> [u8; 60] {
@@ -80,11 +39,9 @@ fn receive(port: &mut Port) -> Vec<Vec<u8>> {
 
 #[test]
 fn the_sink_counts_what_comes() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = daemon(dir.path());
-    let mut sender = open("vale0:sender", dir.path());
-    let sink = Path::new(env!("CARGO_BIN_EXE_sink"));
-    let mut sink = start(sink, &["vale0:sink", "10"], dir.path());
+    let daemon = Daemon::start();
+    let mut sender = open("vale0:sender", &daemon);
+    let mut sink = start(env!("CARGO_BIN_EXE_sink"), &["vale0:sink", "10"], &daemon);
     let status = wait_for("end of the sink", || {
         send(&mut sender, &frame(1, 2));
         sink.0.try_wait().unwrap()
@@ -94,11 +51,10 @@ fn the_sink_counts_what_comes() {
 
 #[test]
 fn the_bridge_joins_two_switches_and_keeps_local_traffic_local() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = daemon(dir.path());
-    let [mut a, mut b] = ["vale0:a", "vale1:b"].map(|name| open(name, dir.path()));
-    let program = Path::new(env!("CARGO_BIN_EXE_bridge"));
-    let _bridge = start(program, &["vale0:left", "vale1:right"], dir.path());
+    let daemon = Daemon::start();
+    let [mut a, mut b] = ["vale0:a", "vale1:b"].map(|name| open(name, &daemon));
+    let switches = ["vale0:left", "vale1:right"];
+    let _bridge = start(env!("CARGO_BIN_EXE_bridge"), &switches, &daemon);
     let (to_b, to_a) = (frame(20, 10), frame(10, 20));
     wait_for("frame over the bridge", || {
         send(&mut a, &to_b);

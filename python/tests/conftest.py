@@ -1,4 +1,4 @@
-"""A daemon for each test. `TOKLAT` names its program; `cargo test -p toklat --test python` sets it."""
+"""A daemon for each test. `TOKLAT` names its program; `cargo test -p toklat --test programs python` sets it."""
 
 import json
 import os

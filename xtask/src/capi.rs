@@ -39,7 +39,8 @@ pub fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn install(archive: &Path, prefix: &Path, dev: bool) -> Result<()> {
+/// Installs what the archive has under `prefix`.
+pub fn install(archive: &Path, prefix: &Path, dev: bool) -> Result<()> {
     let (lib, include) = (prefix.join("lib"), prefix.join("include"));
     for folder in [&lib.join("pkgconfig"), &include] {
         fs::create_dir_all(folder).with_context(|| {

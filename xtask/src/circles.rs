@@ -17,7 +17,8 @@ type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Names all circles.
 pub fn all() -> Result<Vec<String>> {
-    let listed = tool::command("git", &["ls-files", "crates/*/src/*.rs"]).output();
+    let files = ["ls-files", "crates/*/src/*.rs", "lab/*/src/*.rs"];
+    let listed = tool::command("git", &files).output();
     let listed = listed.context("git ls-files")?;
     let mut crates: BTreeMap<String, BTreeMap<Module, String>> = BTreeMap::new();
     for file in String::from_utf8_lossy(&listed.stdout).lines() {

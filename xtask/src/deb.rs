@@ -18,6 +18,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Of a package for tests, in a directory.
+    pub fn of_tests(out: PathBuf) -> Self {
+        Self { dev: true, out: Some(out) }
+    }
+
     /// Of the command line.
     pub fn read(args: &[&str]) -> Result<Self> {
         let mut options = Self::default();
@@ -44,6 +49,16 @@ impl Options {
     /// Returns the directory with the programs to pack.
     fn built(&self) -> PathBuf {
         tool::target().join(self.profile())
+    }
+}
+
+/// What is missing here to make a package of this kind and to look at it.
+pub fn missing(kind: &str) -> Option<&'static str> {
+    match kind {
+        "deb" if !has_subcommand("", "deb") => Some("cargo-deb"),
+        "deb" if !tool::installed("lintian") => Some("lintian"),
+        "rpm" if !has_subcommand("", "generate-rpm") => Some("cargo-generate-rpm"),
+        _ => None,
     }
 }
 

@@ -49,15 +49,23 @@ pub struct Seeds {
     pub found: Result<(), String>,
 }
 
-/// Runs each target over the seeds that are checked in, once, on the pinned toolchain: without the
-/// sanitizer, with every oracle. `None` where there is no C++ compiler, which libFuzzer needs.
-pub fn seeds() -> Result<Option<Vec<Seeds>>> {
+/// Builds each target on the pinned toolchain: without the sanitizer, with every oracle. False
+/// where there is no C++ compiler, which libFuzzer needs.
+pub fn build_seeds() -> Result<bool> {
     if !tool::installed("c++") {
-        return Ok(None);
+        return Ok(false);
     }
     let manifest = tool::root().join("fuzz/Cargo.toml");
     let build = ["build", "--locked", "--quiet", "--target-dir=target/fuzz", "--manifest-path"];
     tool::run(cargo(&build).arg(&manifest)).context("a fuzz target does not build")?;
+    Ok(true)
+}
+
+/// Runs each target over the seeds that are checked in, once. `None` where it cannot be built.
+pub fn seeds() -> Result<Option<Vec<Seeds>>> {
+    if !build_seeds()? {
+        return Ok(None);
+    }
     let run = |target: String| {
         let dir = tool::root().join("fuzz/seeds").join(&target);
         let seeds = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path());

@@ -143,6 +143,9 @@ fn arrows() -> Result<Vec<String>> {
                     "crates/{name} depends on {used}, which the picture does not show"
                 ));
             }
+            if used == "harness" {
+                broken.push(format!("crates/{name} depends on harness, which is for tests alone"));
+            }
         }
     }
     Ok(broken)

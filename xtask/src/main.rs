@@ -3,6 +3,7 @@
 //! What needs a tool that is missing is skipped by name, and the last line says so.
 
 mod ab;
+mod artifacts;
 mod atomics;
 mod capi;
 mod check;
@@ -17,6 +18,7 @@ mod guest;
 mod house;
 mod perf;
 mod profiles;
+mod privilege;
 mod qemu;
 mod registers;
 mod schemathesis;
@@ -41,6 +43,9 @@ usage: cargo xtask COMMAND
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   snapshots        writes tests/snapshots anew: help texts, the API's description, names of metrics, an exported topology
   features         writes xtask/features/Cargo.toml: one set of features for every `-p`
+  artifacts [NAME...]
+                   what tests use and do not build: programs, the library for C, Python's package, Debian and RPM packages,
+                   fuzz targets; a part of `test`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
@@ -116,6 +121,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         }
         ["snapshots"] => test::snapshots(),
         ["features"] => features::write(),
+        ["artifacts", names @ ..] => artifacts::run(names),
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

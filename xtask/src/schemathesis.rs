@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
+use crate::artifacts;
 use crate::tool::{self, cargo};
 
 /// Makes requests for this many seconds.
 pub fn run(seconds: &str) -> Result<()> {
-    let test = ["test", "--package=toklat", "--test=daemon_schema", "--", "--nocapture"];
+    artifacts::run(&["schemathesis"])?;
+    let test = ["test", "--package=toklat", "--test=control", "--", "--nocapture", "daemon_schema"];
     tool::run(cargo(&test).env("TOKLAT_SCHEMATHESIS_SECONDS", seconds))
 }

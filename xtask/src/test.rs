@@ -8,31 +8,58 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::artifacts;
 use crate::fuzz::{self, Seeds};
+use crate::privilege::{self, Privilege};
 use crate::tool::{self, cargo, command};
 
 /// The maximum number of seconds for all tests, and for one test program.
-const LIMIT: &str = "2200";
+const LIMIT: &str = "4400";
 const PROGRAM_LIMIT: &str = "600";
 
-/// Runs an ordinary user's test program. Those with taps and network namespaces get the
-/// capabilities for them, in a user namespace of their own. Those with other users, or file systems
-/// to mount, are root in one, beside the user's subordinate ids. The others are as the user is.
-const IN_NAMESPACE: &str = r#"case "${1##*/}" in
-    tap-*|offloads-*|cni-*|vxlan-*|interface-*|daemon_endpoints-*|linux-*|vm_every_kind-*|\
-    vm_ipxe-*|vm_passt-*|vm_uplink-*)
-        exec unshare --user --map-current-user --keep-caps "$@" ;;
-    cli_wrong-*|daemon_attach-*|daemon_bells-*|daemon_full_disk-*|daemon_fuzz-*|daemon_memory-*|\
-    daemon_pages-*|daemon_quotas-*|daemon_strangers-*|daemon_users-*|evpn-*|guest_walls-*|packaging-*|\
-    packaging_install-*|pcap-*|siege-*|walls-*)
-        if unshare --user --map-root-user --map-auto --mount true 2>/dev/null; then
-            exec unshare --user --map-root-user --map-auto --mount "$@"
-        fi
+/// The programs of which each test has a process of its own: what one does to its process is no
+/// other's business.
+const ALONE: &str = "control-*|ports-*|guests-*|vm-*|programs-*|hosts-*|packaging-*|siege-*";
+
+/// Runs a test program, or each test of one, with the privileges that an ordinary user gets.
+const RUNNER: &str = r#"
+capable() { unshare --user --map-current-user --keep-caps "$@"; }
+root() {
+    if unshare --user --map-root-user --map-auto --mount true 2>/dev/null; then
+        unshare --user --map-root-user --map-auto --mount "$@"
+    else
         echo "no subordinate ids: apt-get install uidmap; usermod --add-subuids, --add-subgids" >&2
-        exec "$@" ;;
-    *) exec "$@" ;;
+        "$@"
+    fi
+}
+program=$1 name=${1##*/} status=0
+shift
+case "$name" in
+    ALONE)
+        for test in $("$program" "$@" --list --format terse | sed -n 's/: test$//p'); do
+            $(privileges "$name/$test") timeout --foreground -k5 LIMIT "$program" "$@" --exact "$test" || status=$?
+        done ;;
+    *) $(privileges "$name/") timeout --foreground -k5 LIMIT "$program" "$@" || status=$? ;;
 esac
+exit $status
 "#;
+
+/// The script that runs a test program. Root has all privileges.
+fn runner(privileged: bool) -> String {
+    let mut cases = String::new();
+    for (_, program, privilege, modules) in privilege::TABLE.iter().filter(|_| !privileged) {
+        let tests = |module: &&str| format!("{program}-*/{module}::*");
+        let patterns: Vec<_> = modules.iter().map(tests).collect();
+        let pattern = if modules.is_empty() { format!("{program}-*") } else { patterns.join("|") };
+        let command = match privilege {
+            Privilege::Capable => "capable",
+            Privilege::Root => "root",
+        };
+        cases += &format!("    {pattern}) echo {command} ;;\n");
+    }
+    let privileges = format!("privileges() {{ case \"$1\" in\n{cases}    *) ;;\nesac; }}\n");
+    privileges + &RUNNER.replace("ALONE", ALONE).replace("LIMIT", PROGRAM_LIMIT)
+}
 
 /// True for an ordinary user, where the kernel gives them user namespaces.
 fn has_user_namespaces() -> bool {
@@ -45,22 +72,24 @@ fn has_user_namespaces() -> bool {
 /// Runs all tests; true if they passed. The last line is `N passed, N failed, N skipped`; the lines
 /// before it name what failed and what was skipped.
 pub fn run(args: &[&str]) -> Result<bool> {
+    if args.is_empty() {
+        artifacts::run(&[])?;
+    }
     let log = temporary("skipped");
     let _ = std::fs::remove_file(&log);
     // In the foreground, so that Ctrl-C reaches the tests.
     let script = temporary("runner");
-    let mut runner = format!("'timeout','--foreground','-k5','{PROGRAM_LIMIT}'");
-    if has_user_namespaces() {
-        std::fs::write(&script, IN_NAMESPACE).context("the tests' runner has no file")?;
-        runner += &format!(",'sh','{}'", script.display());
-    }
-    let runner = format!("target.'cfg(all())'.runner=[{runner}]");
+    std::fs::write(&script, runner(!has_user_namespaces())).context("the runner has no file")?;
+    let runner = format!("target.'cfg(all())'.runner=['sh','{}']", script.display());
     let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
     all.extend(["--workspace", "--no-fail-fast"]);
     all.extend(args);
     let mut tests = command("timeout", &all);
     let mut tally = Tally::default();
     tests.env("TOKLAT_SKIP_LOG", &log);
+    if args.is_empty() {
+        tests.env(artifacts::BUILT, "1");
+    }
     let mut parts = vec![tests];
     if args.is_empty() {
         parts.push(models());
@@ -259,10 +288,11 @@ pub fn miri() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, ExitStatus};
 
-    use super::{Tally, watch};
+    use super::{Tally, runner, watch};
 
     fn tally(lines: &[&str], code: i32) -> String {
         let mut tally = Tally::default();
@@ -270,6 +300,36 @@ mod tests {
         tally.skip("taps: no root");
         tally.end(ExitStatus::from_raw(code << 8));
         tally.to_string()
+    }
+
+    #[test]
+    fn tests_run_one_by_one_with_their_privileges() {
+        let place = std::env::temp_dir().join(format!("toklat-programs-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let program = place.join("ports-1");
+        let script = r#"case "$*" in
+            *--list*) echo 'a::b: test'; echo 'daemon_pages::c: test' ;;
+            *) echo "ran $*"; [ "$2" != a::b ] ;;
+        esac"#;
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let run = |privileged| {
+            let unshare = r#"unshare() { echo "$*"; shift 4; "$@"; }"#;
+            let text = format!("{unshare}\n{}", runner(privileged));
+            let output = Command::new("sh").args(["-c", &text, "sh"]).arg(&program).output();
+            let output = output.unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        // The first fails, and the second runs all the same.
+        let ran = "ran --exact a::b\nran --exact daemon_pages::c\n";
+        assert_eq!(run(true), (Some(1), ran.to_owned()));
+        let (status, said) = run(false);
+        let lines: Vec<_> = said.lines().collect();
+        let root = "--user --map-root-user --map-auto --mount ";
+        assert_eq!((status, lines[0]), (Some(1), "ran --exact a::b"));
+        assert!(lines[1..3].iter().all(|line| line.starts_with(root)), "{said}");
+        assert_eq!(lines[3..], ["ran --exact daemon_pages::c"]);
+        std::fs::remove_dir_all(place).unwrap();
     }
 
     const GOOD: &str = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use fabric::VlanMode;
 use frame::VlanId;
-use host::{Namespace, obstacle, skip};
+use harness::skip;
+use host::{Namespace, obstacle};
 use inline::Inline;
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
 use toklat_dataplane::SwitchConfig;

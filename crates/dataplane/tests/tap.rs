@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bench::Bench;
-use host::{Namespace, obstacle, skip};
+use harness::skip;
+use host::{Namespace, obstacle};
 use port::DropReason;
 use toklat_dataplane::attach::buffered::{self, tap::TapConfig};
 use toklat_dataplane::config::Policy;

@@ -1,15 +1,19 @@
 //! RPC between processes: the example programs on ports of a real daemon.
 
-mod house;
-
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use house::{Daemon, Running};
+use harness::{Daemon, Running, artifacts};
+
+fn example(daemon: &Daemon, name: &str, args: &[&str]) -> Command {
+    let mut command = daemon.client(&artifacts::example("toklat-guest", name));
+    command.args(args);
+    command
+}
 
 /// A server on `vale0:calls` that is ready.
 fn server(daemon: &Daemon) -> Running {
-    let mut command = daemon.example("rpc-server", &["vale0:calls"]);
+    let mut command = example(daemon, "rpc-server", &["vale0:calls"]);
     let mut server = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -20,14 +24,14 @@ fn server(daemon: &Daemon) -> Running {
 /// Runs `rpc-load`; returns what it printed.
 fn load(daemon: &Daemon, args: &[&str]) -> Result<String, String> {
     let args = [&["vale0:load", "vale0:calls"], args].concat();
-    let out = daemon.example("rpc-load", &args).output().unwrap();
+    let out = example(daemon, "rpc-load", &args).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if out.status.success() { Ok(text(&out.stdout)) } else { Err(text(&out.stderr)) }
 }
 
 #[test]
 fn requests_of_all_lengths_are_answered_through_a_daemon() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::with_switch("vale0");
     let _server = server(&daemon);
     for (args, replies) in [
         (&["2000", "10"][..], "2000 replies"),
@@ -45,9 +49,10 @@ fn requests_of_all_lengths_are_answered_through_a_daemon() {
 
 #[test]
 fn a_client_learns_that_its_server_was_killed_and_the_next_server_serves() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::with_switch("vale0");
     let mut killed = server(&daemon);
-    let mut command = daemon.example("rpc-load", &["vale0:load", "vale0:calls", "100000000", "10"]);
+    let args = ["vale0:load", "vale0:calls", "100000000", "10"];
+    let mut command = example(&daemon, "rpc-load", &args);
     let mut client = Running(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut errors = BufReader::new(client.0.stderr.take().unwrap());
     let mut told = String::new();

@@ -1,7 +1,6 @@
 //! Linux as the peer: httpd on a port of a real daemon, curl and ping in a network namespace behind
 //! a tap.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -9,57 +8,27 @@ use std::time::Instant;
 use frame::Mac;
 use guest::{Config, Nanos, RingNic, Stack, UdpError};
 
-mod house;
+use harness::namespace::Namespace;
+use harness::{Daemon, Running, artifacts, skip, wait_for};
 
-use house::{Daemon, Running, wait_for};
-
-fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
+/// A namespace, where there are the programs that all tests use.
+fn namespace() -> Result<Namespace, &'static str> {
+    for program in ["curl", "ping"] {
+        if Command::new(program).arg("-V").output().is_err() {
+            return Err("curl or ping is missing");
+        }
+    }
+    Namespace::new()
 }
 
-/// A network namespace, which lives as long as a process in it.
-struct Namespace(Running);
+fn run(namespace: &Namespace, args: &[&str]) -> Output {
+    namespace.command(args).stdin(Stdio::null()).output().unwrap()
+}
 
-impl Namespace {
-    fn new() -> Result<Self, &'static str> {
-        for (program, flag) in
-            [("ip", "-V"), ("unshare", "-V"), ("nsenter", "-V"), ("curl", "-V"), ("ping", "-V")]
-        {
-            if Command::new(program).arg(flag).output().is_err() {
-                return Err("ip, unshare, nsenter, curl or ping is missing");
-            }
-        }
-        // The script prints a line once the namespace allows taps.
-        let script = "ip tuntap add probe mode tap && ip link del probe && echo && exec sleep 600";
-        let child = Command::new("unshare")
-            .args(["--net", "sh", "-c", script])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn();
-        let mut child = child.map(Running).map_err(|_| "unshare does not start")?;
-        let mut line = String::new();
-        let out = child.0.stdout.take().ok_or("no pipe")?;
-        BufReader::new(out).read_line(&mut line).map_err(|_| "no answer")?;
-        match line.is_empty() {
-            true => Err("network namespaces (CAP_SYS_ADMIN) or taps (CAP_NET_ADMIN) are refused"),
-            false => Ok(Self(child)),
-        }
-    }
-
-    fn id(&self) -> String {
-        self.0.0.id().to_string()
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.id(), "-n"]).args(args).stdin(Stdio::null());
-        command.output().unwrap()
-    }
+fn example(daemon: &Daemon, name: &str, args: &[&str]) -> Command {
+    let mut command = daemon.client(&artifacts::example("toklat-guest", name));
+    command.args(args);
+    command
 }
 
 /// A daemon with a tap in the namespace, and an example program on another port.
@@ -71,23 +40,23 @@ struct House {
 }
 
 impl House {
-    fn new(test: &str, example: &str) -> Option<Self> {
+    fn new(test: &str, name: &str) -> Option<Self> {
         let (namespace, daemon) = Self::empty(test)?;
         let addresses = "10.9.0.2/24,fd09::2/64";
-        let guest = daemon.example(example, &["vale0:guest", addresses]).spawn().unwrap();
+        let guest = example(&daemon, name, &["vale0:guest", addresses]).spawn().unwrap();
         Some(Self { namespace, _guest: Running(guest), daemon })
     }
 
     /// A daemon with a tap in a namespace.
     fn empty(test: &str) -> Option<(Namespace, Daemon)> {
-        let namespace = Namespace::new().map_err(|why| skip(test, why)).ok()?;
-        let daemon = Daemon::start();
-        let id = namespace.id();
-        daemon.toklat(&["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id]);
-        let out = namespace.run(&["ip", "address", "add", "10.9.0.1/24", "dev", "tkguest0"]);
+        let namespace = namespace().map_err(|why| skip(test, why)).ok()?;
+        let daemon = Daemon::with_switch("vale0");
+        let id = namespace.id().to_string();
+        daemon.done(&["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id]);
+        let out = run(&namespace, &["ip", "address", "add", "10.9.0.1/24", "dev", "tkguest0"]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         let out =
-            namespace.run(&["ip", "address", "add", "fd09::1/64", "dev", "tkguest0", "nodad"]);
+            run(&namespace, &["ip", "address", "add", "fd09::1/64", "dev", "tkguest0", "nodad"]);
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         Some((namespace, daemon))
     }
@@ -96,7 +65,7 @@ impl House {
     /// so each has a process of its own.
     fn ping(&self, to: &str) {
         for _ in 0..3 {
-            let out = self.namespace.run(&["ping", "-c", "1", "-W", "30", "-s", "1400", to]);
+            let out = run(&self.namespace, &["ping", "-c", "1", "-W", "30", "-s", "1400", to]);
             let told = String::from_utf8_lossy(&out.stdout).into_owned();
             assert!(told.contains("1 received"), "{told}");
         }
@@ -105,7 +74,7 @@ impl House {
     fn curl(&self, args: &[&str]) -> Vec<u8> {
         let retry = ["--retry", "20", "--retry-all-errors", "--retry-delay", "0"];
         let common = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
-        let out = self.namespace.run(&[&common[..], &retry, args].concat());
+        let out = run(&self.namespace, &[&common[..], &retry, args].concat());
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
         out.stdout
     }
@@ -149,7 +118,7 @@ fn curl_fetches_pages_from_hyper_on_a_guest() {
     let data = format!("@{}", file.display());
     let echo = format!("{url}/echo");
     assert!(house.curl(&["--data-binary", &data, "--header", "Expect:", &echo]) == body);
-    let missing = house.namespace.run(&["curl", "--silent", "--head", &format!("{url}/no")]);
+    let missing = run(&house.namespace, &["curl", "--silent", "--head", &format!("{url}/no")]);
     assert!(missing.stdout.starts_with(b"HTTP/1.1 404"), "{missing:?}");
     let many = "http://[fd09::2]/hello/[1-50]";
     let pages = house.curl(&["--parallel", "--parallel-max", "10", many]);
@@ -165,12 +134,12 @@ fn a_snooping_bridge_learns_the_groups_of_a_guest() {
     house.curl(&["http://[fd09::2]/1k"]);
     let make = "ip link add tkbridge0 type bridge mcast_snooping 1 mcast_querier 1 && \
                 ip link set tkbridge0 up && ip link set tkguest0 master tkbridge0";
-    let made = house.namespace.run(&["sh", "-c", make]);
+    let made = run(&house.namespace, &["sh", "-c", make]);
     if !made.status.success() {
         return skip(test, "the kernel has no bridge that snoops");
     }
     let groups = wait_for("groups", || {
-        let shown = house.namespace.run(&["bridge", "mdb", "show", "dev", "tkbridge0"]).stdout;
+        let shown = run(&house.namespace, &["bridge", "mdb", "show", "dev", "tkbridge0"]).stdout;
         let shown = String::from_utf8_lossy(&shown).into_owned();
         shown.contains("port tkguest0 grp ff02::1:ff00:2").then_some(shown)
     });
@@ -196,7 +165,14 @@ fn a_guest_gets_its_addresses_from_dnsmasq_and_renews_its_lease() {
     }
     let Some((namespace, daemon)) = House::empty(test) else { return };
     let mut server = Command::new("nsenter");
-    server.args(["-t", &namespace.id(), "-n", "dnsmasq", "--keep-in-foreground", "--port=0"]);
+    server.args([
+        "-t",
+        &namespace.id().to_string(),
+        "-n",
+        "dnsmasq",
+        "--keep-in-foreground",
+        "--port=0",
+    ]);
     server.args(["--conf-file=/dev/null", "--interface=tkguest0", "--leasefile-ro", "--no-ping"]);
     server.args(["--dhcp-range=10.9.0.100,10.9.0.199,2m", "--pid-file=", "--user=root"]);
     server.arg(format!("--dhcp-host={},10.9.0.77", Mac::of_name("vale0:guest")));
@@ -204,7 +180,7 @@ fn a_guest_gets_its_addresses_from_dnsmasq_and_renews_its_lease() {
     server.args(["--enable-ra", "--dhcp-range=fd09::,ra-only"]);
     let server = Running(server.spawn().unwrap());
 
-    let guest = daemon.example("httpd", &["vale0:guest", "dhcp,slaac"]).spawn().unwrap();
+    let guest = example(&daemon, "httpd", &["vale0:guest", "dhcp,slaac"]).spawn().unwrap();
     let house = House { namespace, _guest: Running(guest), daemon };
     let own = own_address(0xfd09, "vale0:guest");
     for host in ["10.9.0.77".to_owned(), format!("[{own}]")] {
@@ -255,7 +231,7 @@ fn curl_and_ping_reach_a_guest_by_ipv6() {
     house.ping(&format!("{}%tkguest0", own_address(0xfe80, "vale0:guest")));
     // A guest is the client of another guest.
     let args = ["vale0:load", "fd09::3/64", "[fd09::2]:80", "/1k", "4", "0.2"];
-    let out = house.daemon.example("http-load", &args).output().unwrap();
+    let out = example(&house.daemon, "http-load", &args).output().unwrap();
     let told = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success() && told.contains("0 errors, 0 of 4"), "{told} {out:?}");
 }
@@ -274,14 +250,14 @@ fn a_memcached_client_stores_and_finds_values_in_kv() {
     let file = file.to_str().unwrap();
     let servers = "--servers=10.9.0.2";
     wait_for("cache", || {
-        house.namespace.run(&["memccp", servers, file]).status.success().then_some(())
+        run(&house.namespace, &["memccp", servers, file]).status.success().then_some(())
     });
-    let out = house.namespace.run(&["memccat", servers, "value"]);
+    let out = run(&house.namespace, &["memccat", servers, "value"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(out.stdout.starts_with(&value), "{} bytes", out.stdout.len());
-    let removed = house.namespace.run(&["memcrm", servers, "value"]);
+    let removed = run(&house.namespace, &["memcrm", servers, "value"]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
-    let out = house.namespace.run(&["memccat", servers, "value"]);
+    let out = run(&house.namespace, &["memccat", servers, "value"]);
     assert!(!out.stdout.starts_with(b"a"), "it is gone");
 }
 
@@ -289,7 +265,7 @@ fn a_memcached_client_stores_and_finds_values_in_kv() {
 fn iperf3(house: &House, args: &[&str]) -> serde_json::Value {
     let server = if args.contains(&"-6") { "fd09::2" } else { "10.9.0.2" };
     let common = ["iperf3", "-J", "-t", "1", "-c", server];
-    let out = house.namespace.run(&[&common[..], args].concat());
+    let out = run(&house.namespace, &[&common[..], args].concat());
     let told = String::from_utf8_lossy(&out.stdout).into_owned();
     serde_json::from_str(&told).unwrap_or_else(|error| panic!("{args:?}: {error}: {told}"))
 }
@@ -348,13 +324,13 @@ fn a_guest_measures_the_real_iperf3() {
         return skip(test, "iperf3 is missing");
     }
     let Some(house) = House::new(test, "echo") else { return };
-    let id = house.namespace.id();
+    let id = house.namespace.id().to_string();
     let mut server = Command::new("nsenter");
     server.args(["-t", &id, "-n", "iperf3", "-s", "-J"]).stdout(Stdio::null());
     let _server = Running(server.spawn().unwrap());
     let run = |args: &[&str]| {
         let fixed = ["vale0:client", "10.9.0.3/24", "10.9.0.1", "-t", "1"];
-        let out = house.daemon.example("iperf3", &[&fixed[..], args].concat());
+        let out = example(&house.daemon, "iperf3", &[&fixed[..], args].concat());
         let out = { out }.stdin(Stdio::null()).output().unwrap();
         let told = String::from_utf8_lossy(&out.stdout).into_owned();
         serde_json::from_str::<serde_json::Value>(&told).ok()

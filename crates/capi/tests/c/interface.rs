@@ -8,7 +8,9 @@ use std::process::Command;
 use netring::Interest;
 use netring::layout::Fault;
 
-use crate::kit::{compile, header, output, pkg_config, prefix, root, symbols};
+use harness::{must, root};
+
+use crate::kit::{compile, header, pkg_config, prefix, symbols};
 
 /// Returns the functions that the header declares: names before a parenthesis, outside of comments.
 fn declared() -> BTreeSet<String> {
@@ -42,7 +44,7 @@ fn every_declared_function_has_an_address() {
                if (!all[i]) return 1;\nreturn 0; }\n";
     let file = dir.path().join("all.c");
     fs::write(&file, source).unwrap();
-    output(&mut compile(&file, &dir.path().join("all")));
+    must(&mut compile(&file, &dir.path().join("all")));
 }
 
 /// The numbers in the header are those of the ring library.
@@ -69,7 +71,7 @@ fn constants_agree() {
 #[test]
 fn the_shared_library_has_a_soname_and_needs_only_the_system() {
     let mut readelf = Command::new("readelf");
-    let told = output(readelf.arg("-dW").arg(prefix().join("lib/libtoklat.so")));
+    let told = must(readelf.arg("-dW").arg(prefix().join("lib/libtoklat.so")));
     assert!(told.contains("soname: [libtoklat.so.0]"), "{told}");
     for line in told.lines().filter(|line| line.contains("(NEEDED)")) {
         assert!(
@@ -96,11 +98,11 @@ fn programs_link_statically_and_in_cxx() {
     cc.arg(prefix().join("lib/libtoklat.a"));
     let private = pkg_config(&["--static", "--libs-only-l"]);
     cc.args(private.iter().filter(|lib| *lib != "-ltoklat")).arg("-o").arg(&program);
-    output(&mut cc);
+    must(&mut cc);
     let usage = Command::new(&program).output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 
     let mut cxx = Command::new("c++");
     cxx.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]);
-    output(cxx.arg(prefix().join("include/toklat.h")));
+    must(cxx.arg(prefix().join("include/toklat.h")));
 }

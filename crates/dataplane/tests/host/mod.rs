@@ -2,22 +2,11 @@
 #![allow(unsafe_code, reason = "there is no safe call that makes a tap or a network namespace")]
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-
-/// Reports that a test was skipped.
-pub fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    // With one call, because other programs append to the log, too.
-    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
-}
 
 /// The reason why taps cannot be tested here, if any.
 pub fn obstacle() -> Option<&'static str> {

@@ -1,7 +1,6 @@
 //! A minimal test harness with what `cargo test` and its users need: names, a filter, `--exact`,
 //! `--list`.
 
-use std::io::Write;
 use std::panic::catch_unwind;
 use std::process::exit;
 
@@ -31,7 +30,7 @@ pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
         let lacks = if is_root { lacks() } else { Some("needs root".to_owned()) };
         if let Some(why) = lacks {
             ignored += 1;
-            skip(name, &why);
+            ::harness::skip(name, &why);
             println!("test {name} ... ignored");
         } else {
             let passed = catch_unwind(test).is_ok();
@@ -48,13 +47,4 @@ pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
         );
     }
     exit(if failed == 0 { 0 } else { 101 });
-}
-
-/// Reports that a test cannot run here, in the last lines of the run.
-fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
-    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }

@@ -10,7 +10,8 @@ mod qemu;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+
+use harness::skip;
 
 use self::qemu::Qemu;
 use self::target::{Card, Ours, Target};
@@ -47,16 +48,6 @@ struct Intended {
     at: &'static str,
     bits: u32,
     why: &'static str,
-}
-
-/// Logs that a test cannot run here. The last lines of the test run show it.
-fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
-    // In one call, because other programs append, too.
-    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }
 
 /// The differences: name, this model's value, QEMU's value.

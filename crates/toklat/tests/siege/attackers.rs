@@ -21,9 +21,9 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
-use super::daemon::frames::frame;
-use super::daemon::front_end::{FrontEnd, RECEIVE, TRANSMIT, memfd, say, send_raw, words};
 use super::{Attacker, When, directory, pause};
+use harness::frames::frame;
+use harness::front_end::{FrontEnd, RECEIVE, TRANSMIT, memfd, say, send_raw, words};
 
 /// All kinds of attackers. Each has a user of its own; the number depends on the place in this
 /// list.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use netring::{Interest, Open, Pages, Port};
 
-use super::daemon::frames::{frame, receive, until_traffic_flows};
 use super::{directory, pause, until};
+use harness::frames::{frame, receive, until_traffic_flows};
 
 /// Frames sent in a row.
 const BATCH: u64 = 16;

@@ -1,1 +1,1 @@
-../../../../toklat/tests/netmap/nm.h
+../../../../toklat/tests/programs/netmap/nm.h
