@@ -1,5 +1,7 @@
 //! Every fuzz target for a while.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, bail};
 
 use crate::tool::{self, cargo};
@@ -40,15 +42,6 @@ fn fuzz(target: &str, seconds: u64) -> Result<()> {
     tool::run(&mut cargo(&args))
 }
 
-/// A run of one target over its seeds.
-#[derive(Debug)]
-pub struct Seeds {
-    /// The target.
-    pub target: String,
-    /// The fuzzer's message, if it found something.
-    pub found: Result<(), String>,
-}
-
 /// Builds each target on the pinned toolchain: without the sanitizer, with every oracle. False
 /// where there is no C++ compiler, which libFuzzer needs.
 pub fn build_seeds() -> Result<bool> {
@@ -61,8 +54,9 @@ pub fn build_seeds() -> Result<bool> {
     Ok(true)
 }
 
-/// Runs each target over the seeds that are checked in, once. `None` where it cannot be built.
-pub fn seeds() -> Result<Option<Vec<Seeds>>> {
+/// The command that runs each target over the seeds that are checked in, once, by the target's name.
+/// `None` where targets cannot be built.
+pub fn seeds() -> Result<Option<Vec<(String, Command)>>> {
     if !build_seeds()? {
         return Ok(None);
     }
@@ -70,23 +64,15 @@ pub fn seeds() -> Result<Option<Vec<Seeds>>> {
         let dir = tool::root().join("fuzz/seeds").join(&target);
         let seeds = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path());
         let seeds: Vec<_> = seeds.collect();
-        let program = tool::root().join("target/fuzz/debug").join(&target);
-        let found = if seeds.is_empty() {
-            Err(format!("{} holds no seed", dir.display()))
-        } else {
-            let mut command = tool::command("timeout", &["120"]);
-            command.arg(program).args(["-timeout=60", "-rss_limit_mb=4096"]).args(&seeds);
-            match command.output() {
-                Ok(done) if done.status.success() => Ok(()),
-                Ok(done) => {
-                    Err(format!("{}: {}", done.status, String::from_utf8_lossy(&done.stderr)))
-                }
-                Err(error) => Err(error.to_string()),
-            }
-        };
-        Seeds { target, found }
+        if seeds.is_empty() {
+            bail!("{} holds no seed", dir.display());
+        }
+        let mut command = tool::command("timeout", &["120"]);
+        command.arg(tool::root().join("target/fuzz/debug").join(&target));
+        command.args(["-timeout=60", "-rss_limit_mb=4096"]).args(&seeds);
+        Ok((target, command))
     };
-    Ok(Some(targets()?.into_iter().map(run).collect()))
+    targets()?.into_iter().map(run).collect::<Result<_>>().map(Some)
 }
 
 /// The targets' names: the files in `fuzz/targets`.

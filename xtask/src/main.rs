@@ -17,13 +17,14 @@ mod gobgp;
 mod guest;
 mod house;
 mod perf;
-mod profiles;
 mod privilege;
+mod profiles;
 mod qemu;
 mod registers;
 mod schemathesis;
 mod setup;
 mod size;
+mod snapshots;
 mod test;
 mod tool;
 
@@ -40,8 +41,10 @@ usage: cargo xtask COMMAND
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
   check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
   house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
-  test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
-  snapshots        writes tests/snapshots anew: help texts, the API's description, names of metrics, an exported topology
+  test [ARGS]      all tests; with ARGS, those that `cargo test ARGS` chooses, and after -- parts of tests' names; the last
+                   line is `N passed, N failed, N skipped`
+  snapshots        writes tests/snapshots anew: help texts, the API's description, names of metrics, an exported topology,
+                   names of tests
   features         writes xtask/features/Cargo.toml: one set of features for every `-p`
   artifacts [NAME...]
                    what tests use and do not build: programs, the library for C, Python's package, Debian and RPM packages,
@@ -119,7 +122,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
                 done => done.map(|_| ()),
             }
         }
-        ["snapshots"] => test::snapshots(),
+        ["snapshots"] => snapshots::write(),
         ["features"] => features::write(),
         ["artifacts", names @ ..] => artifacts::run(names),
         ["loom"] => test::loom(),

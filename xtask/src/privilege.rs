@@ -47,3 +47,12 @@ pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
     ("toklat", "packaging", Privilege::Root, &["packaging_install", "units"]),
     ("toklat", "siege", Privilege::Root, &[]),
 ];
+
+/// What a test of a program may do; of the whole program where `test` is empty.
+pub fn of(package: &str, program: &str, test: &str) -> Option<Privilege> {
+    let module = test.split("::").next().unwrap_or_default();
+    let is_it = |(of, name, _, modules): &&(&str, &str, Privilege, &[&str])| {
+        *of == package && *name == program && (modules.is_empty() || modules.contains(&module))
+    };
+    TABLE.iter().find(is_it).map(|(.., privilege, _)| *privilege)
+}

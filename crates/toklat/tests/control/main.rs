@@ -17,3 +17,4 @@ mod daemon_survival;
 mod daemon_users;
 mod daemon_walls;
 mod docs;
+mod snapshots;

@@ -3,13 +3,11 @@
 //!
 //! `cargo xtask snapshots` writes them anew. A commit that changes one says so.
 
-mod daemon;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
-use daemon::Daemon;
+use harness::Daemon;
 use serde_json::json;
 
 /// The environment variable with which the tests write the copies instead of comparing them.
@@ -69,7 +67,7 @@ fn the_description_of_the_api_is_as_it_was() {
 }
 
 /// A switch with a port of each kind that needs neither a right nor a peer, limits and losses.
-const NETWORK: &str = include_str!("../../../docs/examples/net.toml");
+const NETWORK: &str = include_str!("../../../../docs/examples/net.toml");
 
 #[test]
 fn names_of_metrics_are_as_they_were() {
