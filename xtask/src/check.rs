@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::tool::{self, cargo};
-use crate::{atomics, house, perf, registers, size};
+use crate::{atomics, dependencies, house, perf, registers, size};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Targets without an operating system, and the crates that are built for them.
@@ -13,67 +13,52 @@ const BARE: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
 const BARE_CRATES: [&str; 5] =
     ["-ptoklat-frame", "-ptoklat-shmem", "-ptoklat-abi", "-ptoklat-driver", "-ptoklat-tcp"];
 
+/// A part of the check: its name, and what it does; the reason, if it cannot be done here.
+type Part = (&'static str, fn() -> Result<Option<String>>);
+
+const PARTS: [Part; 14] = [
+    ("format", || done(tool::run(&mut cargo(&["fmt", "--all", "--check"])))),
+    ("sizes", || done(size::check())),
+    ("rules of the house", || done(house::check())),
+    ("atomics", || done(atomics::check())),
+    ("registers", || done(registers::check())),
+    ("licences, sources and bans", || done(dependencies::check())),
+    ("advisories", || Ok(dependencies::advisories()?.map(str::to_owned))),
+    ("clippy", || done(clippy())),
+    ("stamps", || done(stamps())),
+    ("docs", || done(docs())),
+    ("fuzz targets", fuzz_targets),
+    ("Python", || done(beside("python/Cargo.toml"))),
+    ("other targets", other_targets),
+    ("packages", packages),
+];
+
+/// Checks everything, also after something failed. A part that is left out is said as a skipped test
+/// is: `SKIPPED name: why`.
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();
-    let mut skipped = Vec::new();
-    let mut since = Instant::now();
-    let mut must = |name: &'static str, done: Result<()>| {
-        let took = std::mem::replace(&mut since, Instant::now()).elapsed();
-        println!("{name}: {} s", took.as_secs());
-        if let Err(error) = done {
-            eprintln!("{name}: {error:#}");
-            failed.push(name);
+    let budgets: Part = ("budgets", perf::check);
+    for (name, check) in PARTS.into_iter().chain([budgets]) {
+        let since = Instant::now();
+        match check() {
+            Ok(None) => println!("{name}: {} s", since.elapsed().as_secs()),
+            Ok(Some(why)) => println!("SKIPPED {name}: {why}"),
+            Err(error) => {
+                println!("{name}: {} s", since.elapsed().as_secs());
+                eprintln!("{name}: {error:#}");
+                failed.push(name);
+            }
         }
-    };
-    must("format", tool::run(&mut cargo(&["fmt", "--all", "--check"])));
-    must("clippy", clippy());
-    must("stamps", stamps());
-    must("docs", docs());
-    if tool::installed("c++") {
-        // Not of the workspace, which it would break unseen; libFuzzer is C++.
-        must("fuzz targets", beside("fuzz/Cargo.toml"));
-    } else {
-        skipped.push("fuzz targets (cargo xtask setup, for g++)");
-    }
-    must("Python", beside("python/Cargo.toml"));
-    must("sizes", size::check());
-    must("atomics", atomics::check());
-    must("registers", registers::check());
-    must("rules of the house", house::check());
-    if has_target(AARCH64) {
-        let target = ["check", "--workspace", "--quiet", "--target", AARCH64];
-        must("aarch64", tool::run(&mut cargo(&target)));
-    } else {
-        skipped.push("aarch64 (rustup target add aarch64-unknown-linux-gnu)");
-    }
-    if BARE.into_iter().all(has_target) {
-        must("bare targets", bare_targets());
-    } else {
-        skipped.push("bare targets (rustup target add x86_64-unknown-none aarch64-unknown-none)");
-    }
-    if tool::has_subcommand("", "deny") {
-        must("dependencies", dependencies(&mut skipped));
-    } else {
-        skipped.push("dependencies (cargo install cargo-deny)");
-    }
-    if tool::succeeds(&mut cargo(&["info", "--quiet", "serde"])) {
-        must("packages", packages());
-    } else {
-        skipped.push("packages (crates.io cannot be reached)");
-    }
-    if tool::installed("valgrind") {
-        must("budgets", perf::run());
-    } else {
-        skipped.push("budgets (cargo xtask setup, for valgrind)");
-    }
-    if !skipped.is_empty() {
-        println!("skipped: {}", skipped.join(", "));
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
     println!("all checks passed");
     Ok(())
+}
+
+fn done(result: Result<()>) -> Result<Option<String>> {
+    result.map(|()| None)
 }
 
 fn clippy() -> Result<()> {
@@ -97,38 +82,46 @@ fn docs() -> Result<()> {
     tool::run(doc.env("RUSTDOCFLAGS", flags))
 }
 
-/// Versions, licences and sources of dependencies, and advisories where they can be fetched.
-fn dependencies(skipped: &mut Vec<&'static str>) -> Result<()> {
-    let mut deny = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
-    deny.extend(["bans", "licenses", "sources"]);
-    if tool::succeeds(&mut cargo(&["deny", "fetch", "db"])) {
-        deny.push("advisories");
-    } else {
-        skipped.push("advisories (their database cannot be fetched)");
-    }
-    tool::run(&mut cargo(&deny))
-}
-
 /// Each crate could be published as it is. Whether it compiles outside of the workspace is left to
 /// `cargo publish --dry-run --workspace`, which takes as long as a first build.
-fn packages() -> Result<()> {
+fn packages() -> Result<Option<String>> {
+    if !tool::succeeds(&mut cargo(&["info", "--quiet", "serde"])) {
+        return Ok(Some("crates.io cannot be reached".into()));
+    }
     let dry = ["publish", "--dry-run", "--workspace", "--no-verify", "--allow-dirty", "--quiet"];
-    tool::run(&mut cargo(&dry))
+    done(tool::run(&mut cargo(&dry)))
+}
+
+/// Not of the workspace, which they would break unseen; libFuzzer is C++.
+fn fuzz_targets() -> Result<Option<String>> {
+    if !tool::installed("c++") {
+        return Ok(Some("c++ is missing (cargo xtask setup)".into()));
+    }
+    done(beside("fuzz/Cargo.toml"))
 }
 
 /// A crate outside the workspace compiles, with the versions that are written down.
 fn beside(manifest: &str) -> Result<()> {
     let manifest = ["--manifest-path", manifest];
     tool::run(cargo(&["fmt", "--check"]).args(manifest))?;
-    let clippy = ["clippy", "--locked", "--quiet"];
+    // In the workspace's folder: what both use is compiled once.
+    let clippy = ["clippy", "--locked", "--quiet", "--target-dir=target"];
     tool::run(cargo(&clippy).args(manifest).args(["--", "-Dwarnings"]))
 }
 
-/// Crates that are to run without an operating system are checked without the standard library.
-fn bare_targets() -> Result<()> {
+/// The data path, and the program without its optional parts, for aarch64; and crates that are to
+/// run without an operating system, without the standard library.
+fn other_targets() -> Result<Option<String>> {
+    let missing: Vec<_> =
+        [AARCH64].into_iter().chain(BARE).filter(|target| !has_target(target)).collect();
+    if !missing.is_empty() {
+        return Ok(Some(format!("rustup target add {}", missing.join(" "))));
+    }
+    let packages = ["-ptoklat", "-ptoklat-preload", "-ptoklat-jail", "-ptoklat-dataplane"];
+    tool::run(cargo(&["check", "--quiet", "--target", AARCH64]).args(packages))?;
     let targets = BARE.into_iter().flat_map(|target| ["--target", target]);
     let check = ["check", "--quiet", "--no-default-features"];
-    tool::run(cargo(&check).args(BARE_CRATES).args(targets))
+    done(tool::run(cargo(&check).args(BARE_CRATES).args(targets)))
 }
 
 /// Adds the target if rustup can; true if the compiler has it.

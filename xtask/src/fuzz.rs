@@ -49,7 +49,7 @@ pub fn build_seeds() -> Result<bool> {
         return Ok(false);
     }
     let manifest = tool::root().join("fuzz/Cargo.toml");
-    let build = ["build", "--locked", "--quiet", "--target-dir=target/fuzz", "--manifest-path"];
+    let build = ["build", "--locked", "--quiet", "--target-dir=target", "--manifest-path"];
     tool::run(cargo(&build).arg(&manifest)).context("a fuzz target does not build")?;
     Ok(true)
 }
@@ -68,7 +68,7 @@ pub fn seeds() -> Result<Option<Vec<(String, Command)>>> {
             bail!("{} holds no seed", dir.display());
         }
         let mut command = tool::command("timeout", &["120"]);
-        command.arg(tool::root().join("target/fuzz/debug").join(&target));
+        command.arg(tool::target().join("debug").join(&target));
         command.args(["-timeout=60", "-rss_limit_mb=4096"]).args(&seeds);
         Ok((target, command))
     };

@@ -119,11 +119,23 @@ pub fn check() -> Result<()> {
     broken.extend(modules_beside_folders()?);
     broken.extend(circles::all()?);
     broken.extend(features::check()?);
+    broken.extend(one_rust()?);
     broken.extend(profiles::check()?);
     if broken.is_empty() {
         return Ok(());
     }
     bail!("{}", broken.join("\n"))
+}
+
+/// Places that name another Rust than rust-toolchain.toml.
+fn one_rust() -> Result<Vec<String>> {
+    let toolchain = fs::read_to_string(tool::root().join("rust-toolchain.toml"))?;
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = "));
+    let channel = channel.context("rust-toolchain.toml names no channel")?.trim_matches('"');
+    let image = fs::read_to_string(tool::root().join("packaging/Containerfile"))?;
+    let same = image.contains(&format!("/rust:{channel}-"));
+    let broken = (!same).then(|| format!("packaging/Containerfile: not Rust {channel}"));
+    Ok(broken.into_iter().collect())
 }
 
 /// Arrows between crates that are not in the picture.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::tool::{self, command, installed};
-use crate::{chroot, gobgp, guest, qemu};
+use crate::{chroot, go, guest, qemu};
 
 struct Package {
     name: &'static str,
@@ -72,6 +72,7 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package { name: "zsh", program: "zsh", what_for: "tests of zsh's completions", tests: true },
+    Package { name: "groff", program: "groff", what_for: "tests of manual pages", tests: true },
     Package { name: "curl", program: "curl", what_for: "tests of docs/api.md", tests: true },
     Package {
         name: "systemd",
@@ -217,14 +218,15 @@ fn install(packages: &[&Package]) -> Result<()> {
 /// Things that are made, not installed: the name, what its lack costs, and how it is made.
 type Made = (&'static str, &'static str, fn() -> Result<()>);
 
-const MADE: [Made; 6] = [
+const MADE: [Made; 7] = [
     ("the test guest", "tests with virtual machines skip themselves", guest::make),
     (
         "a QEMU that speaks vfio-user",
         "tests with emulated NICs in virtual machines skip themselves",
         qemu::make,
     ),
-    ("GoBGP", "tests of EVPN skip themselves", gobgp::make),
+    ("GoBGP", "tests of EVPN skip themselves", go::make_gobgpd),
+    ("cnitool", "the test of the CNI plugin by CNI's own tool skips itself", go::make_cnitool),
     ("a bare Debian", "tests that install the package skip themselves", chroot::make),
     ("cargo-deb", "tests of the package skip themselves", || make_subcommand("deb")),
     ("cargo-generate-rpm", "tests of the package skip themselves", || {

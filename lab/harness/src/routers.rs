@@ -18,7 +18,7 @@ const NO_FRR: &str = "FRR is missing (cargo xtask setup)";
 
 /// GoBGP's daemon of version 4, if `cargo xtask setup` made it or the system has it.
 pub fn gobgpd() -> Result<PathBuf, &'static str> {
-    let made = target().join("gobgp/gobgpd");
+    let made = target().join("go/gobgpd");
     let places =
         [std::env::var_os("TOKLAT_GOBGPD").map(PathBuf::from), Some(made), Some("gobgpd".into())];
     let found = places.into_iter().flatten().find(|program| routers::is_gobgpd(program));

@@ -13,8 +13,6 @@ use crate::tool::{self, cargo, command};
 /// The programs of this package run each test in a process of its own: what one does to its process
 /// is no other's business.
 const ONE_BY_ONE: &str = "toklat";
-/// The program that has no list of its tests: it is its own harness.
-const OWN_HARNESS: (&str, &str) = ("toklat-jail", "walls");
 /// What one test or program may take, in seconds.
 pub const PROGRAM_LIMIT: &str = "600";
 
@@ -80,9 +78,6 @@ fn program(message: &Value) -> Option<Program> {
 impl Program {
     /// The names of its tests, with those that are ignored.
     pub fn tests(&self) -> Result<Vec<String>> {
-        if (self.package.as_str(), self.target.as_str()) == OWN_HARNESS {
-            return Ok(Vec::new());
-        }
         let list = Command::new(&self.file)
             .args(["--list", "--format", "terse"])
             .current_dir(&self.folder)
@@ -102,8 +97,7 @@ impl Program {
         let name = format!("{} {}", self.package, self.target);
         if self.package != ONE_BY_ONE || !self.is_integration() {
             let whole = Unit::new(name, self.run("", filters, confined), self.class(""));
-            let runs = !wanted.is_empty() || (tests.is_empty() && filters.is_empty());
-            return runs.then_some(whole).into_iter().collect();
+            return (!wanted.is_empty()).then_some(whole).into_iter().collect();
         }
         let one = |test: &&String| {
             let run = self.run(test, &[test, "--exact"], confined);
@@ -143,7 +137,7 @@ impl Program {
         }
         let mut run = command(words[0], &words[1..]);
         run.arg(&self.file).args(args).current_dir(&self.folder);
-        run.env("CARGO_MANIFEST_DIR", &self.folder);
+        run.env("CARGO_MANIFEST_DIR", &self.folder).env("CARGO_PKG_NAME", &self.package);
         run
     }
 }
