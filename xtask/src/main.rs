@@ -27,6 +27,7 @@ mod setup;
 mod size;
 mod snapshots;
 mod test;
+mod times;
 mod tool;
 
 use std::process::ExitCode;
@@ -50,13 +51,17 @@ usage: cargo xtask COMMAND
   artifacts [NAME...]
                    what tests use and do not build: programs, the library for C, Python's package, Debian and RPM packages,
                    fuzz targets; a part of `test`
+  times [first] [edit]
+                   what a first command, an edit, the tests and CI took, beside their bars; first and edit are measured, in a
+                   clone of what is committed, on a machine that does nothing else
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
   registers        makes docs/registers.md from the tables of the device models
   perf             instructions per frame against bench/budgets.toml (valgrind)
-  ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
-                   lower end of its interval must reach 0.95. On a machine that does nothing else
+  ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, each in the profile of its packages,
+                   in eleven pairs: each row's ratio; the lower end of its interval must reach 0.95. Before, of BASE beside
+                   itself. On a machine that does nothing else
   capi [--prefix DIR] [--dev]
                    installs the library for programs in C under DIR (default /usr/local): shared and static library, toklat.h,
                    toklat.pc; --dev: built quickly, for tests
@@ -126,6 +131,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["snapshots"] => snapshots::write(),
         ["features"] => features::write(),
         ["artifacts", names @ ..] => artifacts::run(names),
+        ["times", what @ ..] => times::run(what),
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

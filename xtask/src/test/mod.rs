@@ -54,6 +54,9 @@ pub fn run(args: &[&str]) -> Result<bool> {
     skipped.lines().for_each(|line| tally.skip(line));
     fs::write(&kept, serde_json::to_string_pretty(&times)?).context("test-times.json")?;
     print_longest(took);
+    if all {
+        fs::write(tool::target().join("test-seconds"), begun.elapsed().as_secs().to_string())?;
+    }
     println!(
         "\nthe tests took {} s; the cores were idle {:.0} % of it",
         begun.elapsed().as_secs(),
@@ -235,7 +238,7 @@ pub fn names() -> Result<Vec<String>> {
 
 /// Besieges a daemon for this many seconds.
 pub fn siege(seconds: &str) -> Result<()> {
-    let args = ["test", "--profile=quick", "--package=toklat", "--test=siege", "--", "--nocapture"];
+    let args = ["test", "--release", "--package=toklat", "--test=siege", "--", "--nocapture"];
     let mut siege = cargo(&args);
     tool::run(siege.env("TOKLAT_SIEGE_SECONDS", seconds).env("TOKLAT_SIEGE_ALONE", "1"))
 }
