@@ -33,8 +33,8 @@ const PARTS: [Part; 14] = [
     ("packages", packages),
 ];
 
-/// Checks everything, also after something failed. A part that is left out is said as a skipped test
-/// is: `SKIPPED name: why`.
+/// Checks everything, also after something failed. A part that is left out is said as a skipped
+/// test is: `SKIPPED name: why`.
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();
     let budgets: Part = ("budgets", perf::check);

@@ -54,8 +54,8 @@ pub fn build_seeds() -> Result<bool> {
     Ok(true)
 }
 
-/// The command that runs each target over the seeds that are checked in, once, by the target's name.
-/// `None` where targets cannot be built.
+/// The command that runs each target over the seeds that are checked in, once, by the target's
+/// name. `None` where targets cannot be built.
 pub fn seeds() -> Result<Option<Vec<(String, Command)>>> {
     if !build_seeds()? {
         return Ok(None);

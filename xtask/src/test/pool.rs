@@ -1,8 +1,8 @@
 //! A pool that runs test processes: up to three at a time, the next one while the cores are idle.
 //!
 //! Most tests wait for guests and daemons, some keep both cores busy. So the number that runs at a
-//! time follows what `/proc/stat` says of the last second. At least one always runs: others may keep
-//! the machine busy.
+//! time follows what `/proc/stat` says of the last second. At least one always runs: others may
+//! keep the machine busy.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -38,8 +38,8 @@ pub fn start() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The levels that `TOKLAT_LOG` asks for, as in `debug` or `info,toklat::daemon=trace`; `info` if it
-/// is absent or wrong.
+/// The levels that `TOKLAT_LOG` asks for, as in `debug` or `info,toklat::daemon=trace`; `info` if
+/// it is absent or wrong.
 fn wanted(asked: Option<&str>) -> Targets {
     let default = || Targets::new().with_default(LevelFilter::INFO);
     let targets: Targets = asked.and_then(|asked| asked.parse().ok()).unwrap_or_else(default);
