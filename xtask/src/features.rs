@@ -29,9 +29,17 @@ pub fn write() -> Result<()> {
     let text = std::fs::read_to_string(&path).context("xtask/features/Cargo.toml")?;
     let head = head(&text)?.to_owned();
     std::fs::write(&path, &head)?;
+    follow()?;
     let found = differing().and_then(|differing| Ok(head.clone() + &sections(&differing)?));
     std::fs::write(&path, found.as_ref().unwrap_or(&text))?;
+    follow()?;
     found.map(|_| ())
+}
+
+/// Has the lock file follow the manifest.
+fn follow() -> Result<()> {
+    let metadata = ["metadata", "--quiet", "--offline", "--format-version=1"];
+    tool::run(cargo(&metadata).stdout(std::process::Stdio::null()))
 }
 
 /// Names crates of the registry that `-p` builds in another way than `--workspace`.
