@@ -25,15 +25,19 @@ fn manifest() -> PathBuf {
 /// Writes the manifest of the crate `features`.
 pub fn write() -> Result<()> {
     let path = manifest();
-    // What it asks for must not hide what others ask for.
     let text = std::fs::read_to_string(&path).context("xtask/features/Cargo.toml")?;
-    let head = head(&text)?.to_owned();
-    std::fs::write(&path, &head)?;
-    follow()?;
-    let found = differing().and_then(|differing| Ok(head.clone() + &sections(&differing)?));
-    std::fs::write(&path, found.as_ref().unwrap_or(&text))?;
-    follow()?;
-    found.map(|_| ())
+    let head = head(&text)?;
+    let mut all = BTreeMap::new();
+    // What it asks for asks for more: again, until nothing differs.
+    loop {
+        std::fs::write(&path, head.to_owned() + &sections(&all)?)?;
+        follow()?;
+        let differing = differing()?;
+        if differing.iter().all(|(name, features)| all.get(name) == Some(features)) {
+            return Ok(());
+        }
+        all.extend(differing);
+    }
 }
 
 /// Has the lock file follow the manifest.
