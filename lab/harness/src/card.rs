@@ -75,6 +75,27 @@ fn connect(path: &Path, memory: &Memory, kind: u32, calls: &[OwnedFd]) -> Client
     client
 }
 
+/// A driver of a chip of Intel's family.
+fn e1000(registers: Registers, dma: &mut Dma, model: &str, csb: bool) -> Driver {
+    let (member, interrupts) = match model {
+        "82574l" => (Chip::L82574, Interrupts::Msix),
+        _ => (Chip::Em82540, Interrupts::Pin),
+    };
+    let doorbells = if csb { Doorbells::Block(Version::Two) } else { Doorbells::Each };
+    let config = Config { interrupts, promiscuous: true, doorbells, ..Config::stock(member) };
+    Driver::E1000(Box::new(E1000Driver::new(registers, dma, config).unwrap()))
+}
+
+fn pcnet(registers: Registers, dma: &mut Dma, csb: bool) -> Driver {
+    let sizes = Sizes { transmit: 7, receive: 7 };
+    let mut driver = PcnetDriver::new(registers, dma, sizes).unwrap();
+    if csb {
+        driver = driver.with_block(dma, Version::Two).unwrap();
+    }
+    driver.start(true, true).unwrap();
+    Driver::Pcnet(Box::new(driver))
+}
+
 impl Card {
     /// Plugs a driver for `model` in.
     pub fn start(path: &Path, model: &str) -> Self {
@@ -87,36 +108,14 @@ impl Card {
         let calls: Vec<_> = (0..vectors).map(|_| eventfd()).collect();
         let mut registers = Registers::new(connect(path, &memory, kind, &calls)).unwrap();
         registers.share().unwrap();
+        let mut dma = Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
         let driver = match model {
-            "82540em" | "82574l" => {
-                let member = if model == "82574l" { Chip::L82574 } else { Chip::Em82540 };
-                let mut dma =
-                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
-                let interrupts = if model == "82574l" { Interrupts::Msix } else { Interrupts::Pin };
-                let doorbells = Doorbells::Block(Version::Two);
-                let doorbells = if csb { doorbells } else { Doorbells::Each };
-                let config =
-                    Config { interrupts, promiscuous: true, doorbells, ..Config::stock(member) };
-                let driver = E1000Driver::new(registers, &mut dma, config).unwrap();
-                Driver::E1000(Box::new(driver))
-            }
+            "82540em" | "82574l" => e1000(registers, &mut dma, model, csb),
             "one-access" => {
-                let mut dma =
-                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
                 let driver = OneAccessDriver::new(registers, &mut dma, true, true).unwrap();
                 Driver::OneAccess(Box::new(driver))
             }
-            _ => {
-                let mut dma =
-                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
-                let sizes = Sizes { transmit: 7, receive: 7 };
-                let mut driver = PcnetDriver::new(registers, &mut dma, sizes).unwrap();
-                if csb {
-                    driver = driver.with_block(&mut dma, Version::Two).unwrap();
-                }
-                driver.start(true, true).unwrap();
-                Driver::Pcnet(Box::new(driver))
-            }
+            _ => pcnet(registers, &mut dma, csb),
         };
         Self { driver, calls, memory, kind }
     }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::artifacts::target;
 use crate::namespace::Namespace;
-use crate::underlay::{ip, try_ip};
+use crate::underlay::{complete_checksums, ip, try_ip};
 use crate::wait_until;
 
 /// The MAC address of the station at the Linux host.
@@ -103,6 +103,22 @@ impl Drop for Linux {
     }
 }
 
+/// The kernel's bridge and VXLAN on a host.
+fn overlay(host: &Namespace, own: &str) -> Result<(), &'static str> {
+    complete_checksums(host);
+    let vxlan = format!("link add vx100 type vxlan id 100 local {own} dstport 4789 nolearning");
+    if !try_ip(host, "link add br100 type bridge") || !try_ip(host, &vxlan) {
+        return Err("the kernel has no bridges or no VXLAN");
+    }
+    ip(host, "link set vx100 master br100");
+    ip(host, "link set vx100 type bridge_slave neigh_suppress on learning off");
+    for link in ["br100", "vx100"] {
+        ip(host, &format!("link set {link} addrgenmode none"));
+        ip(host, &format!("link set {link} mtu 1400 up"));
+    }
+    Ok(())
+}
+
 impl Linux {
     /// Starts FRR on the host. `inside` is the address of the machine at its bridge.
     pub fn start(
@@ -124,19 +140,7 @@ impl Linux {
         if !Path::new(FRR).join("bgpd").exists() {
             return Err(NO_FRR);
         }
-        // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does
-        // neither.
-        host.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
-        let vxlan = format!("link add vx100 type vxlan id 100 local {own} dstport 4789 nolearning");
-        if !try_ip(host, "link add br100 type bridge") || !try_ip(host, &vxlan) {
-            return Err("the kernel has no bridges or no VXLAN");
-        }
-        ip(host, "link set vx100 master br100");
-        ip(host, "link set vx100 type bridge_slave neigh_suppress on learning off");
-        for link in ["br100", "vx100"] {
-            ip(host, &format!("link set {link} addrgenmode none"));
-            ip(host, &format!("link set {link} mtu 1400 up"));
-        }
+        overlay(host, own)?;
         let station = Namespace::new()?;
         ip(host, &format!("link add s1 type veth peer name s0 netns {}", station.id()));
         ip(host, "link set s1 master br100 up");

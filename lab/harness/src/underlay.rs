@@ -40,9 +40,7 @@ impl Underlay {
     /// in the segment.
     pub fn kernel_tunnel(&self, number: usize, (vni, how): (u32, &str), inside: &str) -> bool {
         let host = &self.hosts[number - 1];
-        // The kernel leaves checksums and segments inside of tunnels to the device, and a veth does
-        // neither.
-        host.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
+        complete_checksums(host);
         let made = try_ip(host, &format!("link add vx{vni} type vxlan id {vni} {how}"));
         if made {
             ip(host, &format!("address add {inside} dev vx{vni}"));
@@ -50,6 +48,12 @@ impl Underlay {
         }
         made
     }
+}
+
+/// Makes a host complete checksums and cut segments itself. The kernel leaves both to the device,
+/// and a veth does neither, inside of tunnels and for AF_XDP.
+pub fn complete_checksums(host: &Namespace) {
+    host.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
 }
 
 /// True if `ip` with these arguments succeeds.

@@ -8,7 +8,7 @@ use std::thread::scope;
 use harness::Daemon;
 use harness::frames::send;
 use harness::namespace::{Namespace, may_load_programs};
-use harness::underlay::{ip, pings, transfer, try_ip};
+use harness::underlay::{complete_checksums, ip, pings, transfer, try_ip};
 use serde_json::Value;
 
 /// What the daemons of a test have in their environment: programs are attached by tcx links, or by
@@ -59,11 +59,6 @@ impl Pair {
         )
     }
 
-    /// Makes the far end complete checksums itself, because AF_XDP gets its packets as they are.
-    fn complete_checksums(&self) {
-        self.far.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
-    }
-
     /// Sends TCP data both ways between the host and its far end.
     fn both_ways(&self, bytes: usize) {
         transfer(&self.host, (&self.far, "10.77.0.2"), bytes);
@@ -109,7 +104,7 @@ fn the_host_talks_through_the_switch_and_has_its_interface_back_afterwards() {
     {
         let Some(pair) = Pair::new(test) else { return };
         if engine == "xdp" {
-            pair.complete_checksums();
+            complete_checksums(&pair.far);
         }
         let daemon = Daemon::start_with_environment(&[], way);
         daemon.apply(&pair.switch(engine));

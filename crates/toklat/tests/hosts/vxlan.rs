@@ -11,7 +11,7 @@ use harness::Daemon;
 use harness::frames::send;
 use harness::front_end::{FrontEnd, reply, say};
 use harness::namespace::Namespace;
-use harness::underlay::{Underlay, ip, pings, transfer, try_ip};
+use harness::underlay::{Underlay, complete_checksums, ip, pings, transfer, try_ip};
 use nic::virtio::Features;
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ fn the_kernels_geneve() {
     let test = "the_kernels_geneve";
     let Some(underlay) = hosts(test, 2) else { return };
     let there = &underlay.hosts[1];
-    there.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
+    complete_checksums(there);
     for (vni, net) in [(100, 7), (200, 8)] {
         let link = format!("link add gnv{net} type geneve id {vni} remote 10.99.0.1 dstport 6081");
         if !try_ip(there, &link) {

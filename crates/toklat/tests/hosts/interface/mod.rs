@@ -9,7 +9,7 @@ use std::process::Stdio;
 use harness::Daemon;
 use harness::frames::send;
 use harness::namespace::{Namespace, may_load_programs};
-use harness::underlay::{ip, pings, transfer};
+use harness::underlay::{complete_checksums, ip, pings, transfer};
 use serde_json::Value;
 
 /// The reason for which a test of AF_XDP is skipped.
@@ -57,9 +57,7 @@ impl Cards {
     /// Makes the far ends complete checksums themselves: a veth gives AF_XDP packets whose
     /// checksums its other end left to the veth.
     fn complete_checksums(&self) {
-        for far in &self.far {
-            far.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
-        }
+        self.far.iter().for_each(complete_checksums);
     }
 
     /// Makes a switch with a port p1, p2, ... for each interface; `more` is in each port's kind.

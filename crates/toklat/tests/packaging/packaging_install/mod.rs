@@ -42,7 +42,8 @@ fn prepare(kind: &str) -> Result<(Chroot, PathBuf), String> {
     if artifacts::built().file_name().unwrap() != "debug" {
         return Err("it packs what the dev profile builds".into());
     }
-    Ok((Chroot::new()?, package(kind)?))
+    let package = package(kind)?;
+    Ok((Chroot::new()?, package))
 }
 
 /// Objective: Debian's package, about which lintian has no warnings, installs; its units are as

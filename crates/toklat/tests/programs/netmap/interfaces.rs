@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 
 use super::Machine;
 use harness::namespace::{Namespace, may_load_programs};
-use harness::underlay::{ip, pings, transfer};
+use harness::underlay::{complete_checksums, ip, pings, transfer};
 use harness::{Daemon, PATIENCE, kill_process, wait};
 
 #[test]
@@ -88,8 +88,7 @@ impl Wire {
             ip(side, &format!("link set {ifname} up"));
             ip(side, "link set lo up");
         }
-        // AF_XDP gets packets of a veth as its other end left them.
-        far.run(&["ethtool", "-K", "u0", "tx", "off", "tso", "off", "gso", "off"]);
+        complete_checksums(&far);
         let programs = tempfile::tempdir().unwrap();
         let machine = Machine { daemon: host.enter(Daemon::start), programs };
         Some(Self { machine, host, far })
