@@ -281,10 +281,10 @@ mod tests {
 
     #[test]
     fn a_script_of_rpc_reaches_replies() {
-        // The script opens a session, takes the answer, calls, delivers, and takes the reply. Then
+        // The script opens a session in two rounds, calls, delivers, and takes the reply. Then
         // it makes a call whose reply takes many frames, and delivers those and their
         // acknowledgements.
-        let mut script = vec![0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20];
+        let mut script = vec![0, 0, 0, 0, 0, 0, 0, 0, 0x96, 3, 0, 0, 0, 0, 0x26, 20];
         script.extend([0; 2 * 100]);
         assert_eq!(rpc(&script), 2);
         assert_eq!(rpc(&script[..script.len() - 2 * 90]), 1, "ten deliveries are too few");

@@ -16,6 +16,7 @@
 //!   the missing ones are sent again.
 //! - **The client drives.** It alone has timers. A server answers, and keeps no deadlines.
 //! - **All memory is bounded**: sessions in all and of a peer, assembled requests, kept replies.
+//!   Nothing is kept for an opening until its sender has shown, by a cookie, that it receives.
 //!
 //! [`Server`] and [`Client`] do no I/O and read no clock; [`Serving`] and [`Calling`] run them on a
 //! [`Nic`](crate::Nic). [`bay`] hands requests that take long to other threads.

@@ -17,14 +17,15 @@ pub const HEADER: usize = size_of::<Header>();
 /// Bytes before the payload of a packet in an Ethernet frame.
 pub const HEAD: usize = frame::ETHERNET_HEADER + HEADER;
 /// The version of the protocol.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The type of a packet. `C` and `S` are client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// C: opens a session. `token` is a nonce of the client, `session` the client's number,
-    /// `fragment` the longest payload it takes, `slot` how many slots it wishes.
+    /// `fragment` the longest payload it takes, `slot` how many slots it wishes. The payload is the
+    /// cookie of the server, or 0.
     Open = 1,
     /// S: the session is open. `token` is the session's key, `sequence` the server's number,
     /// `fragment` the longest payload, `slot` the slots. The payload is the nonce.
@@ -43,10 +44,13 @@ pub enum Kind {
     Gone = 8,
     /// C: the session ends.
     Close = 9,
+    /// S: what an `Open` must carry, so that the server knows that its sender receives. `token` is
+    /// the nonce, the payload the cookie.
+    Cookie = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Open,
         Self::Opened,
         Self::Refused,
@@ -56,6 +60,7 @@ impl Kind {
         Self::Pull,
         Self::Gone,
         Self::Close,
+        Self::Cookie,
     ];
 
     #[inline]
@@ -131,7 +136,7 @@ impl Packet<'_> {
         self.header.len.get() as usize == self.payload.len() && self.header.fragment.get() == 0
     }
 
-    /// The bit map of `Got` and `Pull`, or the nonce of `Opened`.
+    /// The bit map of `Got` and `Pull`, the nonce of `Opened`, or the cookie of `Open` and `Cookie`.
     pub fn word(&self) -> Option<u64> {
         Some(u64::from_le_bytes(*self.payload.first_chunk()?))
     }
@@ -278,7 +283,7 @@ mod tests {
             assert!(parse(&frame[..len], end(ENDS.0, false)).is_err(), "{len} bytes");
         }
         let mut kind = frame;
-        kind[ETHERNET_HEADER + 1] = 10;
+        kind[ETHERNET_HEADER + 1] = 11;
         assert_eq!(parse(&kind, end(ENDS.0, false)).unwrap_err(), Bad::Malformed);
     }
 }

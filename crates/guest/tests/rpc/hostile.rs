@@ -16,7 +16,7 @@ fn frame(
     payload: &[u8],
 ) -> Vec<u8> {
     let mut frame = [&SERVER.octets()[..], &from.octets(), &guest::rpc::ETHERTYPE].concat();
-    frame.extend([1, kind, slot, 0]);
+    frame.extend([2, kind, slot, 0]);
     frame.extend(words.0.to_le_bytes());
     frame.extend(words.1.to_le_bytes());
     frame.extend(words.2.to_le_bytes());
@@ -31,6 +31,8 @@ fn frame(
 }
 
 const OPEN: u8 = 1;
+const OPENED: u8 = 2;
+const COOKIE: u8 = 10;
 const REQUEST: u8 = 4;
 
 /// A server without checksums, and how often its handler ran.
@@ -58,12 +60,31 @@ impl Victim {
         ring.frames
     }
 
-    /// Opens a session; returns its number and token.
+    /// Asks for a session, with a cookie; returns the kind of the answer and the frame.
+    fn ask_to_open(&mut self, from: Mac, nonce: u64, cookie: u64) -> Option<(u8, Vec<u8>)> {
+        let ask = frame(from, OPEN, 8, (0, nonce, 0, 0), 1400, &cookie.to_le_bytes());
+        let answer = self.get(&ask).pop()?;
+        assert!(answer.len() <= ask.len(), "no answer is longer than its question");
+        Some((answer[15], answer))
+    }
+
+    /// The cookie that the peer receives.
+    fn cookie(&mut self, from: Mac, nonce: u64) -> u64 {
+        let (kind, answer) = self.ask_to_open(from, nonce, 0).unwrap();
+        assert_eq!((kind, &answer[..6]), (COOKIE, &from.octets()[..]));
+        u64::from_le_bytes(answer[HEAD..].try_into().unwrap())
+    }
+
+    /// Opens a session as a peer that receives; returns its number and token.
     fn open(&mut self, from: Mac, nonce: u64) -> Option<(u32, u64)> {
-        let answer = self.get(&frame(from, OPEN, 8, (0, nonce, 0, 0), 1400, &[])).pop()?;
+        let (mut kind, mut answer) = self.ask_to_open(from, nonce, 0)?;
+        if kind == COOKIE {
+            let cookie = u64::from_le_bytes(answer[HEAD..].try_into().unwrap());
+            (kind, answer) = self.ask_to_open(from, nonce, cookie)?;
+        }
         let word = |at: usize| u32::from_le_bytes(answer[at..at + 4].try_into().unwrap());
         let token = u64::from_le_bytes(answer[22..30].try_into().unwrap());
-        (answer[15] == 2).then_some((word(30), token))
+        (kind == OPENED).then_some((word(30), token))
     }
 }
 
@@ -78,6 +99,66 @@ fn peers_without_the_token_or_the_address_run_nothing() {
     assert_eq!((victim.ran, victim.server.counters().unknown), (0, 3));
     victim.get(&frame(CLIENT, REQUEST, 0, (number, token, 1, 2), 0, b"hi"));
     assert_eq!(victim.ran, 1);
+}
+
+/// A stranger's frames with forged senders: twenty seconds of what once filled the table.
+#[test]
+fn regression_forged_openings_hold_no_session() {
+    let mut victim = Victim::new(&Config::new(SERVER));
+    for i in 0..350 * 20u64 {
+        victim.now = victim.now + 3 * Nanos::MILLI;
+        let from = Mac::local(100 + i as u32);
+        // The second try guesses a cookie.
+        let (kind, _) = victim.ask_to_open(from, i + 1, i % 2 * 0x1234_5678).unwrap();
+        assert_eq!((kind, victim.server.sessions(), victim.server.bytes()), (COOKIE, 0, 0));
+    }
+    assert!(victim.open(CLIENT, 1).is_some());
+    assert_eq!((victim.server.sessions(), victim.server.counters().cookies), (1, 7001));
+}
+
+#[test]
+fn a_cookie_is_good_for_its_sender_its_nonce_and_some_seconds() {
+    let mut victim = Victim::new(&Config::new(SERVER));
+    let cookie = victim.cookie(CLIENT, 7);
+    let kind = |victim: &mut Victim, from, nonce| {
+        victim.ask_to_open(from, nonce, cookie).map(|(kind, _)| kind)
+    };
+    assert_eq!(kind(&mut victim, Mac::local(9), 7), Some(COOKIE), "another sender");
+    assert_eq!(kind(&mut victim, CLIENT, 8), Some(COOKIE), "another nonce");
+    let start = victim.now;
+    victim.now = start + 20 * Nanos::SECOND;
+    assert_eq!(kind(&mut victim, CLIENT, 7), Some(COOKIE), "too old");
+    assert_eq!(victim.server.sessions(), 0);
+    victim.now = start + 7 * Nanos::SECOND;
+    assert_eq!(kind(&mut victim, CLIENT, 7), Some(OPENED));
+    victim.get(&frame(CLIENT, OPEN, 8, (0, 11, 0, 0), 1400, &[]));
+    assert_eq!(victim.server.counters().malformed, 1, "an opening without room for a cookie");
+}
+
+/// Peers that do receive may still open sessions and use none.
+#[test]
+fn sessions_without_a_request_give_way_and_those_with_one_stay() {
+    let config = Config { max_sessions: 20, ..Config::new(SERVER) };
+    let mut victim = Victim::new(&config);
+    let used: Vec<_> = (1..=5).map(|i| victim.open(Mac::local(i), 1).unwrap()).collect();
+    for (i, (number, token)) in (1..).zip(&used) {
+        victim.get(&frame(Mac::local(i), REQUEST, 3, (*number, *token, 1, 2), 0, b"hi"));
+    }
+    for i in 100..400 {
+        assert!(victim.open(Mac::local(i), 1).is_some(), "{i}");
+        assert!(victim.server.sessions() <= 20);
+    }
+    for (i, (number, token)) in (1..).zip(&used) {
+        victim.get(&frame(Mac::local(i), REQUEST, 3, (*number, *token, 2, 2), 0, b"hi"));
+    }
+    assert_eq!((victim.ran, victim.server.counters().evicted), (10, 285));
+    // If each has made a request, the next one is refused.
+    for i in 380..400 {
+        if let Some((number, token)) = victim.open(Mac::local(i), 1) {
+            victim.get(&frame(Mac::local(i), REQUEST, 0, (number, token, 1, 2), 0, b"hi"));
+        }
+    }
+    assert_eq!(victim.open(Mac::local(999), 1), None);
 }
 
 #[test]

@@ -159,6 +159,10 @@ fn idle_sessions_give_way_to_new_ones_and_are_renewed_when_used_again() {
     let idle = config.idle;
     let mut world = World::with(8, GOOD, config);
     let sessions: Vec<_> = (0..4).map(|_| world.open()).collect();
+    // A session without a request would give way at once.
+    for (id, session) in (100..).zip(&sessions) {
+        run(&mut world, *session, id..id + 1, 100);
+    }
     let refused = world.connect();
     world.until("the refusal", |world| world.client.is_closed(refused));
     world.now = world.now + 2 * idle;

@@ -43,6 +43,7 @@ impl Client {
                 self.fail(number, replies);
                 self.reopen(number, now, room);
             }
+            (Kind::Cookie, State::Opening) => self.take_cookie(number, &packet, room),
             (Kind::Refused, State::Opening) => self.sessions[number].state = State::Closed,
             _ => self.stale(),
         }
@@ -59,6 +60,19 @@ impl Client {
             Bad::Foreign => self.counters.foreign += 1,
             Bad::Malformed => self.counters.malformed += 1,
             Bad::Checksum => self.counters.checksum += 1,
+        }
+    }
+
+    /// The server wants proof that this end receives: its cookie. A cookie that was sent before is
+    /// sent again after the time-out only, so no server can make this end busy.
+    fn take_cookie(&mut self, number: usize, packet: &Packet<'_>, room: &mut impl Room) {
+        let session = &mut self.sessions[number];
+        match packet.word() {
+            Some(cookie) if cookie != session.cookie => {
+                session.cookie = cookie;
+                self.ask_to_open(number, room);
+            }
+            _ => self.stale(),
         }
     }
 

@@ -117,6 +117,8 @@ struct Session {
     peer: Peer,
     state: State,
     token: u64,
+    /// What the server has sent for the next `Open` to carry; 0 for nothing.
+    cookie: u64,
     /// The server's number.
     remote: u32,
     fragment: NonZeroU16,
@@ -262,6 +264,7 @@ impl Client {
             peer,
             state: State::Opening,
             token: 0,
+            cookie: 0,
             remote: 0,
             fragment: NonZeroU16::MIN,
             credits: 1,
@@ -332,7 +335,7 @@ impl Client {
     fn reopen(&mut self, number: usize, now: Nanos, room: &mut impl Room) {
         self.serial += 1;
         let session = &mut self.sessions[number];
-        session.token = self.random.hash_one(self.serial).max(1);
+        (session.token, session.cookie) = (self.random.hash_one(self.serial).max(1), 0);
         (session.state, session.tries, session.heard) = (State::Opening, 0, now);
         self.ask_to_open(number, room);
         self.arm(number, now + self.config.timeout);
@@ -351,7 +354,7 @@ impl Client {
             fragment: U16::new(self.config.fragment(room).map_or(0, NonZeroU16::get)),
             ..Header::new(Kind::Open)
         };
-        self.control(peer, header, &[], room);
+        self.control(peer, header, &session.cookie.to_le_bytes(), room);
     }
 
     fn control(&self, to: Peer, header: Header, payload: &[u8], room: &mut impl Room) {

@@ -90,8 +90,10 @@ pub struct ServerCounters {
     pub refused: u64,
     /// Sessions that were opened.
     pub opened: u64,
-    /// Idle sessions that gave way.
+    /// Sessions that gave way: they were idle, or had made no request and others had no room.
     pub evicted: u64,
+    /// Openings that were asked to come again with a cookie.
+    pub cookies: u64,
     /// Requests that were dropped because the memory was used up.
     pub memory: u64,
     /// Requests that the handler could not take.
@@ -132,6 +134,9 @@ pub struct Server {
     budget: Budget,
     /// The next session that is looked at for being idle.
     hand: usize,
+    /// Sessions that had made no request when they were last looked at, oldest first: their numbers
+    /// and tokens.
+    unused: VecDeque<(u32, u64)>,
     /// Slots with something to send.
     ready: VecDeque<(u32, u8)>,
     /// Memory for long requests.
@@ -156,6 +161,7 @@ impl Server {
             nonces: HashMap::new(),
             budget,
             hand: 0,
+            unused: VecDeque::new(),
             ready: VecDeque::new(),
             spare: Vec::new(),
             random: RandomState::new(),
