@@ -15,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
     let (cuts, stream) = rest.split_at(rest.len().min(usize::from(*count % 16)));
     let mut cache = Kv::new(MOST, 0);
     let answer = converse(&mut cache, stream, cuts);
-    assert!(cache.usage().1 <= MOST, "{:?}", cache.usage());
+    assert!(cache.held() <= MOST, "{:?}", cache.usage());
     if stream.len() <= 4096 {
         assert_eq!(answer, converse(&mut Kv::new(MOST, 0), stream, &[]));
     }

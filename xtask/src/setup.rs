@@ -146,6 +146,12 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package {
+        name: "memcached",
+        program: "memcached",
+        what_for: "tests of the light guests' cache",
+        tests: true,
+    },
+    Package {
         name: "dnsmasq-base",
         program: "dnsmasq",
         what_for: "tests of the light guests' addresses",

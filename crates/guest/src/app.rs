@@ -15,6 +15,9 @@ const CHUNK: usize = 64 << 10;
 /// If this many bytes have arrived, at least as many are offered in one piece.
 const PIECE: usize = 16 << 10;
 
+/// How many connections are looked at for the one that gives way to a new one.
+const PROBES: usize = 16;
+
 /// An application: state of its own, and a `Conn` for each connection.
 ///
 /// All functions are called in the thread of [`Guest::poll`](crate::Guest::poll). None may block.
@@ -165,6 +168,8 @@ pub(crate) struct Connections<A: App> {
     table: Vec<Option<Entry<A::Conn>>>,
     /// Connections with work.
     listed: Vec<ConnId>,
+    /// The next place that is looked at for a connection that gives way.
+    hand: usize,
     scratch: Box<[u8]>,
     pub now: Nanos,
 }
@@ -172,7 +177,7 @@ pub(crate) struct Connections<A: App> {
 impl<A: App> Connections<A> {
     pub fn new(app: A) -> Self {
         let scratch = vec![0; PIECE].into_boxed_slice();
-        Self { app, table: Vec::new(), listed: Vec::new(), scratch, now: Nanos(0) }
+        Self { app, table: Vec::new(), listed: Vec::new(), hand: 0, scratch, now: Nanos(0) }
     }
 
     /// Returns the number of ended connections of whose end the application has not been told.
@@ -199,6 +204,25 @@ impl<A: App> Connections<A> {
         let conn = self.app.accepted(&mut Io { line: &mut line, now: self.now, id });
         self.insert(id, conn, line);
         self.list(id);
+    }
+
+    /// Makes room when nearly all places for connections are taken: of some connections, the one
+    /// that was silent for longest is reset. So peers that connect and ask nothing, or never end
+    /// what they ask, keep no others out.
+    pub fn make_room(&mut self, machine: &mut Machine, new: ConnId) {
+        if !machine.is_nearly_full() {
+            return;
+        }
+        let len = self.table.len();
+        let probed = (0..len).map(|i| (self.hand + i) % len);
+        let probed = probed.filter_map(|place| self.table[place].as_ref().map(|it| (place, it.id)));
+        let probed: Vec<_> = probed.filter(|(_, id)| *id != new).take(PROBES).collect();
+        self.hand = probed.last().map_or(0, |(place, _)| place + 1);
+        let silent = probed.iter().min_by_key(|(_, id)| machine.last_heard(*id));
+        if let Some((_, id)) = silent {
+            machine.abort(*id, self.now);
+            self.forget(*id, Some(CloseReason::Aborted));
+        }
     }
 
     /// Calls the application for a connection, then lists the connection if it has work.

@@ -75,6 +75,7 @@ impl<N: Nic, A: App> Guest<N, A> {
             while let Some(id) = machine.accept(*listener) {
                 if let Some(flow) = machine.flow(id) {
                     connections.accepted(id, flow);
+                    connections.make_room(machine, id);
                 }
             }
         }

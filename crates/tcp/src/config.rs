@@ -76,6 +76,9 @@ impl Default for Tuning {
     }
 }
 
+/// Bytes that a connection takes, roughly, without copied data.
+const CONNECTION: usize = 2 << 10;
+
 /// Settings of a machine. Sizes are in bytes, times in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -153,6 +156,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Lowers the limits so that connections and copied data fit into `bytes` of memory, beside an
+    /// application: they take a quarter of it, at most.
+    pub fn fit_into(&mut self, bytes: u64) {
+        let share = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
+        self.memory = self.memory.min(share.max(1 << 20));
+        self.memory_kept = self.memory_kept.min(self.memory);
+        self.max_connections = self.max_connections.min((share / CONNECTION).max(64));
+        self.max_time_wait = self.max_time_wait.min((share / CONNECTION).max(64));
+    }
+
     /// Window scale to announce: the smallest that can express the largest window (RFC 7323, 2.3).
     pub(crate) fn window_shift(&self) -> u8 {
         let bits = u32::BITS - self.receive_max.leading_zeros();

@@ -76,7 +76,9 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
             host.run(|stack| command.run(stack, busy))?;
         }
         "kv" => {
-            let bytes = (number(0, 64.0)? * f64::from(1 << 20)) as usize;
+            // A quarter of the memory, which the kernel may count to half of its limit.
+            let fits = host.memory().map_or(64.0, |bytes| (bytes >> 22) as f64);
+            let bytes = (number(0, fits.clamp(1.0, 64.0))? * f64::from(1 << 20)) as usize;
             host.run(|stack| serve(Guest::new(stack, Kv::new(bytes, 0)), 11211))?;
         }
         "load" => {

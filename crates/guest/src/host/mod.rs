@@ -90,6 +90,7 @@ enum Origin {
 pub struct Host {
     origin: Origin,
     args: Vec<String>,
+    memory: Option<u64>,
 }
 
 type GuestResult = Result<(), Box<dyn Error>>;
@@ -149,7 +150,8 @@ impl Host {
         let mut args: Vec<String> =
             std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
         if let Some((control, mounts)) = manager() {
-            return Ok(Self { origin: Origin::Manager { control, mounts }, args });
+            let memory = rustix::process::getrlimit(rustix::process::Resource::Data).current;
+            return Ok(Self { origin: Origin::Manager { control, mounts }, args, memory });
         }
         if args.len() < 2 {
             return Err(HostError::Usage);
@@ -157,13 +159,20 @@ impl Host {
         let rest = args.split_off(2);
         let place = Place::new(&args[0], &args[1])?;
         let origin = Origin::Daemon { name: args.swap_remove(0), place };
-        Ok(Self { origin, args: rest })
+        Ok(Self { origin, args: rest, memory: None })
     }
 
     /// The arguments of the program, without port and address.
     #[must_use]
     pub fn args(&self) -> &[String] {
         &self.args
+    }
+
+    /// Bytes of private memory that this process may have, if there is a limit. The kernel may end
+    /// it at half of that.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
     }
 
     /// True if a manager has started this program, so that it will be confined.
@@ -186,15 +195,18 @@ impl Host {
         self,
         guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
     ) -> Result<(), HostError> {
+        let memory = self.memory;
         match self.origin {
             Origin::Daemon { name, place } => {
                 let port = Open::new(&name).offloads(OffloadSet::ALL).open()?;
-                told(boot(stack(port, &place)).and_then(guest))
+                told(boot(stack(port, &place, memory)).and_then(guest))
             }
             Origin::Manager { control, mounts } => {
                 let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
                 let Inmate { control, mounts, waits, ports } = inmate;
-                let done = serve(control.as_fd(), (mounts, waits), ports, guest);
+                let memory = memory.map(|memory| memory / ports.len().max(1) as u64);
+                let stack = |port, place: &Place| stack(port, place, memory);
+                let done = serve(control.as_fd(), (mounts, waits), ports, stack, guest);
                 if let Err(error) = &done {
                     cell::send(control.as_fd(), &Report::Failed(chain(error)));
                 }
@@ -214,8 +226,13 @@ fn told(result: GuestResult) -> Result<(), HostError> {
     result.map_err(|error| HostError::Guest(chain(&*error)))
 }
 
-fn stack(port: Port, place: &Place) -> Stack<RingNic> {
-    Stack::new(RingNic::new(port), &place.config())
+/// Makes a stack. Its limits fit into `memory`, the guest's share of the process's.
+fn stack(port: Port, place: &Place, memory: Option<u64>) -> Stack<RingNic> {
+    let mut config = place.config();
+    if let Some(memory) = memory {
+        config.tcp.fit_into(memory);
+    }
+    Stack::new(RingNic::new(port), &config)
 }
 
 /// How long a guest waits for all of its addresses. Then it begins with those that it has.
@@ -310,6 +327,7 @@ fn serve(
     control: BorrowedFd<'_>,
     (mounts, waits): (bool, bool),
     ports: Vec<Passed>,
+    stack: impl Fn(Port, &Place) -> Stack<RingNic> + Sync,
     guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
 ) -> Result<(), HostError> {
     let keep: Vec<RawFd> = ports.iter().flat_map(Passed::descriptors).collect();
@@ -332,7 +350,7 @@ fn serve(
             finish(control)?;
             told(boot(stack).and_then(guest))
         }
-        (Some(first), _) => run_threads(first, ports, || finish(control), guest),
+        (Some(first), _) => run_threads(first, ports, || finish(control), stack, guest),
     }
 }
 
@@ -354,12 +372,13 @@ fn run_threads(
     first: (Port, Place),
     others: impl ExactSizeIterator<Item = (Port, Place)>,
     finish: impl FnOnce() -> Result<(), HostError>,
+    stack: impl Fn(Port, &Place) -> Stack<RingNic> + Sync,
     guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
 ) -> Result<(), HostError> {
     let count = others.len();
     let barrier = Barrier::new(1 + count);
     let (results, ended) = mpsc::channel();
-    let (barrier, guest) = (&barrier, &guest);
+    let (barrier, guest, stack) = (&barrier, &guest, &stack);
     std::thread::scope(|scope| {
         for (port, place) in others {
             let results = results.clone();

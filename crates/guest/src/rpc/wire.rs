@@ -136,7 +136,8 @@ impl Packet<'_> {
         self.header.len.get() as usize == self.payload.len() && self.header.fragment.get() == 0
     }
 
-    /// The bit map of `Got` and `Pull`, the nonce of `Opened`, or the cookie of `Open` and `Cookie`.
+    /// The bit map of `Got` and `Pull`, the nonce of `Opened`, or the cookie of `Open` and
+    /// `Cookie`.
     pub fn word(&self) -> Option<u64> {
         Some(u64::from_le_bytes(*self.payload.first_chunk()?))
     }

@@ -222,6 +222,13 @@ pub(crate) struct Receiver {
     round: Nanos,
 }
 
+impl Receiver {
+    /// When the peer was last heard.
+    pub fn last_heard(&self) -> Nanos {
+        self.last_heard
+    }
+}
+
 pub(crate) struct Connection {
     pub flow: Flow,
     pub index: u32,

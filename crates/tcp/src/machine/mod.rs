@@ -385,6 +385,19 @@ impl Machine {
         self.get(id)?.reason
     }
 
+    /// When the peer of a connection was last heard.
+    #[must_use]
+    pub fn last_heard(&self, id: ConnId) -> Option<Nanos> {
+        self.get(id).map(|connection| connection.receive.last_heard())
+    }
+
+    /// True if less than a sixteenth of the places for connections are free.
+    #[must_use]
+    pub fn is_nearly_full(&self) -> bool {
+        let most = self.shared.config.max_connections;
+        self.connections.len() > most - most / 16
+    }
+
     /// Returns what the connection knows about the path.
     #[must_use]
     pub fn path(&self, id: ConnId) -> Option<Path> {
