@@ -68,7 +68,7 @@ fn parse_ip(front: &[u8], len: usize, verify: Verify) -> Result<(Segment<'_>, us
         }
     }
     let options = ip.payload.get(Tcp::LEN..tcp.header_len()).ok_or(Drop::Truncated)?;
-    let options = Options::parse(options).map_err(|_| Drop::BadOption)?;
+    let options = Options::parse(options);
     let local = (ip.destination, tcp.destination());
     let remote = (ip.source, tcp.source());
     let flow = Flow::new(local, remote).filter(|_| is_plausible(&ip, tcp));

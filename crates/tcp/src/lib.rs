@@ -112,7 +112,7 @@ pub use counters::{Counters, Drop};
 pub use flow::{Flow, Secret};
 pub use handle::{Buffered, ConnId, Path, Receive};
 pub use machine::{ListenerId, Machine, OpenError, SendError, Usage};
-pub use options::{BadOption, MAX_OPTIONS, Options, SackBlocks, Timestamp};
+pub use options::{MAX_OPTIONS, Options, SackBlocks, Timestamp};
 pub use segment::{Ecn, Emit, Flags, Full, Header, Request, Segment};
 pub use send::Payload;
 pub use seq::Seq;

@@ -71,59 +71,52 @@ pub struct Options {
     pub sack: SackBlocks,
 }
 
-/// An option has an invalid length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadOption;
-
 impl Options {
-    /// Parses the option bytes of a header.
-    ///
-    /// # Errors
-    /// [`BadOption`] if a length is below 2, beyond the end, or wrong for its kind.
-    pub fn parse(mut bytes: &[u8]) -> Result<Self, BadOption> {
+    /// Parses the option bytes of a header, as far as they make sense. An option whose length is
+    /// wrong for its kind is skipped; one whose length cannot be is the last.
+    #[must_use]
+    pub fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         // The common case: two NOPs and a timestamp (RFC 7323, appendix A).
         if let [NOP, NOP, TIMESTAMP, 10, value @ ..] = bytes
-            && value.len() == 8
+            && let Some(value) = timestamp(value)
         {
-            options.timestamp = Some(timestamp(value)?);
-            return Ok(options);
+            options.timestamp = Some(value);
+            return options;
         }
         while let [kind, rest @ ..] = bytes {
             match *kind {
                 END => break,
                 NOP => bytes = rest,
                 kind => {
-                    let len = usize::from(*rest.first().ok_or(BadOption)?);
-                    let value = bytes.get(2..len).ok_or(BadOption)?;
-                    options.set(kind, value)?;
+                    let len = rest.first().map_or(0, |len| usize::from(*len));
+                    let Some(value) = bytes.get(2..len) else { break };
+                    options.set(kind, value);
                     bytes = &bytes[len..];
                 }
             }
         }
-        Ok(options)
+        options
     }
 
-    fn set(&mut self, kind: u8, value: &[u8]) -> Result<(), BadOption> {
+    fn set(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, [high, low]) => self.mss = Some(u16::from_be_bytes([*high, *low])),
             (WINDOW_SCALE, [shift]) => self.window_scale = Some((*shift).min(14)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
-            (TIMESTAMP, value) => self.timestamp = Some(timestamp(value)?),
+            (TIMESTAMP, value) => self.timestamp = timestamp(value).or(self.timestamp),
             (SACK, value) => {
                 let (words, rest) = value.as_chunks::<4>();
                 let (pairs, odd) = words.as_chunks::<2>();
-                if !rest.is_empty() || !odd.is_empty() || pairs.is_empty() {
-                    return Err(BadOption);
+                if !rest.is_empty() || !odd.is_empty() {
+                    return;
                 }
                 for [start, end] in pairs {
                     self.sack.push(Seq(u32::from_be_bytes(*start)), Seq(u32::from_be_bytes(*end)));
                 }
             }
-            (MSS | WINDOW_SCALE | SACK_PERMITTED, _) => return Err(BadOption),
             _ => {}
         }
-        Ok(())
     }
 
     /// Writes the options, padded to a multiple of 4; returns their length. Blocks that do not fit
@@ -170,13 +163,13 @@ impl Options {
     }
 }
 
-fn timestamp(value: &[u8]) -> Result<Timestamp, BadOption> {
+fn timestamp(value: &[u8]) -> Option<Timestamp> {
     let (words, rest) = value.as_chunks::<4>();
     match words {
         [value, echo] if rest.is_empty() => {
-            Ok(Timestamp { value: u32::from_be_bytes(*value), echo: u32::from_be_bytes(*echo) })
+            Some(Timestamp { value: u32::from_be_bytes(*value), echo: u32::from_be_bytes(*echo) })
         }
-        _ => Err(BadOption),
+        _ => None,
     }
 }
 
@@ -224,7 +217,7 @@ mod tests {
             let len = options.write(&mut bytes);
             prop_assert_eq!(len, options.written_len());
             prop_assert_eq!(len % 4, 0);
-            prop_assert_eq!(Options::parse(&bytes[..len]), Ok(options));
+            prop_assert_eq!(Options::parse(&bytes[..len]), options);
         }
 
         #[test]
@@ -233,22 +226,32 @@ mod tests {
         }
     }
 
+    /// The right answer is Linux's: what can be read counts, and nothing else.
     #[test]
-    fn impossible_lengths_are_refused() {
-        for bytes in [
-            &[5, 0][..],
-            &[8, 1],
-            &[2, 4, 1],
-            &[8, 9, 0, 0, 0, 0, 0, 0, 0],
-            &[5, 6, 1, 1, 1, 1],
-            &[99],
+    fn malformed_options_cost_nothing_but_themselves() {
+        const GOOD: &[u8] = &[MSS, 4, 5, 180];
+        for (name, after, sack_permitted) in [
+            ("nothing", &[][..], false),
+            ("an unknown kind", &[99, 3, 1, SACK_PERMITTED, 2], true),
+            ("a kind with length 0", &[99, 0, SACK_PERMITTED, 2], false),
+            ("a kind with length 1", &[99, 1, SACK_PERMITTED, 2], false),
+            ("a length past the end", &[99, 32, SACK_PERMITTED, 2], false),
+            ("a kind in the last byte", &[NOP, NOP, NOP, 99], false),
+            ("an end before others", &[END, SACK_PERMITTED, 2], false),
+            ("MSS of length 3", &[MSS, 3, 1, SACK_PERMITTED, 2], true),
+            ("MSS of length 5", &[MSS, 5, 1, 1, 1, SACK_PERMITTED, 2], true),
+            ("SACK-permitted of length 3", &[SACK_PERMITTED, 3, 1], false),
+            ("window scale of length 4", &[WINDOW_SCALE, 4, 7, 0, SACK_PERMITTED, 2], true),
+            ("timestamps of length 8", &[TIMESTAMP, 8, 0, 0, 0, 1, 0, 0, SACK_PERMITTED, 2], true),
+            ("timestamps of length 2", &[TIMESTAMP, 2, SACK_PERMITTED, 2], true),
+            ("SACK of length 2", &[SACK, 2, SACK_PERMITTED, 2], true),
+            ("SACK of length 6", &[SACK, 6, 1, 1, 1, 1, SACK_PERMITTED, 2], true),
+            ("SACK of length 14", &[SACK, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], false),
         ] {
-            assert_eq!(Options::parse(bytes), Err(BadOption), "{bytes:?}");
+            let wanted = Options { mss: Some(1460), sack_permitted, ..Options::default() };
+            assert_eq!(Options::parse(&[GOOD, after].concat()), wanted, "{name}");
         }
-        assert_eq!(
-            Options::parse(&[99, 3, 1, 1, 0, 77]),
-            Ok(Options::default()),
-            "unknown kinds are skipped"
-        );
+        // The common form, but too short.
+        assert_eq!(Options::parse(&[NOP, NOP, TIMESTAMP, 10, 0, 0, 0, 1]), Options::default());
     }
 }

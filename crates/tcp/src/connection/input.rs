@@ -111,6 +111,9 @@ impl Connection {
     }
 
     /// PAWS (RFC 7323, 5.3).
+    ///
+    /// A segment without a timestamp passes, although RFC 7323, 3.2 says that it should be dropped:
+    /// Windows, illumos, macOS and stacks with SYN cookies leave timestamps out of some segments.
     fn check_timestamp(
         &mut self,
         shared: &mut Shared,
@@ -120,7 +123,7 @@ impl Connection {
         if !self.has(Marks::TIMESTAMPS) || header.flags.contains(Flags::RST) {
             return Ok(());
         }
-        let Some(timestamp) = header.options.timestamp else { return Err(Drop::NoTimestamp) };
+        let Some(timestamp) = header.options.timestamp else { return Ok(()) };
         let older = (timestamp.value.wrapping_sub(self.receive.ts_recent) as i32) < 0;
         if older && now - self.receive.ts_recent_at < PAWS_IDLE {
             self.challenge(shared, now);

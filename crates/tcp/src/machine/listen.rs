@@ -421,11 +421,10 @@ impl Machine {
     /// Checks that this segment, which acknowledges our SYN, completes the handshake.
     fn check_last_ack(&self, half: &HalfOpen, header: &Header) -> Result<(), Drop> {
         let window = self.shared.config.receive_start.min(0xffff);
-        if header.seq.since(half.irs + 1) > window {
-            return Err(Drop::OutOfWindow);
+        match header.seq.since(half.irs + 1) > window {
+            true => Err(Drop::OutOfWindow),
+            false => Ok(()),
         }
-        let stamped = half.options & STAMPED == 0 || header.options.timestamp.is_some();
-        if stamped { Ok(()) } else { Err(Drop::NoTimestamp) }
     }
 
     fn forget_half_open(&mut self, index: u32) {
