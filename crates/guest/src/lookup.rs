@@ -11,10 +11,11 @@ const MAX_LABEL: usize = 63;
 const MAX_RECORDS: usize = 64;
 /// The maximum number of pointers of a compressed name.
 const MAX_POINTERS: usize = 16;
-/// Time until a question is repeated; it doubles.
-const PATIENCE: u64 = Nanos::SECOND;
-/// How often a question is asked.
-const TRIES: u8 = 4;
+/// Time until a question is repeated; it doubles, up to the second time.
+const REPEAT: u64 = Nanos::SECOND;
+const MAX_REPEAT: u64 = 8 * Nanos::SECOND;
+/// How long a server may be silent. Paused and migrating machines are, for a minute.
+const PATIENCE: u64 = 100 * Nanos::SECOND;
 const HEADER: usize = 12;
 /// Type A, class IN.
 const A: [u8; 4] = [0, 1, 0, 1];
@@ -57,8 +58,9 @@ pub struct Lookup {
     /// The name as it stands in a question.
     name: Vec<u8>,
     id: u16,
-    tries: u8,
+    wait: u64,
     due: Option<Nanos>,
+    end: Nanos,
 }
 
 impl Lookup {
@@ -76,18 +78,20 @@ impl Lookup {
             wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
         wire.push(0);
-        (wire.len() <= MAX_NAME).then_some(Self { server, name: wire, id, tries: 0, due: None })
+        let (wait, due, end) = (REPEAT, None, Nanos::NEVER);
+        (wire.len() <= MAX_NAME).then_some(Self { server, name: wire, id, wait, due, end })
     }
 
     /// Returns what to do next.
     pub fn poll(&mut self, now: Nanos) -> Step {
         match self.due {
             Some(due) if now < due => return Step::Wait(due),
-            _ if self.tries == TRIES => return Step::End,
-            _ => {}
+            Some(_) if now >= self.end => return Step::End,
+            Some(_) => {}
+            None => self.end = now + PATIENCE,
         }
-        self.due = Some(now + (PATIENCE << self.tries));
-        self.tries += 1;
+        self.due = Some((now + self.wait).min(self.end));
+        self.wait = (2 * self.wait).min(MAX_REPEAT);
         // A question that asks for recursion.
         let mut query = [&self.id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
         query.extend_from_slice(&self.name);
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_asked_four_times_and_given_up() {
+    fn a_silent_server_is_asked_for_a_hundred_seconds() {
         let (mut lookup, mut now, mut asked) = (lookup("a.b"), Nanos(0), 0);
         loop {
             match lookup.poll(now) {
@@ -268,6 +272,6 @@ mod tests {
                 Step::End => break,
             }
         }
-        assert_eq!((asked, now), (4, Nanos(15 * Nanos::SECOND)));
+        assert_eq!((asked, now), (15, Nanos(100 * Nanos::SECOND)));
     }
 }

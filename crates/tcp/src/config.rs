@@ -28,9 +28,11 @@ pub struct KeepAlive {
 /// Settings of a connection. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Minimum retransmission time-out. RFC 6298 says 1 s; 5 ms suits a switch, 200 ms other
-    /// networks.
+    /// Minimum retransmission time-out to a peer that has said that it acknowledges at once.
     pub rto_min: u64,
+    /// Minimum retransmission time-out to all other peers, as long as they show no longer delays.
+    /// RFC 6298 says 1 s, Linux has 200 ms; peers delay ACKs by 40 to 200 ms.
+    pub rto_min_far: u64,
     /// Maximum retransmission time-out, back-off included (RFC 6298, 2.5).
     pub rto_max: u64,
     /// Retransmission time-out before the first round trip is measured, so for SYNs (RFC 6298,
@@ -39,12 +41,16 @@ pub struct Tuning {
     /// How long an ACK for less than two segments is delayed, so that it can travel with data (RFC
     /// 9293, 3.8.6.3).
     pub ack_delay: u64,
-    /// How long the peer may delay its ACKs; tail loss probes allow for it (RFC 8985, 7.2).
+    /// How long a peer may delay its ACKs that has said that it acknowledges at once; tail loss
+    /// probes allow for it (RFC 8985, 7.2).
     pub peer_ack_delay: u64,
-    /// The connection ends after this many consecutive time-outs.
-    pub retries: u8,
-    /// How often a SYN or SYN-ACK is retransmitted.
-    pub syn_retries: u8,
+    /// The same for all other peers.
+    pub peer_ack_delay_far: u64,
+    /// The connection ends when the peer was silent for this long since the first time-out (R2 of
+    /// RFC 1122, 4.2.3.5: at least 100 s).
+    pub patience: u64,
+    /// The same for a SYN (at least 3 minutes).
+    pub syn_patience: u64,
     /// How long a connection may still deliver data after the application has closed it.
     pub orphan_timeout: u64,
     /// Nagle's algorithm: a short segment waits while another is unacknowledged (RFC 9293, 3.7.4).
@@ -57,17 +63,26 @@ pub struct Tuning {
     pub keep_alive: Option<KeepAlive>,
 }
 
+impl Tuning {
+    /// True if a peer acknowledges at once that says that it delays ACKs by so many milliseconds.
+    pub(crate) fn is_prompt(&self, millis: u8) -> bool {
+        millis > 0 && u64::from(millis) * Nanos::MILLI <= self.peer_ack_delay
+    }
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             rto_min: 5 * Nanos::MILLI,
+            rto_min_far: 300 * Nanos::MILLI,
             rto_max: 60 * Nanos::SECOND,
             rto_initial: Nanos::SECOND,
             ack_delay: Nanos::MILLI,
             peer_ack_delay: 2 * Nanos::MILLI,
-            retries: 12,
-            syn_retries: 5,
-            orphan_timeout: 60 * Nanos::SECOND,
+            peer_ack_delay_far: 250 * Nanos::MILLI,
+            patience: 900 * Nanos::SECOND,
+            syn_patience: 180 * Nanos::SECOND,
+            orphan_timeout: 100 * Nanos::SECOND,
             nagle: false,
             restart_after_idle: false,
             congestion: Algorithm::Cubic,
@@ -124,6 +139,9 @@ pub struct Config {
     pub window_scaling: bool,
     /// Use ECN (RFC 3168).
     pub ecn: bool,
+    /// Tell peers how long this side delays ACKs, by an experimental option (RFC 6994) in the first
+    /// SYN. Peers that know it retransmit sooner; others ignore it.
+    pub tell_ack_delay: bool,
     /// Local ports for [`connect`](crate::Machine::connect) (RFC 6335, 6).
     pub ephemeral: RangeInclusive<u16>,
 }
@@ -150,6 +168,7 @@ impl Default for Config {
             sack: true,
             window_scaling: true,
             ecn: true,
+            tell_ack_delay: true,
             ephemeral: 49_152..=65_535,
         }
     }
@@ -164,6 +183,12 @@ impl Config {
         self.memory_kept = self.memory_kept.min(self.memory);
         self.max_connections = self.max_connections.min((share / CONNECTION).max(64));
         self.max_time_wait = self.max_time_wait.min((share / CONNECTION).max(64));
+    }
+
+    /// What this side says of its ACKs, in milliseconds; 0 for nothing.
+    pub(crate) fn told_ack_delay(&self) -> u8 {
+        let millis = self.tuning.ack_delay.div_ceil(Nanos::MILLI).max(1);
+        if self.tell_ack_delay { u8::try_from(millis).unwrap_or(0) } else { 0 }
     }
 
     /// Window scale to announce: the smallest that can express the largest window (RFC 7323, 2.3).

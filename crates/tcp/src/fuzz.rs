@@ -187,6 +187,7 @@ impl Driver<'_> {
                 mss: Some(1460),
                 window_scale: Some(3),
                 sack_permitted: true,
+                ack_delay: 1,
                 timestamp: (value & 1 != 0).then_some(Timestamp { value, echo: 0 }),
                 sack: SackBlocks::NONE,
             },
@@ -226,6 +227,7 @@ impl Driver<'_> {
             mss: (kind & 1 != 0).then_some(value as u16 * 16),
             window_scale: (kind & 2 != 0).then_some(value as u8 & 15),
             sack_permitted: kind & 4 != 0,
+            ack_delay: kind & 8,
             timestamp: (kind & 8 != 0).then_some(Timestamp { value, echo: self.heard.stamp }),
             sack,
         }

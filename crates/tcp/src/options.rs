@@ -12,6 +12,10 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMP: u8 = 8;
+/// An experiment (RFC 6994), whose number follows: the longest time for which the sender delays an
+/// ACK, in milliseconds.
+const EXPERIMENT: u8 = 254;
+const ACK_DELAY: [u8; 2] = *b"tk";
 
 /// The timestamp option (RFC 7323, 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +69,9 @@ pub struct Options {
     pub window_scale: Option<u8>,
     /// The sender understands SACK (RFC 2018, 2).
     pub sack_permitted: bool,
+    /// The longest time for which the sender delays an ACK, in milliseconds; 0 if it does not say.
+    /// It is written in segments with an MSS only.
+    pub ack_delay: u8,
     /// Timestamps.
     pub timestamp: Option<Timestamp>,
     /// Ranges that the sender holds out of order.
@@ -104,6 +111,7 @@ impl Options {
             (MSS, [high, low]) => self.mss = Some(u16::from_be_bytes([*high, *low])),
             (WINDOW_SCALE, [shift]) => self.window_scale = Some((*shift).min(14)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (EXPERIMENT, [a, b, 0, delay]) if [*a, *b] == ACK_DELAY => self.ack_delay = *delay,
             (TIMESTAMP, value) => self.timestamp = timestamp(value).or(self.timestamp),
             (SACK, value) => {
                 let (words, rest) = value.as_chunks::<4>();
@@ -126,6 +134,10 @@ impl Options {
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();
             writer.put(&[MSS, 4, high, low]);
+            if self.ack_delay > 0 {
+                let [a, b] = ACK_DELAY;
+                writer.put(&[NOP, NOP, EXPERIMENT, 6, a, b, 0, self.ack_delay]);
+            }
         }
         if let Some(shift) = self.window_scale {
             writer.put(&[NOP, WINDOW_SCALE, 3, shift]);
@@ -154,7 +166,8 @@ impl Options {
     #[must_use]
     pub fn written_len(&self) -> usize {
         let blocks = self.sack.as_slice().len();
-        let fixed = usize::from(self.mss.is_some()) * 4
+        let delay = if self.ack_delay > 0 { 8 } else { 0 };
+        let fixed = if self.mss.is_some() { 4 + delay } else { 0 }
             + usize::from(self.window_scale.is_some()) * 4
             + usize::from(self.sack_permitted) * 4
             + usize::from(self.timestamp.is_some()) * 12;
@@ -199,14 +212,18 @@ mod tests {
             sack_permitted in any::<bool>(),
             timestamp in any::<Option<(u32, u32)>>(),
             blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..3),
+            delay in 0u8..9,
         ) -> Options {
-            let most = if mss.is_some() || window_scale.is_some() || sack_permitted { 1 } else { 3 };
+            // All options of a SYN leave no room for blocks.
+            let delay = if mss.is_some() { delay } else { 0 };
+            let is_syn = mss.is_some() || window_scale.is_some() || sack_permitted;
+            let most = if is_syn { usize::from(delay == 0) } else { 3 };
             let mut sack = SackBlocks::default();
             for (start, end) in blocks.into_iter().take(most) {
                 sack.push(Seq(start), Seq(end));
             }
             let timestamp = timestamp.map(|(value, echo)| Timestamp { value, echo });
-            Options { mss, window_scale, sack_permitted, timestamp, sack }
+            Options { mss, window_scale, sack_permitted, ack_delay: delay, timestamp, sack }
         }
     }
 

@@ -12,6 +12,9 @@ pub(crate) struct Rtt {
     pub smoothed: u64,
     variation: u64,
     pub backoff: u8,
+    /// Minimum time-out, and how long the peer may delay an ACK for one segment.
+    floor: u64,
+    pub ack_delay: u64,
     min: u64,
     /// The minimum of this window; becomes `min` when the window ends.
     next_min: u64,
@@ -19,15 +22,30 @@ pub(crate) struct Rtt {
 }
 
 impl Rtt {
-    pub fn new() -> Self {
+    /// For a peer that may delay its ACKs.
+    pub fn new(tuning: &Tuning) -> Self {
         Self {
             smoothed: 0,
             variation: 0,
             backoff: 0,
+            floor: tuning.rto_min_far,
+            ack_delay: tuning.peer_ack_delay_far,
             min: u64::MAX,
             next_min: u64::MAX,
             window: Nanos(0),
         }
+    }
+
+    /// The peer has said that it acknowledges at once.
+    pub fn set_prompt(&mut self, tuning: &Tuning) {
+        (self.floor, self.ack_delay) = (tuning.rto_min, tuning.peer_ack_delay);
+    }
+
+    /// A retransmission by a timer was needless: the peer delays its ACKs for longer than was
+    /// assumed.
+    pub fn was_early(&mut self) {
+        self.floor = (2 * self.floor).clamp(10 * Nanos::MILLI, Nanos::SECOND).max(self.floor);
+        self.ack_delay = (2 * self.ack_delay).min(self.floor);
     }
 
     /// Adds a sample from a segment that was sent once.
@@ -58,7 +76,7 @@ impl Rtt {
     pub fn rto(&self, tuning: &Tuning) -> u64 {
         let base = match self.smoothed {
             0 => tuning.rto_initial,
-            smoothed => (smoothed + 4 * self.variation).max(tuning.rto_min),
+            smoothed => (smoothed + 4 * self.variation).max(self.floor),
         };
         base.saturating_mul(1 << self.backoff.min(16)).min(tuning.rto_max)
     }
@@ -70,8 +88,8 @@ mod tests {
 
     #[test]
     fn the_time_out_follows_rfc_6298() {
-        let tuning = Tuning { rto_min: 0, ..Tuning::default() };
-        let mut rtt = Rtt::new();
+        let tuning = Tuning { rto_min_far: 0, ..Tuning::default() };
+        let mut rtt = Rtt::new(&tuning);
         assert_eq!(rtt.rto(&tuning), Nanos::SECOND);
         rtt.sample(100 * Nanos::MILLI, Nanos(0));
         assert_eq!(rtt.rto(&tuning), 300 * Nanos::MILLI);
@@ -84,8 +102,25 @@ mod tests {
     }
 
     #[test]
+    fn needless_time_outs_raise_the_minimum_to_a_second() {
+        let tuning = Tuning::default();
+        for is_prompt in [true, false] {
+            let mut rtt = Rtt::new(&tuning);
+            if is_prompt {
+                rtt.set_prompt(&tuning);
+            }
+            rtt.sample(Nanos::MICRO, Nanos(0));
+            let first = rtt.rto(&tuning);
+            assert_eq!(first, if is_prompt { tuning.rto_min } else { tuning.rto_min_far });
+            (0..10).for_each(|_| rtt.was_early());
+            assert_eq!(rtt.rto(&tuning), Nanos::SECOND);
+            assert!((500 * Nanos::MILLI..=Nanos::SECOND).contains(&rtt.ack_delay));
+        }
+    }
+
+    #[test]
     fn a_least_round_trip_ages() {
-        let mut rtt = Rtt::new();
+        let mut rtt = Rtt::new(&Tuning::default());
         rtt.sample(10, Nanos(0));
         for second in 1..40 {
             rtt.sample(1000, Nanos(second * Nanos::SECOND));

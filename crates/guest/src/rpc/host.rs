@@ -215,7 +215,7 @@ impl<N: Nic> Calling<N> {
             let station_of = |to: SocketAddr| network.station_of(to.ip(), now);
             let located = client.locate(session.0, station_of, room);
             if !located && now < *until {
-                client.wait_for_station(session.0);
+                client.wait_for_station(session.0, now);
             }
             !located
         });

@@ -86,8 +86,9 @@ pub struct Config {
     pub idle: u64,
     /// Client: the time after which a request is repeated, in nanoseconds. It doubles each time.
     pub timeout: u64,
-    /// Client: how often a request is repeated before the server is taken for dead.
-    pub tries: u8,
+    /// Client: how long a server may be silent, after a first repetition, before it is taken for
+    /// dead, in nanoseconds. Paused and migrating machines are silent for a minute.
+    pub patience: u64,
 }
 
 impl Config {
@@ -108,7 +109,7 @@ impl Config {
             memory: 128 << 20,
             idle: 60 * Nanos::SECOND,
             timeout: 5 * Nanos::MILLI,
-            tries: 10,
+            patience: 100 * Nanos::SECOND,
         }
     }
 

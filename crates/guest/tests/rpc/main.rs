@@ -125,7 +125,8 @@ fn a_restarted_server_makes_outstanding_requests_ambiguous_and_takes_new_ones() 
 
 #[test]
 fn a_dead_server_ends_requests_in_bounded_time() {
-    let mut world = World::new(6, GOOD);
+    let config = Config { patience: 2 * Nanos::SECOND, ..Config::new(SERVER) };
+    let mut world = World::with(6, GOOD, config);
     let session = world.open();
     world.is_server_dead = true;
     world.call(session, 1, request(1, 5_000, 10)).unwrap();
@@ -136,6 +137,38 @@ fn a_dead_server_ends_requests_in_bounded_time() {
     assert_eq!(world.results[&1], Err(Failure::Ambiguous));
     assert_eq!(world.results[&2], Err(Failure::Ambiguous));
     assert_eq!(world.call(session, 3, request(3, 5, 5)), Err(CallError::Closed));
+}
+
+/// A machine that is paused or migrates is silent for a minute; its clients wait for it.
+#[test]
+fn regression_a_silent_server_is_waited_for_by_time() {
+    let mut world = World::new(16, GOOD);
+    let session = world.open();
+    for round in 0..3 {
+        world.is_server_dead = true;
+        world.call(session, 2 * round, request(2 * round, 5_000, 10)).unwrap();
+        world.call(session, 2 * round + 1, request(2 * round + 1, 5, 10)).unwrap();
+        for _ in 0..400 {
+            // Each turn is 0.2 seconds later.
+            world.now = world.now + Nanos::SECOND / 5;
+            world.turn();
+        }
+        assert!(world.results.len() == 2 * round as usize && !world.client.is_closed(session));
+        world.is_server_dead = false;
+        world.until("the replies", |world| world.results.len() == 2 * round as usize + 2);
+        // An idle time does not count.
+        world.now = world.now + 25 * Nanos::SECOND;
+    }
+    all_ok(&world, 0..6);
+    world.is_server_dead = true;
+    world.call(session, 9, request(9, 5, 10)).unwrap();
+    let start = world.now;
+    while !world.client.is_closed(session) {
+        world.now = world.now + Nanos::SECOND / 5;
+        world.turn();
+    }
+    assert!((100..=102).contains(&((world.now - start) / Nanos::SECOND)));
+    assert_eq!(world.results[&9], Err(Failure::Ambiguous));
 }
 
 #[test]

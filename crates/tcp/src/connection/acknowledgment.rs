@@ -115,7 +115,7 @@ impl Connection {
         // A retransmitted segment may have held up those after it, so their delay says nothing
         // about the path (Karn).
         let rtt = rtt.filter(|_| !again);
-        send.expired = 0;
+        send.expired = None;
         send.rtt.backoff = if once { 0 } else { send.rtt.backoff.saturating_sub(1) };
         let data = (acked as usize).min(send.buffer.len());
         send.buffer.acknowledge(data, &mut shared.pool);
@@ -170,6 +170,9 @@ impl Connection {
             return;
         }
         send.rack.duplicate(send.una, send.nxt);
+        if core::mem::take(&mut send.by_timer) {
+            send.rtt.was_early();
+        }
         if let Some(left) = &mut send.undo {
             *left = left.saturating_sub(len);
         }

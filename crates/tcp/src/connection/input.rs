@@ -292,6 +292,7 @@ impl Connection {
             sack: options.sack_permitted,
             ecn: ecn == if acks { Flags::ECE } else { Flags::ECE | Flags::CWR },
             ts_recent: options.timestamp.filter(|_| config.timestamps).map(|t| t.value),
+            prompt: self.tuning.is_prompt(options.ack_delay),
             rtt: 0,
         };
         self.negotiate(config, &agreed, now);

@@ -189,8 +189,11 @@ pub(crate) struct Sender {
     /// Bytes retransmitted in this recovery that no duplicate SACK has reported.
     undo: Option<u32>,
     duplicate_acks: u32,
-    /// Time-outs since the peer's last new acknowledgment.
-    expired: u8,
+    /// When the first time-out was since the peer's last new acknowledgment, or the first probe of
+    /// a closed window since the peer was last heard.
+    expired: Option<Nanos>,
+    /// A timer has retransmitted: a duplicate SACK says that this was needless.
+    by_timer: bool,
     /// Probes since the last segment from the peer.
     unanswered: u8,
     last_sent: Nanos,
@@ -259,6 +262,8 @@ pub(crate) struct Agreed {
     pub sack: bool,
     pub ecn: bool,
     pub ts_recent: Option<u32>,
+    /// The peer has said that it acknowledges at once.
+    pub prompt: bool,
     /// Nanoseconds from SYN-ACK to ACK; 0 if unknown.
     pub rtt: u64,
 }
@@ -338,6 +343,9 @@ impl Connection {
             Some(shift) if config.window_scaling => (shift.min(14), config.window_shift()),
             _ => (0, 0),
         };
+        if agreed.prompt {
+            self.send.rtt.set_prompt(&self.tuning);
+        }
         if let Some(value) = agreed.ts_recent {
             self.marks |= Marks::TIMESTAMPS;
             (self.receive.ts_recent, self.receive.ts_recent_at) = (value, now);
@@ -425,14 +433,15 @@ impl Sender {
             buffer: SendBuffer::default(),
             board: Scoreboard::default(),
             rack: Rack::new(iss),
-            rtt: Rtt::new(),
+            rtt: Rtt::new(&tuning),
             congestion: Congestion::new(tuning.congestion, mss.into()),
             phase: Phase::Open,
             prr: Prr::default(),
             tail_probe: None,
             undo: None,
             duplicate_acks: 0,
-            expired: 0,
+            expired: None,
+            by_timer: false,
             unanswered: 0,
             last_sent: Nanos(0),
         }

@@ -92,6 +92,8 @@ impl Connection {
                 mss: Some(config.mss(self.flow.ip_header_len())),
                 window_scale: (scales && config.window_scaling).then(|| config.window_shift()),
                 sack_permitted: config.sack && (!answer || self.has(Marks::SACK)),
+                // A middlebox may drop what it does not know, so it is not sent twice.
+                ack_delay: if self.send.rtt.backoff == 0 { config.told_ack_delay() } else { 0 },
                 timestamp: stamps.then_some(timestamp),
                 sack: SackBlocks::NONE,
             },

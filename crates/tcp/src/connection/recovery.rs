@@ -195,7 +195,8 @@ impl Connection {
         (send.tail_probe, send.undo, send.duplicate_acks) = (None, None, 0);
         send.board.mark_all_lost();
         send.rtt.backoff = send.rtt.backoff.saturating_add(1);
-        send.expired = send.expired.saturating_add(1);
+        send.expired.get_or_insert(now);
+        send.by_timer = true;
         self.arm_retransmission(now);
         self.wake(shared);
     }
@@ -213,6 +214,7 @@ impl Connection {
     pub(super) fn probed(&mut self, retransmission: bool) {
         self.marks.remove(Marks::TAIL_PROBE_DUE);
         self.send.tail_probe = Some(TailProbe { end: self.send.nxt, retransmission });
+        self.send.by_timer |= retransmission;
     }
 
     /// Lowers the segment size to `mss`, after the path refused larger packets (RFC 1191, 6.3; RFC

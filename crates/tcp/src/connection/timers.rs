@@ -116,17 +116,17 @@ impl Connection {
             {
                 self.on_syn_timeout(shared, now);
             }
-            Retransmission::Timeout if self.send.expired >= self.tuning.retries => {
-                self.give_up(shared, now);
-            }
+            Retransmission::Timeout if self.has_lost_patience(now) => self.give_up(shared, now),
             Retransmission::Timeout => self.on_timeout(shared, now),
             Retransmission::Probe => self.on_probe_timeout(shared, now),
             Retransmission::Reordering => self.on_reordering_timeout(shared, now),
             Retransmission::Window => {
-                if self.send.unanswered >= self.tuning.retries {
+                if self.send.unanswered == 0 {
+                    self.send.expired = Some(now);
+                } else if self.has_lost_patience(now) {
                     return self.give_up(shared, now);
                 }
-                self.send.unanswered += 1;
+                self.send.unanswered = self.send.unanswered.saturating_add(1);
                 self.send.rtt.backoff = self.send.rtt.backoff.saturating_add(1);
                 self.marks |= Marks::PROBE_DUE;
                 self.wake(shared);
@@ -134,15 +134,22 @@ impl Connection {
         }
     }
 
+    /// True if the peer was silent for too long since the first time-out or probe.
+    fn has_lost_patience(&self, now: Nanos) -> bool {
+        self.send.expired.is_some_and(|first| now - first >= self.tuning.patience)
+    }
+
     fn on_syn_timeout(&mut self, shared: &mut Shared, now: Nanos) {
         shared.counters.timeouts += 1;
-        if self.send.rtt.backoff >= self.tuning.syn_retries {
+        // The connection's age is that of the first SYN.
+        if now - self.receive.last_heard >= self.tuning.syn_patience {
             return self.finish(shared, CloseReason::TimedOut);
         }
-        self.send.rtt.backoff += 1;
+        self.send.rtt.backoff = self.send.rtt.backoff.saturating_add(1);
         self.marks |= Marks::SYN_DUE;
-        self.timers
-            .set_retransmission(Retransmission::Timeout, now + self.send.rtt.rto(&self.tuning));
+        let end = self.receive.last_heard + self.tuning.syn_patience;
+        let next = (now + self.send.rtt.rto(&self.tuning)).min(end);
+        self.timers.set_retransmission(Retransmission::Timeout, next);
         self.wake(shared);
     }
 
@@ -198,7 +205,7 @@ impl Connection {
             && send.rtt.smoothed > 0;
         if probes {
             let single = send.board.in_flight() <= u32::from(send.mss);
-            let wait = 2 * send.rtt.smoothed + if single { self.tuning.peer_ack_delay } else { 0 };
+            let wait = 2 * send.rtt.smoothed + if single { send.rtt.ack_delay } else { 0 };
             if now + wait < timeout {
                 return self.timers.set_retransmission(Retransmission::Probe, now + wait);
             }

@@ -35,7 +35,8 @@ pub(super) struct HalfOpen {
     /// When the SYN-ACK was first sent, in microseconds.
     sent: u32,
     mss: NonZeroU16,
-    /// Window scale in the low four bits, 15 for none; then [`SACK`], [`ECN`], [`STAMPED`].
+    /// Window scale in the low four bits, 15 for none; then [`SACK`], [`ECN`], [`STAMPED`],
+    /// [`PROMPT`].
     options: u8,
     retries: u8,
 }
@@ -48,6 +49,11 @@ const NO_SCALE: u8 = 15;
 const SACK: u8 = 1 << 4;
 const ECN: u8 = 1 << 5;
 const STAMPED: u8 = 1 << 6;
+/// The peer has said that it acknowledges at once.
+const PROMPT: u8 = 1 << 7;
+
+/// How long an unanswered SYN-ACK is retransmitted. A peer that lives repeats its SYN for longer.
+const SYN_ACK_PATIENCE: u64 = 60 * Nanos::SECOND;
 
 impl HalfOpen {
     fn agreed(&self, now: Nanos) -> Agreed {
@@ -60,6 +66,7 @@ impl HalfOpen {
             sack: self.options & SACK != 0,
             ecn: self.options & ECN != 0,
             ts_recent: (self.options & STAMPED != 0).then_some(self.ts_recent),
+            prompt: self.options & PROMPT != 0,
             rtt: if self.retries == 0 { u64::from(took.max(1)) * Nanos::MICRO } else { 0 },
         }
     }
@@ -212,7 +219,8 @@ impl Machine {
             options: remembered.shift.unwrap_or(NO_SCALE)
                 | bit(remembered.sack, SACK)
                 | bit(remembered.ecn, ECN)
-                | bit(stamp.is_some(), STAMPED),
+                | bit(stamp.is_some(), STAMPED)
+                | bit(self.shared.config.tuning.is_prompt(header.options.ack_delay), PROMPT),
             retries: 0,
         };
         let hash = self.shared.secret.table_hash(&header.flow) as u32;
@@ -247,7 +255,11 @@ impl Machine {
         };
         let clock = now.millis().wrapping_add(self.shared.secret.timestamp_offset(&half.flow));
         let stamp = agreed.ts_recent.map(|echo| Timestamp { value: clock, echo });
-        let header = self.syn_ack(half.flow, half.iss, half.irs, &remembered, stamp);
+        let mut header = self.syn_ack(half.flow, half.iss, half.irs, &remembered, stamp);
+        // Only a peer that knows the option is told, and once.
+        if agreed.prompt && half.retries == 0 {
+            header.options.ack_delay = self.shared.config.told_ack_delay();
+        }
         self.shared.reply(header);
     }
 
@@ -281,6 +293,7 @@ impl Machine {
                 mss: Some(config.mss(flow.ip_header_len())),
                 window_scale: with.shift.map(|_| config.window_shift()),
                 sack_permitted: with.sack,
+                ack_delay: 0,
                 timestamp: stamp,
                 sack: SackBlocks::NONE,
             },
@@ -345,6 +358,7 @@ impl Machine {
             sack: remembered.sack,
             ecn: remembered.ecn,
             ts_recent: stamp.map(|stamp| stamp.value),
+            prompt: false,
             rtt: 0,
         };
         self.complete(listener, &agreed, run, now, app)?;
@@ -434,13 +448,13 @@ impl Machine {
     }
 
     pub(super) fn on_half_open_timer(&mut self, index: u32, now: Nanos) {
-        let retries = self.shared.config.tuning.syn_retries;
+        let patience = SYN_ACK_PATIENCE.min(self.shared.config.tuning.syn_patience);
         let Some(half) = self.half_open.get_mut(index) else { return };
-        if half.retries >= retries {
+        if u64::from(now.micros().wrapping_sub(half.sent)) * Nanos::MICRO >= patience {
             self.forget_half_open(index);
             return;
         }
-        half.retries += 1;
+        half.retries = half.retries.saturating_add(1);
         self.send_syn_ack(index, now);
         self.arm_half_open(index, now);
     }

@@ -131,6 +131,9 @@ struct Session {
     free: u64,
     slots: Box<[Slot]>,
     heard: Nanos,
+    /// When a request was first repeated, if that was after `heard`; or when the opening began.
+    silent: Nanos,
+    /// Repetitions of the opening.
     tries: u8,
     /// When the session's requests are next checked.
     armed: Nanos,
@@ -273,6 +276,7 @@ impl Client {
             free: 0,
             slots: Box::new([]),
             heard: now,
+            silent: now,
             tries: 0,
             armed: UNARMED,
             is_listed: false,
@@ -321,13 +325,13 @@ impl Client {
         true
     }
 
-    /// Sets the number of tries to open a session back to 0, because the address of its server is
-    /// being resolved again.
-    pub(super) fn wait_for_station(&mut self, number: u32) {
+    /// Lets the opening of a session begin anew, because the address of its server is being resolved
+    /// again.
+    pub(super) fn wait_for_station(&mut self, number: u32, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(number as usize)
             && session.state == State::Opening
         {
-            session.tries = 0;
+            (session.tries, session.silent) = (0, now);
         }
     }
 
@@ -336,7 +340,8 @@ impl Client {
         self.serial += 1;
         let session = &mut self.sessions[number];
         (session.token, session.cookie) = (self.random.hash_one(self.serial).max(1), 0);
-        (session.state, session.tries, session.heard) = (State::Opening, 0, now);
+        (session.state, session.tries) = (State::Opening, 0);
+        (session.heard, session.silent) = (now, now);
         self.ask_to_open(number, room);
         self.arm(number, now + self.config.timeout);
     }

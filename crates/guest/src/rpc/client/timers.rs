@@ -64,7 +64,7 @@ impl Client {
         match session.state {
             State::Closed | State::Free => return,
             State::Opening => {
-                session.tries += 1;
+                session.tries = session.tries.saturating_add(1);
                 next = Some(now + timeout(session.tries));
             }
             State::Open => {
@@ -72,8 +72,7 @@ impl Client {
                     let place = &mut session.slots[slot];
                     let mut at = place.heard + timeout(place.tries);
                     if at <= now {
-                        place.tries += 1;
-                        session.tries = session.tries.max(place.tries);
+                        place.tries = place.tries.saturating_add(1);
                         due |= 1 << slot;
                         place.heard = now;
                         at = now + timeout(place.tries);
@@ -82,12 +81,15 @@ impl Client {
                 }
             }
         }
-        if session.tries > self.config.tries {
+        if session.state == State::Open && due != 0 && session.silent <= session.heard {
+            session.silent = now;
+        }
+        let is_silent = session.state == State::Opening || due != 0;
+        if is_silent && now - session.silent > self.config.patience {
             self.fail(number, replies);
             self.sessions[number].state = State::Closed;
             return;
         }
-        session.tries = if session.state == State::Open { 0 } else { session.tries };
         self.repeat(number, due, room);
         if let Some(next) = next {
             self.arm(number, next);
