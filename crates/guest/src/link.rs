@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
-use crate::dhcp::{Dhcp, Question};
+use crate::dhcp::{Dhcp, Question, Route};
 use crate::neighbours::{Due, Hop, Kept, Neighbours};
 use crate::nic::{Nic, Pieces};
 use crate::v6::V6;
@@ -37,6 +37,8 @@ pub(crate) struct Link {
     pub address: Ipv4Addr,
     mask: u32,
     gateway: Option<Ipv4Addr>,
+    /// Ways to other networks, the longest prefix first.
+    routes: Vec<Route>,
     pub neighbours: Neighbours<Ipv4Addr>,
     pub v6: Option<Box<V6>>,
     pub dhcp: Option<Box<Dhcp>>,
@@ -56,6 +58,7 @@ impl Link {
             address,
             mask: mask(config.prefix),
             gateway: config.gateway,
+            routes: Vec::new(),
             neighbours: Neighbours::new(config.max_neighbours),
             dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac))),
             v6: config.v6.map(|v6| Box::new(V6::new(&v6, config.mac, config.max_neighbours))),
@@ -83,8 +86,25 @@ impl Link {
         match self.is_on_link(to) {
             _ if bad => None,
             true => Some(to),
-            false => self.gateway,
+            false => self.route(to),
         }
+    }
+
+    /// The next hop to a host of another network.
+    fn route(&self, to: Ipv4Addr) -> Option<Ipv4Addr> {
+        let route = self.routes.iter().find(|route| route.leads_to(to));
+        route.map_or(self.gateway, |route| Some(route.via.unwrap_or(to)))
+    }
+
+    /// Whether a host of this address may be a neighbour: one of the network, a router, or one to
+    /// which a route leads without a router. Routers need not be in the network: a lease of a
+    /// single address names one that cannot be.
+    fn is_neighbour(&self, address: Ipv4Addr) -> bool {
+        let is_router = || self.gateway == Some(address);
+        let leads = |route: &Route| {
+            route.via == Some(address) || route.via.is_none() && route.leads_to(address)
+        };
+        self.is_on_link(address) || is_router() || self.routes.iter().any(leads)
     }
 
     /// Sends an IPv4 packet: `head` starts with room for an Ethernet header.
@@ -174,10 +194,15 @@ impl Link {
         let for_us = wanted == self.address && !wanted.is_unspecified();
         // RFC 5227, 2.1.1: the sender of a probe has no address yet.
         if !address.is_unspecified() {
-            if !self.is_on_link(address) || self.is_broadcast(address) {
+            if self.is_broadcast(address) || address.is_multicast() || address.is_loopback() {
                 return Err(Drop::BadArp);
             }
-            self.confirm(address, mac, request && for_us, now);
+            match self.is_neighbour(address) {
+                true => self.confirm(address, mac, request && for_us, now),
+                // A host of another network on the same link gets its answer, and is not noted.
+                false if request && for_us => {}
+                false => return Err(Drop::BadArp),
+            }
         }
         if request && for_us {
             self.reply_arp(mac, address);
@@ -297,8 +322,11 @@ impl Link {
         self.counters.leases += u64::from(lease.is_some());
         let address = lease.map_or(Ipv4Addr::UNSPECIFIED, |lease| lease.address);
         let (prefix, gateway) = lease.map_or((0, None), |lease| (lease.prefix, lease.router));
+        let routes = lease.map_or(Vec::new(), |lease| lease.routes.clone());
         let place = (address, mask(prefix), gateway);
-        if place != (self.address, self.mask, self.gateway) {
+        let is_other = place != (self.address, self.mask, self.gateway) || routes != self.routes;
+        if is_other {
+            self.routes = routes;
             (self.address, self.mask, self.gateway) = place;
             let waited = self.neighbours.clear();
             self.counters.count_many(Drop::NoNeighbour, waited);
@@ -349,6 +377,12 @@ impl Link {
             }
         }
         Ok(())
+    }
+}
+
+impl Route {
+    fn leads_to(&self, to: Ipv4Addr) -> bool {
+        (to.to_bits() ^ self.network.to_bits()) & mask(self.prefix) == 0
     }
 }
 

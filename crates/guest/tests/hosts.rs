@@ -142,7 +142,9 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
         (packet(CLIENT, SERVER, Protocol::ICMP, &redirect), Drop::Redirect),
         (short, Drop::Truncated),
         (arp(ArpOperation::REQUEST, SERVER, SERVER), Drop::BadArp),
-        (arp(ArpOperation::REQUEST, Ipv4Addr::new(10, 1, 0, 1), SERVER), Drop::BadArp),
+        (arp(ArpOperation::REPLY, Ipv4Addr::new(10, 1, 0, 1), SERVER), Drop::BadArp),
+        (arp(ArpOperation::REQUEST, Ipv4Addr::new(224, 0, 0, 1), SERVER), Drop::BadArp),
+        (arp(ArpOperation::REQUEST, broadcast, SERVER), Drop::BadArp),
     ] {
         let mut pair = Pair::new();
         assert_eq!(pair.send(&frame), Vec::<Vec<u8>>::new(), "{reason:?}");
@@ -153,6 +155,36 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
     assert_eq!(pair.send(&fragment(Protocol::TCP)), Vec::<Vec<u8>>::new());
     assert_eq!(pair.host.tcp().counters().dropped(tcp::Drop::Fragment), 1);
     assert!(pair.send(&to_other_mac).len() <= 1, "at most a question for the address");
+}
+
+/// Clouds lend addresses of no network (`/32`), and routers that are in none.
+#[test]
+fn regression_a_router_outside_the_network_is_a_neighbour() {
+    let router = Ipv4Addr::new(10, 9, 0, 254);
+    let far = Ipv4Addr::new(192, 0, 2, 1);
+    let mut world = World::new();
+    let mut config = guest::Config::new(host_mac(), SERVER, 32);
+    config.gateway = Some(router);
+    let host = world.host_with(config, None);
+    let bare = world.plug("bare", MAC, None);
+    let mut pair = Pair { world, host, bare };
+    pair.answers();
+    // A packet from afar: the host asks for its router, and answers by it.
+    let asked = pair.send(&packet(far, SERVER, Protocol::ICMP, &echo(b"x")));
+    let [question] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(Arp::parse(&question[14..]).unwrap().target().1, router);
+    let answers = pair.send(&arp(ArpOperation::REPLY, router, SERVER));
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(Ipv4::parse(&answer[14..]).unwrap().0.destination(), far);
+    // The router asks for the host.
+    assert_eq!(pair.send(&arp(ArpOperation::REQUEST, router, SERVER)).len(), 1);
+    assert_eq!((pair.host.usage().neighbours, pair.dropped()), (1, vec![]));
+    // So may others on the link, but they are not noted.
+    for i in 0..100 {
+        let other = Ipv4Addr::new(172, 16, 0, i);
+        assert_eq!(pair.send(&arp(ArpOperation::REQUEST, other, SERVER)).len(), 1);
+    }
+    assert_eq!(pair.host.usage().neighbours, 1);
 }
 
 #[test]

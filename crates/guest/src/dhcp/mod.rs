@@ -5,6 +5,8 @@
 //! while one server is asked, that server. What servers answer never makes more than a message a
 //! second.
 
+mod options;
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;
 
@@ -14,6 +16,11 @@ use smoltcp::wire::{
 };
 use tcp::Nanos;
 use zerocopy::IntoBytes;
+
+pub(crate) use options::Route;
+use options::{
+    CLASSLESS_ROUTES, MASK, MTU, NAME_SERVERS, REBINDING_TIME, RENEWAL_TIME, ROUTERS, Told,
+};
 
 /// UDP ports of clients and servers (RFC 2131, 4.1).
 pub(crate) const CLIENT: u16 = 68;
@@ -26,22 +33,8 @@ const TRIES: u8 = 4;
 const RENEWAL: u64 = 60 * Nanos::SECOND;
 /// The shortest time that a lease is taken for.
 const LEAST_LEASE: u64 = 10 * Nanos::SECOND;
-/// Maximum number of name servers that are kept.
-const MAX_SERVERS: usize = 3;
-/// The least MTU that is taken; less would be an attack.
-const LEAST_MTU: u16 = 576;
 /// The first bytes of the options (RFC 2131, 3).
 const COOKIE: u32 = 0x6382_5363;
-/// Options (RFC 2132): subnet mask, routers, name servers, MTU, and those of DHCP itself.
-const MASK: u8 = 1;
-const ROUTERS: u8 = 3;
-const NAME_SERVERS: u8 = 6;
-const MTU: u8 = 26;
-const LEASE_TIME: u8 = 51;
-const MESSAGE_TYPE: u8 = 53;
-const SERVER_ID: u8 = 54;
-const RENEWAL_TIME: u8 = 58;
-const REBINDING_TIME: u8 = 59;
 
 /// What a server has lent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +42,7 @@ pub(crate) struct Lease {
     pub address: Ipv4Addr,
     pub prefix: u8,
     pub router: Option<Ipv4Addr>,
+    pub routes: Vec<Route>,
     pub name_servers: Vec<Ipv4Addr>,
     pub mtu: Option<u16>,
     server: Ipv4Addr,
@@ -95,81 +89,6 @@ pub(crate) struct Dhcp {
     tries: u8,
     started: Nanos,
     due: Nanos,
-}
-
-/// The options of a message.
-struct Told<'p> {
-    kind: Kind,
-    server: Option<Ipv4Addr>,
-    packet: &'p DhcpPacket<&'p [u8]>,
-}
-
-impl<'p> Told<'p> {
-    fn read(packet: &'p DhcpPacket<&'p [u8]>) -> Option<Self> {
-        let mut told = Self { kind: Kind::Unknown(0), server: None, packet };
-        told.kind = Kind::from(*told.option(MESSAGE_TYPE)?.first()?);
-        told.server = told.address(SERVER_ID).filter(|server| is_host(*server));
-        Some(told)
-    }
-
-    fn option(&self, kind: u8) -> Option<Vec<u8>> {
-        let option = self.packet.options().find(|option| option.kind == kind);
-        option.map(|option| option.data.to_vec())
-    }
-
-    fn addresses(&self, kind: u8) -> Vec<Ipv4Addr> {
-        let data = self.option(kind).unwrap_or_default();
-        let addresses = data.as_chunks::<4>().0.iter().map(|octets| Ipv4Addr::from(*octets));
-        addresses.filter(|address| is_host(*address)).take(MAX_SERVERS).collect()
-    }
-
-    fn address(&self, kind: u8) -> Option<Ipv4Addr> {
-        self.addresses(kind).first().copied()
-    }
-
-    /// A time in seconds. All bits set is for ever.
-    fn seconds(&self, kind: u8) -> Option<u64> {
-        let seconds = u32::from_be_bytes(self.option(kind)?.try_into().ok()?);
-        Some(match seconds {
-            u32::MAX => u64::MAX,
-            seconds => u64::from(seconds) * Nanos::SECOND,
-        })
-    }
-
-    fn lease(&self, server: Ipv4Addr, now: Nanos) -> Option<Lease> {
-        let address = self.packet.your_ip();
-        let time = self.seconds(LEASE_TIME)?.max(LEAST_LEASE);
-        let t1 = self.seconds(RENEWAL_TIME).filter(|t1| *t1 < time);
-        let t2 = self.seconds(REBINDING_TIME).filter(|t2| *t2 < time);
-        let (t1, t2) = t1.zip(t2).filter(|(t1, t2)| t1 <= t2).unwrap_or((time / 2, time / 8 * 7));
-        let mask =
-            self.option(MASK).and_then(|mask| Some(u32::from_be_bytes(mask.try_into().ok()?)));
-        let prefix = match mask {
-            Some(mask) => {
-                (mask.leading_ones() == mask.count_ones()).then_some(mask.leading_ones() as u8)?
-            }
-            // The class of the address (RFC 950).
-            None => {
-                8 * match address.octets()[0] {
-                    0..128 => 1,
-                    128..192 => 2,
-                    _ => 3,
-                }
-            }
-        };
-        let mtu = self.option(MTU).and_then(|mtu| Some(u16::from_be_bytes(mtu.try_into().ok()?)));
-        is_host(address).then(|| Lease {
-            address,
-            prefix,
-            router: self.address(ROUTERS),
-            name_servers: self.addresses(NAME_SERVERS),
-            mtu: mtu.filter(|mtu| *mtu >= LEAST_MTU),
-            server,
-            renew: now + t1.max(LEAST_LEASE / 2),
-            rebind: now + t2.max(LEAST_LEASE / 2),
-            end: now + time,
-        })
-    }
 }
 
 /// Whether a host can have the address.
@@ -290,8 +209,10 @@ impl Dhcp {
             requested_ip: offer.map(|(address, _)| address),
             client_identifier: Some(mac),
             server_identifier: offer.map(|(_, server)| server),
+            // RFC 3442 wants its routes before the routers, which they replace.
             parameter_request_list: Some(&[
                 MASK,
+                CLASSLESS_ROUTES,
                 ROUTERS,
                 NAME_SERVERS,
                 MTU,
@@ -318,7 +239,7 @@ impl Dhcp {
             && packet.magic_number() == COOKIE
             && packet.transaction_id() == self.number
             && packet.client_hardware_address().0 == self.mac.octets();
-        let told = Told::read(&packet).filter(|_| ours)?;
+        let told = Told::read(&packet, datagram).filter(|_| ours)?;
         match (self.state, told.kind) {
             (State::Selecting, Kind::Offer) => {
                 let server = told.server?;
@@ -328,21 +249,17 @@ impl Dhcp {
                     (State::Requesting { address, server }, 0, now);
                 None
             }
-            (State::Requesting { server, address }, Kind::Ack)
-                if told.server == Some(server) && packet.your_ip() == address =>
-            {
-                self.bind(told.lease(server, now)?)
+            (State::Requesting { server, address }, Kind::Ack) if packet.your_ip() == address => {
+                // A server may have several identifiers, or stand behind a relay with another.
+                self.bind(told.lease(told.server.unwrap_or(server), now)?)
             }
             // Nothing is asked while the lease is fresh (`tries` is 0).
             (State::Bound, Kind::Ack) if self.tries > 0 => {
                 let lease = self.lease.as_ref()?;
-                let known = now < lease.rebind || told.server.is_none();
-                let server = if known { lease.server } else { told.server? };
-                let same = told.server.is_none_or(|of| of == server);
-                if !same || packet.your_ip() != lease.address {
+                if packet.your_ip() != lease.address {
                     return None;
                 }
-                self.bind(told.lease(server, now)?)
+                self.bind(told.lease(told.server.unwrap_or(lease.server), now)?)
             }
             (State::Requesting { server, .. }, Kind::Nak) if told.server == Some(server) => {
                 self.begin(now + Nanos::SECOND);
@@ -380,6 +297,7 @@ fn datagram((from, to): (Ipv4Addr, Ipv4Addr), data: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::options::LEASE_TIME;
     use super::*;
 
     const MAC: Mac = Mac::local(5);
@@ -464,6 +382,35 @@ mod tests {
         let servers = [3, 4].map(|host| Ipv4Addr::new(10, 0, 0, host));
         assert_eq!((&lease.name_servers[..], lease.mtu), (&servers[..], Some(1400)));
         assert_eq!(dhcp.deadline(), Some(START + 1800 * Nanos::SECOND));
+    }
+
+    /// A server with several identifiers: the offer has one, the answer another.
+    #[test]
+    fn regression_an_answer_from_another_identifier_is_taken() {
+        let mut dhcp = Dhcp::new(MAC);
+        dhcp.next(START);
+        let offer = answer(&dhcp, Kind::Offer, OWN, &[HOUR]);
+        dhcp.input(&offer, START);
+        dhcp.next(START);
+        let other = |kind, ip, dhcp: &Dhcp| {
+            let mut message = answer(dhcp, kind, ip, &[HOUR]);
+            let at = message.windows(2).position(|option| option == [54, 4]).unwrap();
+            message[at + 5] = 9;
+            message
+        };
+        let refusal = other(Kind::Nak, Ipv4Addr::UNSPECIFIED, &dhcp);
+        assert_eq!((dhcp.input(&refusal, START), dhcp.lease()), (None, None));
+        let wrong = other(Kind::Ack, Ipv4Addr::new(10, 0, 0, 51), &dhcp);
+        assert_eq!(
+            (dhcp.input(&wrong, START), dhcp.lease()),
+            (None, None),
+            "not what was asked for"
+        );
+        let ack = other(Kind::Ack, OWN, &dhcp);
+        assert_eq!(dhcp.input(&ack, START), Some(Change::Lease));
+        // It is the one that is asked to renew.
+        let now = dhcp.deadline().unwrap();
+        assert_eq!(asked(&mut dhcp, now).unwrap().2, Ipv4Addr::new(10, 0, 0, 9));
     }
 
     #[test]
