@@ -131,7 +131,12 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of packet sockets",
         tests: true,
     },
-    Package { name: "nginx-light", program: "nginx", what_for: "bench guest", tests: false },
+    Package {
+        name: "nginx-light",
+        program: "nginx",
+        what_for: "bench guest, tests of the light guests' web server",
+        tests: true,
+    },
     Package { name: "wrk", program: "wrk", what_for: "bench guest", tests: false },
     Package {
         name: "ethtool",

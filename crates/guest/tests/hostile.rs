@@ -60,8 +60,8 @@ enum Attack {
 fn attacks() -> impl Strategy<Value = Attack> {
     let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
     let http = prop::sample::select(vec![
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"GET /long HTTP/1.1\r\nRange: bytes=0-\r\n\r\n",
+        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
+        b"GET /long HTTP/1.1\r\nHost: a\r\nRange: bytes=0-\r\n\r\n",
         b"GET ",
         b"\r\n",
         b"Range: bytes=-18446744073709551615\r\n\r\n",
@@ -235,7 +235,7 @@ impl App for Honest {
     type Conn = ();
     fn accepted(&mut self, _: &mut Io<'_>) {}
     fn connected(&mut self, _: &mut (), io: &mut Io<'_>) {
-        io.send(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"));
+        io.send(Bytes::from_static(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
     }
     fn data(&mut self, conn: &mut (), io: &mut Io<'_>, data: &[u8]) -> usize {
         if !data.ends_with(b"page") {

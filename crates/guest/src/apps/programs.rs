@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::bulk::Bulk;
 use super::iperf3;
@@ -77,9 +77,10 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
         }
         "kv" => {
             // A quarter of the memory, which the kernel may count to half of its limit.
+            let epoch = epoch();
             let fits = host.memory().map_or(64.0, |bytes| (bytes >> 22) as f64);
             let bytes = (number(0, fits.clamp(1.0, 64.0))? * f64::from(1 << 20)) as usize;
-            host.run(|stack| serve(Guest::new(stack, Kv::new(bytes, 0)), 11211))?;
+            host.run(|stack| serve(Guest::new(stack, Kv::new(bytes, epoch)), 11211))?;
         }
         "load" => {
             let server = server("usage: load SERVER:PORT PATH [CONNECTIONS [SECONDS]]")?;
@@ -102,11 +103,18 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
 /// A site with pages of several sizes.
 fn pages() -> Site {
     let mut site = Site::default();
+    site.tell_time(epoch());
     site.add("/", crate::Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
     for (path, len) in [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)] {
         site.add(path, vec![b'x'; len << 10].into());
     }
     site
+}
+
+/// The time of day at which guests' clocks were 0, in seconds since 1970.
+fn epoch() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    since.saturating_sub(crate::now().0 / Nanos::SECOND)
 }
 
 fn serve<A: crate::App>(mut guest: Guest<RingNic, A>, port: u16) -> Fallible {
