@@ -3,12 +3,10 @@
 //!     cargo run --release -p toklat-guest --example dns vale0:dns 10.0.0.5/24 web.example=10.0.0.2 kv.example=10.0.0.4
 
 use std::error::Error;
+use std::ops::ControlFlow;
 
-use guest::Host;
-use guest::apps::dns::Zone;
-
-#[path = "host/mod.rs"]
-mod host;
+use guest::apps::dns::{PORT, Server, Zone};
+use guest::{Guest, Host};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let host = Host::from_env()?;
@@ -20,20 +18,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(host.run(|mut stack| {
-        let socket = stack.udp_bind(53)?;
+        let socket = stack.udp_bind(PORT)?;
         for address in stack.addresses() {
-            println!("{address} port 53");
+            println!("{address} port {PORT}");
         }
-        host::serve(&mut stack, |stack, now| {
-            let mut served = false;
-            while let Some((from, query)) = stack.udp_receive(socket) {
-                if let Some(answer) = zone.answer(&query) {
-                    // An answer that finds no room is dropped, as UDP allows.
-                    let _ = stack.udp_send(socket, from, &answer, now);
-                }
-                served = true;
-            }
-            (served, None)
-        })
+        let mut guest = Guest::new(stack, Server::new(zone.clone()));
+        guest.listen(PORT, 128)?;
+        Ok(guest.run_with(|stack, server, now| {
+            server.datagrams(stack, socket, now);
+            ControlFlow::Continue(None)
+        })?)
     })?)
 }

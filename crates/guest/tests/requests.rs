@@ -312,8 +312,20 @@ const ROWS: &[Row] = &[
         NGINX,
     ),
     ("If-Match, any", "GET /1k HTTP/1.1\r\n{H}If-Match: *\r\n\r\n", "200 1024", OPEN, NGINX),
-    ("If-Match, another", "GET /1k HTTP/1.1\r\n{H}If-Match: \"x\"\r\n\r\n", "412 -", OPEN, NOT_NGINX),
-    ("If-Match, weak", "GET /1k HTTP/1.1\r\n{H}If-Match: W/{tag}\r\n\r\n", "412 -", OPEN, NOT_NGINX),
+    (
+        "If-Match, another",
+        "GET /1k HTTP/1.1\r\n{H}If-Match: \"x\"\r\n\r\n",
+        "412 -",
+        OPEN,
+        NOT_NGINX,
+    ),
+    (
+        "If-Match, weak",
+        "GET /1k HTTP/1.1\r\n{H}If-Match: W/{tag}\r\n\r\n",
+        "412 -",
+        OPEN,
+        NOT_NGINX,
+    ),
     (
         "If-None-Match, the same",
         "GET /1k HTTP/1.1\r\n{H}If-None-Match: \"x\", W/{tag}\r\n\r\n",
