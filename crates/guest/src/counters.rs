@@ -30,7 +30,7 @@ drops! {
     UnknownType "unknown-type" "The frame carries none of IPv4, IPv6 and ARP, or the host has no IPv6.",
     UnknownProtocol "unknown-protocol" "The packet carries none of ICMP, TCP and UDP.",
     BadExtension "bad-extension" "An extension header of IPv6 that is not passed over, or too many.",
-    Fragment "fragment" "The packet is a fragment.",
+    Fragment "fragment" "The packet is a fragment of IPv6, or of a packet that did not become whole.",
     BadChecksum "bad-checksum" "A checksum of IP, ICMP or UDP is wrong.",
     BadSource "bad-source" "A source address that no peer has.",
     BadArp "bad-arp" "An ARP message that makes no sense.",
@@ -64,6 +64,10 @@ pub struct Counters {
     pub solicitations: u64,
     /// Reports of the groups that the host listens to (MLD).
     pub reports: u64,
+    /// IPv4 packets that were put together from fragments.
+    pub reassembled: u64,
+    /// ICMP errors that were sent: no socket has the port.
+    pub unreachables: u64,
     /// Echo requests that were answered.
     pub echoes: u64,
     /// UDP datagrams that were queued for the application.

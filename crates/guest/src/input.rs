@@ -3,16 +3,23 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use frame::checksum::{Sum, checksum};
-use frame::{ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Offload, Protocol, Udp};
+use frame::{
+    ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Offload, Protocol, Udp, VLAN_TAG,
+};
 use tcp::codec::Verify;
 use tcp::{Flags, Flow, Machine, Nanos, Receive, Segment, Seq};
 
 use crate::counters::Drop;
 use crate::dhcp;
+use crate::fragments::Outcome;
 use crate::link::Link;
 use crate::nic::Frame;
 use crate::udp::{Delivered, Sockets};
 
+/// Maximum number of tags of a frame.
+const MAX_TAGS: usize = 2;
+/// Bytes of a packet that an ICMP error quotes (RFC 1812, 4.3.2.3; RFC 4443, 3.1).
+const QUOTED: usize = 548;
 /// Maximum number of segments that TCP gets at once.
 const SEGMENTS: usize = 64;
 
@@ -60,10 +67,34 @@ impl<'f> Packet<'f> {
     }
 }
 
+/// Returns the bytes of tags that say a priority and no VLAN (IEEE 802.1Q, 6.9), and the type of
+/// what is behind them; `None` for a tag of a VLAN.
+fn priority_tags(front: &[u8]) -> Option<(usize, EtherType)> {
+    let mut at = ETHERNET_HEADER;
+    for _ in 0..=MAX_TAGS {
+        let [a, b] = *front.get(at - 2..at)?.first_chunk()?;
+        let kind = EtherType(u16::from_be_bytes([a, b]));
+        if !matches!(kind, EtherType::VLAN | EtherType::SERVICE_VLAN) {
+            return Some((at - ETHERNET_HEADER, kind));
+        }
+        let tag = u16::from_be_bytes(*front.get(at..)?.first_chunk()?);
+        if tag & 0xfff != 0 {
+            return None;
+        }
+        at += VLAN_TAG;
+    }
+    None
+}
+
 /// Returns true if a frame with this beginning carries TCP.
 fn is_tcp(front: &[u8]) -> bool {
-    let Some((ethernet, packet)) = Ethernet::parse(front) else { return false };
-    match ethernet.ethertype() {
+    let Some((ethernet, mut packet)) = Ethernet::parse(front) else { return false };
+    let mut kind = ethernet.ethertype();
+    if matches!(kind, EtherType::VLAN | EtherType::SERVICE_VLAN) {
+        let Some((tags, behind)) = priority_tags(front) else { return false };
+        (packet, kind) = (packet.get(tags..).unwrap_or_default(), behind);
+    }
+    match kind {
         EtherType::IPV4 => {
             Ipv4::parse(packet).is_some_and(|(ip, _)| ip.protocol() == Protocol::TCP)
         }
@@ -110,6 +141,26 @@ impl Input<'_> {
             self.gather(&mut gathered, segment, app);
         }
         self.hand_in(&mut gathered, app);
+        if !self.link.whole.is_empty() {
+            self.whole_packets(app);
+        }
+    }
+
+    /// Processes the packets that were put together.
+    #[cold]
+    fn whole_packets(&mut self, app: &mut impl Receive) {
+        for (packet, trusted) in std::mem::take(&mut self.link.whole) {
+            let packet = Packet { front: &packet, rest: &[], len: packet.len(), trusted };
+            let done = match packet.front.first().map(|byte| byte >> 4) {
+                Some(6) => self.ipv6(packet, false),
+                _ => self.ipv4(packet, false),
+            };
+            match done {
+                Ok(Some((segment, _))) => self.machine.on_segment(&segment, self.now, app),
+                Ok(None) => {}
+                Err(reason) => self.link.counters.count(reason),
+            }
+        }
     }
 
     /// Collects a segment for the machine. When the array is full, the machine gets its content
@@ -173,8 +224,47 @@ impl Input<'_> {
             EtherType::IPV4 => self.ipv4(frame.after(ETHERNET_HEADER), to.is_group()),
             EtherType::IPV6 => self.ipv6(frame.after(ETHERNET_HEADER), to.is_group()),
             EtherType::ARP => self.link.arp(packet, self.now).map(|()| None),
+            EtherType::VLAN | EtherType::SERVICE_VLAN => self.tagged(frame, to.is_group()),
             _ => Err(Drop::UnknownType),
         }
+    }
+
+    /// Processes a frame with tags. Those that say a priority alone are passed over.
+    #[cold]
+    fn tagged<'f>(
+        &mut self,
+        frame: Packet<'f>,
+        group: bool,
+    ) -> Result<Option<(Segment<'f>, usize)>, Drop> {
+        let (tags, kind) = priority_tags(frame.front).ok_or(Drop::UnknownType)?;
+        let packet = frame.after(ETHERNET_HEADER + tags);
+        match kind {
+            EtherType::IPV4 => self.ipv4(packet, group),
+            EtherType::IPV6 => self.ipv6(packet, group),
+            EtherType::ARP => self.link.arp(packet.front, self.now).map(|()| None),
+            _ => Err(Drop::UnknownType),
+        }
+    }
+
+    /// Keeps a fragment, until its packet is whole.
+    #[cold]
+    fn fragment(&mut self, ip: &Ipv4, packet: &[u8]) -> Result<(), Drop> {
+        // Padding may follow the packet.
+        let packet = packet.get(..ip.total_len()).ok_or(Drop::Truncated)?;
+        if !Ipv4::checksum_ok(packet) {
+            return Err(Drop::BadChecksum);
+        }
+        let (outcome, gone) = self.link.fragments.insert(packet, self.now);
+        self.link.counters.count_many(Drop::Fragment, gone);
+        match outcome {
+            Outcome::Kept => {}
+            Outcome::Whole(packet) => {
+                self.link.counters.reassembled += 1;
+                self.link.whole.push((packet, false));
+            }
+            Outcome::Dropped => return Err(Drop::Fragment),
+        }
+        Ok(())
     }
 
     fn ipv4<'f>(
@@ -194,13 +284,17 @@ impl Input<'_> {
         }
         if ip.protocol() == Protocol::TCP && !broadcast {
             // The TCP machine verifies everything else itself.
-            return Ok(self.tcp(packet, ip.header_len(), ip.total_len(), ip.addresses()));
+            let segment = self.tcp(packet, ip.header_len(), ip.total_len(), ip.addresses());
+            if segment.is_none() && ip.is_fragment() {
+                self.fragment(ip, packet.front)?;
+            }
+            return Ok(segment);
         }
         if !Ipv4::checksum_ok(packet.front) {
             return Err(Drop::BadChecksum);
         }
         if ip.is_fragment() {
-            return Err(Drop::Fragment);
+            return self.fragment(ip, packet.front).map(|()| None);
         }
         let is_no_host = from.is_multicast() || from.is_unspecified() || from.is_loopback();
         if is_no_host || self.link.is_broadcast(from) || from == self.link.address {
@@ -208,7 +302,13 @@ impl Input<'_> {
         }
         match ip.protocol() {
             Protocol::ICMP if !broadcast => self.icmp(from, payload)?,
-            Protocol::UDP => self.udp(ip, payload, packet.trusted)?,
+            Protocol::UDP => {
+                let done = self.udp(ip, payload, packet.trusted);
+                if done == Err(Drop::NoSocket) && !broadcast {
+                    self.report(packet.front, ip);
+                }
+                done?;
+            }
             // Only datagrams may be broadcast.
             _ if broadcast => return Err(Drop::NotForUs),
             _ => return Err(Drop::UnknownProtocol),
@@ -257,6 +357,20 @@ impl Input<'_> {
         self.deliver(udp.destination(), from.into(), &datagram[Udp::LEN..])
     }
 
+    /// Tells the sender of a datagram that no socket has its port (RFC 1122, 4.1.3.1).
+    #[cold]
+    fn report(&mut self, packet: &[u8], ip: &Ipv4) {
+        if !self.link.may_report(self.now) {
+            return;
+        }
+        let quoted = &packet[..ip.total_len().min(packet.len()).min(QUOTED)];
+        let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0], quoted].concat();
+        let sum = checksum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.link.counters.unreachables += 1;
+        self.link.push_packet(ip.source(), Protocol::ICMP, &message);
+    }
+
     /// Queues a datagram for the socket at `port`.
     pub fn deliver(&mut self, port: u16, from: SocketAddr, data: &[u8]) -> Result<(), Drop> {
         match self.udp.deliver(port, from, data) {
@@ -289,6 +403,10 @@ impl Input<'_> {
     }
 
     fn echo(&mut self, to: Ipv4Addr, request: &[u8]) {
+        // A question in fragments has an answer that would need them.
+        if Ipv4::LEN + request.len() > usize::from(self.link.mtu) {
+            return self.link.counters.count(Drop::TooLong);
+        }
         let mut reply = request.to_vec();
         reply[..4].fill(0);
         let sum = checksum(&reply);

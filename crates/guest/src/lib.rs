@@ -58,12 +58,12 @@
 //!
 //! ## Not here yet
 //!
-//! - Multicast (MLD), IP fragments, VLAN tags, redirects, temporary IPv6 addresses.
+//! - Groups of applications, fragments of IPv6, VLAN tags (but those of priority alone), redirects,
+//!   temporary IPv6 addresses.
 //! - Sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive
 //!   finds it dead.
-//! - ICMP errors that this host sends (port unreachable), and address conflict detection (RFC
-//!   5227).
+//! - Address conflict detection (RFC 5227).
 //! - A TCP connection to a neighbour that does not answer ARP ends by TCP's own time-out.
 //! - A port that its daemon has closed is not opened again.
 #![deny(unsafe_code)]
@@ -76,6 +76,7 @@ mod config;
 mod counters;
 mod device;
 mod dhcp;
+mod fragments;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod guest;

@@ -14,12 +14,16 @@ use zerocopy::IntoBytes;
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::dhcp::{Dhcp, Question, Route};
+use crate::fragments::Fragments;
 use crate::neighbours::{Due, Hop, Kept, Neighbours};
 use crate::nic::{Nic, Pieces};
 use crate::v6::V6;
 
 /// Maximum number of answers that wait for free slots.
 const OUTBOX: usize = 256;
+
+/// Maximum number of ICMP errors in a second.
+const ERRORS: u32 = 100;
 
 /// A frame that waits for a free slot.
 #[derive(Debug)]
@@ -42,6 +46,12 @@ pub(crate) struct Link {
     pub neighbours: Neighbours<Ipv4Addr>,
     pub v6: Option<Box<V6>>,
     pub dhcp: Option<Box<Dhcp>>,
+    pub fragments: Fragments,
+    /// Packets that are processed after the batch, and whether their checksums are right: those that
+    /// were put together.
+    pub whole: Vec<(Vec<u8>, bool)>,
+    /// The second in which ICMP errors were last sent, and how many.
+    errors: (u64, u32),
     /// The NIC's MTU.
     pub longest: u16,
     /// The MTU of packets to send.
@@ -62,6 +72,9 @@ impl Link {
             neighbours: Neighbours::new(config.max_neighbours),
             dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac))),
             v6: config.v6.map(|v6| Box::new(V6::new(&v6, config.mac, config.max_neighbours))),
+            fragments: Fragments::default(),
+            whole: Vec::new(),
+            errors: (0, 0),
             longest,
             mtu: longest,
             outbox: VecDeque::new(),
@@ -251,6 +264,16 @@ impl Link {
         }
     }
 
+    /// Whether an ICMP error may be sent: so many in a second (RFC 1812, 4.3.2.8).
+    pub fn may_report(&mut self, now: Nanos) -> bool {
+        let second = now.0 / Nanos::SECOND;
+        if self.errors.0 != second {
+            self.errors = (second, 0);
+        }
+        self.errors.1 += 1;
+        self.errors.1 <= ERRORS
+    }
+
     /// Queues a frame.
     pub fn push_frame(&mut self, frame: Vec<u8>) {
         self.push(Waiting::Frame(frame, Offload::NONE));
@@ -355,6 +378,8 @@ impl Link {
         }
         self.run_v6(now);
         self.run_dhcp(now);
+        let late = self.fragments.expire(now);
+        self.counters.count_many(Drop::Fragment, late);
         while let Some(waiting) = self.outbox.pop_front() {
             let (sent, waiting) = match waiting {
                 Waiting::Frame(frame, offload) => {

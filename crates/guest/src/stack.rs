@@ -28,6 +28,8 @@ pub struct Usage {
     pub unresolved: usize,
     /// Answers that wait for a send slot.
     pub outbox: usize,
+    /// Bytes of fragments whose packets are not whole.
+    pub fragments: usize,
     /// The resources that TCP uses.
     pub tcp: tcp::Usage,
 }
@@ -286,7 +288,8 @@ impl<N: Nic> Stack<N> {
             (neighbours, unresolved) = (neighbours + more, unresolved + bytes);
         }
         let outbox = self.link.waiting();
-        Usage { neighbours, unresolved, outbox, tcp: self.machine.usage() }
+        let fragments = self.link.fragments.bytes();
+        Usage { neighbours, unresolved, outbox, fragments, tcp: self.machine.usage() }
     }
 
     /// The NIC.

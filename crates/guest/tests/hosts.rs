@@ -108,20 +108,121 @@ fn an_echo_comes_back_after_the_host_has_asked_where_to() {
     assert_eq!(pair.dropped(), []);
 }
 
+/// A fragment of a packet; the first byte of its field with flags and offset.
+fn fragment(protocol: Protocol, field: u8, payload: &[u8]) -> Vec<u8> {
+    fragment_at(protocol, [field, 0], payload)
+}
+
+fn fragment_at(protocol: Protocol, field: [u8; 2], payload: &[u8]) -> Vec<u8> {
+    let mut fragment = packet(CLIENT, SERVER, protocol, payload);
+    fragment[20..22].copy_from_slice(&field);
+    fragment[24..26].fill(0);
+    let sum = checksum(&fragment[14..34]);
+    fragment[24..26].copy_from_slice(&sum.to_be_bytes());
+    fragment
+}
+
+/// The frame with a tag of this VLAN, in a tag of service.
+fn in_vlan(vlan: u8, frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &[0x88, 0xa8, 0xe0, 0, 0x81, 0, 0x60, vlan], &frame[12..]].concat()
+}
+
+/// A pair that knows each other's stations.
+fn acquainted() -> Pair {
+    let mut pair = Pair::new();
+    pair.send(&arp(ArpOperation::REQUEST, CLIENT, SERVER));
+    pair
+}
+
+/// Switches and NICs put a priority into a tag without a VLAN (IEEE 802.1Q, 6.9).
+#[test]
+fn regression_tags_of_priority_are_passed_over() {
+    let mut pair = acquainted();
+    let request = packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"));
+    let plain = pair.send(&request);
+    let tag = |kind: [u8; 2]| [&request[..12], &kind, &[0xe0, 0], &request[12..]].concat();
+    for frame in [tag([0x81, 0]), tag([0x88, 0xa8]), in_vlan(0, &request)] {
+        assert_eq!(pair.send(&frame), plain, "{frame:02x?}");
+    }
+    let question = arp(ArpOperation::REQUEST, CLIENT, SERVER);
+    assert_eq!(pair.send(&in_vlan(0, &question)).len(), 1);
+    assert_eq!(pair.send(&in_vlan(5, &question)), Vec::<Vec<u8>>::new(), "a VLAN is another link");
+    assert_eq!(pair.dropped(), [Drop::UnknownType]);
+}
+
+#[test]
+fn fragments_become_packets_and_unfinished_ones_are_bounded() {
+    let mut pair = acquainted();
+    let message = echo(&[7; 2000]);
+    let whole = pair.send(&fragment_at(Protocol::ICMP, [0x20, 0], &message[..1000]));
+    assert_eq!((whole.len(), pair.host.usage().fragments > 1000), (0, true));
+    let answers = pair.send(&fragment_at(Protocol::ICMP, [0, 125], &message[1000..]));
+    assert_eq!((pair.host.counters().reassembled, pair.host.usage().fragments), (1, 0));
+    // Its answer would be longer than a packet.
+    assert_eq!((answers.len(), pair.host.counters().dropped(Drop::TooLong)), (0, 1));
+    let short = &echo(&[7; 1000]);
+    pair.send(&fragment_at(Protocol::ICMP, [0, 125], &short[1000..]));
+    let answers = pair.send(&fragment_at(Protocol::ICMP, [0x20, 0], &short[..1000]));
+    assert_eq!((answers.len(), &answers[0][38..]), (1, &short[4..]));
+
+    // TCP, too: a SYN in two parts.
+    pair.host.listen(80, 4).unwrap();
+    let mut syn =
+        [&[0x13, 0x88, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2][..], &[255, 255, 0, 0, 0, 0]]
+            .concat();
+    syn.extend([0; 4]);
+    syn[12] = 0x60;
+    let addresses = [CLIENT.octets(), SERVER.octets()].concat();
+    let sum = frame::checksum::Sum::new().with_pseudo_header(&addresses, Protocol::TCP, 24);
+    let sum = sum.with(&syn).checksum();
+    syn[16..18].copy_from_slice(&sum.to_be_bytes());
+    pair.send(&fragment_at(Protocol::TCP, [0x20, 0], &syn[..16]));
+    let answers = pair.send(&fragment_at(Protocol::TCP, [0, 2], &syn[16..]));
+    assert_eq!(answers.len(), 1, "a SYN-ACK");
+
+    // Strangers send first fragments without end.
+    for i in 0..2000u16 {
+        let mut part = fragment(Protocol::UDP, 0x20, &[1; 1400]);
+        part[18..20].copy_from_slice(&i.to_be_bytes());
+        part[24..26].fill(0);
+        let sum = checksum(&part[14..34]);
+        part[24..26].copy_from_slice(&sum.to_be_bytes());
+        pair.send(&part);
+        assert!(pair.host.usage().fragments <= 256 << 10);
+    }
+    assert!(pair.host.counters().dropped(Drop::Fragment) > 1500);
+    pair.world.now = pair.world.now + 31 * Nanos::SECOND;
+    pair.answers();
+    assert_eq!(pair.host.usage().fragments, 0, "nothing waits for ever");
+}
+
+#[test]
+fn a_closed_port_is_reported_so_many_times_a_second() {
+    let mut pair = acquainted();
+    let datagram = packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0]);
+    let answers = pair.send(&datagram);
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    let (ip, message) = Ipv4::parse(&answer[14..]).unwrap();
+    assert_eq!((ip.protocol(), &message[..2]), (Protocol::ICMP, &[3, 3][..]));
+    assert_eq!((checksum(message), &message[8..36]), (0, &datagram[14..42]));
+    let reported = |pair: &mut Pair| (0..500).map(|_| pair.send(&datagram).len()).sum::<usize>();
+    assert_eq!(reported(&mut pair), 99);
+    pair.world.now = pair.world.now + Nanos::SECOND;
+    assert_eq!(reported(&mut pair), 100);
+    assert_eq!(pair.dropped(), [Drop::NoSocket]);
+    // What all hosts get is not answered (RFC 1122, 3.2.2).
+    pair.world.now = pair.world.now + Nanos::SECOND;
+    let all =
+        packet(CLIENT, Ipv4Addr::new(10, 0, 0, 255), Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0]);
+    assert_eq!(pair.send(&all), Vec::<Vec<u8>>::new());
+}
+
 #[test]
 fn a_reply_without_a_request_is_counted_and_not_answered() {
     let other = Ipv4Addr::new(10, 0, 0, 200);
     let broadcast = Ipv4Addr::new(10, 0, 0, 255);
     let mut bad_sum = echo(b"x");
     bad_sum[8] ^= 1;
-    let fragment = |protocol: Protocol| {
-        let mut fragment = packet(CLIENT, SERVER, protocol, &[0; 20]);
-        fragment[20] = 0x20;
-        fragment[24..26].fill(0);
-        let sum = checksum(&fragment[14..34]);
-        fragment[24..26].copy_from_slice(&sum.to_be_bytes());
-        fragment
-    };
     let mut redirect = [&[5, 1, 0, 0][..], &other.octets(), &[0x45; 28]].concat();
     let sum = checksum(&redirect);
     redirect[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -136,9 +237,10 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
         (packet(CLIENT, SERVER, Protocol::SCTP, b"x"), Drop::UnknownProtocol),
         (packet(broadcast, SERVER, Protocol::ICMP, &echo(b"x")), Drop::BadSource),
         (packet(SERVER, SERVER, Protocol::ICMP, &echo(b"x")), Drop::BadSource),
-        (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0]), Drop::NoSocket),
         (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 9, 0, 0]), Drop::Truncated),
-        (fragment(Protocol::UDP), Drop::Fragment),
+        (fragment(Protocol::UDP, 0x20, &[]), Drop::Fragment),
+        (fragment(Protocol::UDP, 0x20, &[0; 21]), Drop::Fragment),
+        (in_vlan(5, &packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"))), Drop::UnknownType),
         (packet(CLIENT, SERVER, Protocol::ICMP, &redirect), Drop::Redirect),
         (short, Drop::Truncated),
         (arp(ArpOperation::REQUEST, SERVER, SERVER), Drop::BadArp),
@@ -152,8 +254,6 @@ fn a_reply_without_a_request_is_counted_and_not_answered() {
         assert_eq!(reason.name(), pair.host.counters().drops().next().unwrap().0.name());
     }
     let mut pair = Pair::new();
-    assert_eq!(pair.send(&fragment(Protocol::TCP)), Vec::<Vec<u8>>::new());
-    assert_eq!(pair.host.tcp().counters().dropped(tcp::Drop::Fragment), 1);
     assert!(pair.send(&to_other_mac).len() <= 1, "at most a question for the address");
 }
 

@@ -349,13 +349,8 @@ fn what_makes_no_sense_is_counted_and_not_answered() {
     bad_sum[60] ^= 1;
     let mut short = icmp(THEIRS, own(), &echo(b"x"));
     short.truncate(58);
-    let udp = |sum: bool| {
-        let mut frame = packet((THEIRS, own()), Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0], 6);
-        if !sum {
-            frame[60..62].fill(0);
-        }
-        frame
-    };
+    let mut without_sum = packet((THEIRS, own()), Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0], 6);
+    without_sum[60..62].fill(0);
     let extended = |kind: u8, header: [u8; 8]| {
         let payload = [&header[..], &echo(b"x")].concat();
         packet((THEIRS, own()), Protocol(kind), &payload, 10)
@@ -387,8 +382,7 @@ fn what_makes_no_sense_is_counted_and_not_answered() {
         (advertised(THEIRS, &router), Drop::BadDiscovery),
         (advertised(ROUTER, &endless), Drop::BadDiscovery),
         (bad_sum, Drop::BadChecksum),
-        (udp(false), Drop::BadChecksum),
-        (udp(true), Drop::NoSocket),
+        (without_sum, Drop::BadChecksum),
         (short, Drop::Truncated),
         (icmp(all, own(), &echo(b"x")), Drop::BadSource),
         (icmp(Ipv6Addr::LOCALHOST, own(), &echo(b"x")), Drop::BadSource),
@@ -405,6 +399,7 @@ fn what_makes_no_sense_is_counted_and_not_answered() {
         (icmp(THEIRS, own(), &[137, 0, 0, 0, 0, 0, 0, 0]), Drop::Redirect),
         (packet((THEIRS, own()), Protocol::SCTP, &[0; 8], 2), Drop::UnknownProtocol),
         (extended(44, [58, 0, 0, 1, 0, 0, 0, 1]), Drop::Fragment),
+        (extended(44, [58, 0, 0, 8, 0, 0, 0, 1]), Drop::Fragment),
         (extended(43, [58, 0, 0, 1, 0, 0, 0, 0]), Drop::BadExtension),
         (extended(60, [58, 0, 0x80, 4, 0, 0, 0, 0]), Drop::BadExtension),
         (extended(60, [58, 0, 1, 40, 0, 0, 0, 0]), Drop::BadExtension),
@@ -497,6 +492,39 @@ fn segment(flags: u8, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
     tcp.extend(syn.then_some([2, 4, 5, 160]).into_iter().flatten());
     tcp.extend(data);
     packet((THEIRS, own()), Protocol::TCP, &tcp, 16)
+}
+
+/// A fragment header on a packet that is whole (RFC 6946): hosts behind translators send it.
+#[test]
+fn regression_atomic_fragments_are_packets() {
+    let atomic = |frame: &[u8]| {
+        let kind = frame[20];
+        let mut frame = [&frame[..54], &[kind, 0, 0, 0, 1, 2, 3, 4], &frame[54..]].concat();
+        frame[20] = 44;
+        let len = (frame.len() - 54) as u16;
+        frame[18..20].copy_from_slice(&len.to_be_bytes());
+        frame
+    };
+    let mut pair = Pair::new();
+    pair.send(&discovery(THEIRS, solicited_node(own()), &solicitation(own(), &option(1, MAC))));
+    let answers = pair.send(&atomic(&icmp(THEIRS, own(), &echo(b"x"))));
+    assert_eq!(parsed(&answers[0]).2[0], 129, "an echo");
+    pair.host.listen(80, 4).unwrap();
+    let answers = pair.send(&atomic(&segment(2, 0, 0, b"")));
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((parsed(answer).1.next_header(), answer[54 + 13]), (Protocol::TCP, 0x12));
+    // The port of a datagram is closed: the error quotes it.
+    let datagram = packet((THEIRS, own()), Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0], 6);
+    for frame in [datagram.clone(), atomic(&datagram)] {
+        let answers = pair.send(&frame);
+        let (_, ip, message) = parsed(&answers[0]);
+        assert_eq!((ip.next_header(), &message[..2]), (Protocol::ICMPV6, &[1, 4][..]));
+        assert_eq!(message[8..], frame[14..]);
+    }
+    let socket = pair.host.udp_bind(9).unwrap();
+    pair.send(&atomic(&datagram));
+    assert!(pair.host.udp_receive(socket).is_some());
+    assert_eq!(pair.dropped(), [Drop::NoSocket]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
 use frame::checksum::Sum;
 use frame::{EtherType, Ipv6, Mac, Protocol, Udp};
 use tcp::{Flow, Nanos, Segment, Seq};
+use zerocopy::IntoBytes;
 
 use crate::counters::Drop;
 use crate::input::{Input, Packet};
@@ -21,6 +22,10 @@ use crate::v6::solicited_node;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
+/// The code of an error that no socket has a port (RFC 4443, 3.1), and how much of the packet it
+/// quotes: it fits any path.
+const NO_PORT: u8 = 4;
+const QUOTED: usize = 1280 - Ipv6::LEN - 8;
 /// The maximum number of extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
@@ -29,7 +34,16 @@ fn upper_layer(ip: &Ipv6, payload: &[u8]) -> Result<(Protocol, usize), Drop> {
     let (mut next, mut at) = (ip.next_header().0, 0);
     for _ in 0..MAX_EXTENSIONS {
         if next == FRAGMENT {
-            return Err(Drop::Fragment);
+            // A fragment that is the whole packet is one of no others (RFC 6946).
+            let [following, _, high, low, ..] = *payload.get(at..).unwrap_or_default() else {
+                return Err(Drop::Truncated);
+            };
+            if u16::from_be_bytes([high, low]) & 0xfff9 != 0 {
+                return Err(Drop::Fragment);
+            }
+            payload.get(at..at + 8).ok_or(Drop::Truncated)?;
+            (next, at) = (following, at + 8);
+            continue;
         }
         if !matches!(next, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
             return Ok((Protocol(next), at));
@@ -123,12 +137,39 @@ impl Input<'_> {
             }
             // Only a host without an address has none, and it says nothing else.
             _ if from.is_unspecified() || self.link.is_own_v6(from) => return Err(Drop::BadSource),
-            Protocol::UDP => self.udp_v6(ip, &payload[at..], packet.trusted)?,
+            Protocol::UDP => {
+                let done = self.udp_v6(ip, &payload[at..], packet.trusted);
+                if done == Err(Drop::NoSocket) && own && !group {
+                    self.report_v6(ip, packet.front);
+                }
+                done?;
+            }
             _ if !own => return Err(Drop::NotForUs),
+            // The machine knows no fragments.
+            Protocol::TCP if ip.upper_layer(payload).is_none() => {
+                let payload = payload.get(at..ip.payload_len()).ok_or(Drop::Truncated)?;
+                let len = payload.len() as u16;
+                let head = Ipv6::new(from, ip.destination(), Protocol::TCP, len);
+                let whole = [head.as_bytes(), payload].concat();
+                self.link.whole.push((whole, packet.trusted));
+            }
             Protocol::TCP => return Ok(self.tcp(packet, Ipv6::LEN + at, end, ip.addresses())),
             _ => return Err(Drop::UnknownProtocol),
         }
         Ok(None)
+    }
+
+    /// Tells the sender of a datagram that no socket has its port (RFC 4443, 3.1).
+    #[cold]
+    fn report_v6(&mut self, ip: &Ipv6, packet: &[u8]) {
+        if !self.link.may_report(self.now) {
+            return;
+        }
+        let len = Ipv6::LEN + ip.payload_len();
+        let quoted = &packet[..len.min(packet.len()).min(QUOTED)];
+        let message = [&[UNREACHABLE, NO_PORT, 0, 0, 0, 0, 0, 0], quoted].concat();
+        self.link.counters.unreachables += 1;
+        self.link.push_icmp_v6(ip.destination(), ip.source(), message);
     }
 
     fn udp_v6(&mut self, ip: &Ipv6, payload: &[u8], trusted: bool) -> Result<(), Drop> {
