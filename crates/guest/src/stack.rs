@@ -1,6 +1,7 @@
 //! A host: a NIC, addresses, and all protocols above it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use frame::{ETHERNET_HEADER, Ipv4, Ipv6, Mac, Offload, Udp};
@@ -9,6 +10,7 @@ use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive};
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::host::Up;
 use crate::input::Input;
 use crate::link::{Link, Segments};
 use crate::nic::{Nic, Pieces};
@@ -64,6 +66,8 @@ pub struct Stack<N> {
     full: bool,
     /// Frames may still wait in the receive ring.
     more: bool,
+    /// Dropped with the first turn: from then on, listeners are answered for.
+    pub(crate) started: Option<Arc<Up>>,
 }
 
 impl<N: Nic> Stack<N> {
@@ -82,7 +86,8 @@ impl<N: Nic> Stack<N> {
         let machine = Machine::new(tcp, config.secret);
         let udp = Sockets::default();
         let summing = if offloads.checksum { Summing::Partial } else { Summing::Full };
-        Self { nic, link, machine, udp, mtu, summing, full: false, more: false }
+        let (full, more, started) = (false, false, None);
+        Self { nic, link, machine, udp, mtu, summing, full, more, started }
     }
 
     /// Notes a neighbour whose address is known otherwise, and introduces this host to it. So
@@ -127,6 +132,9 @@ impl<N: Nic> Stack<N> {
         }
         self.full = full;
         self.nic.flush()?;
+        if self.started.is_some() {
+            self.started = None;
+        }
         Ok(self.deadline(now))
     }
 

@@ -23,7 +23,7 @@ mod order;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 
 use frame::{Mac, OffloadSet};
 use jail::cell::{self, Cell, Report, Sealed};
@@ -199,11 +199,13 @@ impl Host {
         match self.origin {
             Origin::Daemon { name, place } => {
                 let port = Open::new(&name).offloads(OffloadSet::ALL).open()?;
-                told(boot(stack(port, &place, memory)).and_then(guest))
+                told(boot(stack(port, &place, memory), None).and_then(guest))
             }
             Origin::Manager { control, mounts } => {
                 let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
                 let Inmate { control, mounts, waits, ports } = inmate;
+                // The process ends with the guest, so the socket is there as long as it lives.
+                let control: &'static OwnedFd = Box::leak(Box::new(control));
                 let memory = memory.map(|memory| memory / ports.len().max(1) as u64);
                 let stack = |port, place: &Place| stack(port, place, memory);
                 let done = serve(control.as_fd(), (mounts, waits), ports, stack, guest);
@@ -238,8 +240,19 @@ fn stack(port: Port, place: &Place, memory: Option<u64>) -> Stack<RingNic> {
 /// How long a guest waits for all of its addresses. Then it begins with those that it has.
 const PATIENCE: u64 = 13 * Nanos::SECOND;
 
+/// Tells the manager that the guest serves, when the last copy is dropped. Each stack drops its own
+/// with its first turn after it has its addresses, so its listeners are there by then.
+#[derive(Debug)]
+pub(crate) struct Up(BorrowedFd<'static>);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        cell::send(self.0, &Report::Up);
+    }
+}
+
 /// Waits until the host has its addresses: for the probes of IPv6, DHCP servers and routers.
-fn boot(mut stack: Stack<RingNic>) -> Result<Stack<RingNic>, Box<dyn Error>> {
+fn boot(mut stack: Stack<RingNic>, up: Option<Arc<Up>>) -> Result<Stack<RingNic>, Box<dyn Error>> {
     let (started, mut told) = (clock::now(), false);
     while !stack.is_configured() {
         let now = clock::now();
@@ -255,6 +268,7 @@ fn boot(mut stack: Stack<RingNic>) -> Result<Stack<RingNic>, Box<dyn Error>> {
         let end = if told { None } else { Some(started + PATIENCE + 1) };
         stack.wait(deadline.into_iter().chain(end).min(), now)?;
     }
+    stack.started = up;
     Ok(stack)
 }
 
@@ -324,7 +338,7 @@ fn speak_to(output: &OwnedFd) -> Result<(), HostError> {
 /// Confines the process and runs a guest on each port. The walls close every descriptor but the
 /// ports' and `control`.
 fn serve(
-    control: BorrowedFd<'_>,
+    control: BorrowedFd<'static>,
     (mounts, waits): (bool, bool),
     ports: Vec<Passed>,
     stack: impl Fn(Port, &Place) -> Stack<RingNic> + Sync,
@@ -336,21 +350,21 @@ fn serve(
     let walls = cell::seal(&sealed);
     let finish = |control: BorrowedFd<'_>| -> Result<(), HostError> {
         cell::finish(control, walls.clone()).map_err(HostError::Unsealed)?;
-        if waits {
-            wait_for_go(control)?;
-        }
-        cell::send(control, &Report::Up);
-        Ok(())
+        if waits { wait_for_go(control) } else { Ok(()) }
     };
     let mut ports = ports.into_iter();
     match (ports.next(), ports.len()) {
         (None, _) => Err(HostError::Malformed("it has no port")),
         (Some((port, place)), 0) => {
             let stack = stack(port, &place);
-            finish(control)?;
-            told(boot(stack).and_then(guest))
+            let up = Arc::new(Up(control));
+            if let Err(error) = finish(control) {
+                std::mem::forget(up);
+                return Err(error);
+            }
+            told(boot(stack, Some(up)).and_then(guest))
         }
-        (Some(first), _) => run_threads(first, ports, || finish(control), stack, guest),
+        (Some(first), _) => run_threads(first, ports, control, || finish(control), stack, guest),
     }
 }
 
@@ -371,6 +385,7 @@ fn wait_for_go(control: BorrowedFd<'_>) -> Result<(), HostError> {
 fn run_threads(
     first: (Port, Place),
     others: impl ExactSizeIterator<Item = (Port, Place)>,
+    control: BorrowedFd<'static>,
     finish: impl FnOnce() -> Result<(), HostError>,
     stack: impl Fn(Port, &Place) -> Stack<RingNic> + Sync,
     guest: impl Fn(Stack<RingNic>) -> GuestResult + Sync,
@@ -379,9 +394,10 @@ fn run_threads(
     let barrier = Barrier::new(1 + count);
     let (results, ended) = mpsc::channel();
     let (barrier, guest, stack) = (&barrier, &guest, &stack);
+    let up = Arc::new(Up(control));
     std::thread::scope(|scope| {
         for (port, place) in others {
-            let results = results.clone();
+            let (results, up) = (results.clone(), up.clone());
             scope.spawn(move || {
                 // The thread allocates here, before system calls are forbidden: the allocator opens
                 // files at a thread's first request.
@@ -389,7 +405,7 @@ fn run_threads(
                 barrier.wait();
                 barrier.wait();
                 // The send fails only if the process is ending already.
-                let _ = results.send(told(boot(stack).and_then(guest)));
+                let _ = results.send(told(boot(stack, Some(up)).and_then(guest)));
                 // The end of a thread would need system calls.
                 loop {
                     std::thread::park();
@@ -404,7 +420,7 @@ fn run_threads(
             std::process::exit(1);
         }
         barrier.wait();
-        let mut failed = told(boot(stack).and_then(guest)).err();
+        let mut failed = told(boot(stack, Some(up)).and_then(guest)).err();
         for result in ended.iter().take(count) {
             failed = failed.or_else(|| result.err());
         }
@@ -418,7 +434,34 @@ fn run_threads(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use netring::{Region, RegionConfig};
+
+    /// "It serves" means that the addresses are there and the listeners answer.
+    #[test]
+    fn a_guest_is_up_with_the_first_turn_of_the_last_stack() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let ours: &'static UnixStream = Box::leak(Box::new(ours));
+        let mut told = || theirs.read(&mut [0; 16]).unwrap_or(0) > 0;
+        let up = Arc::new(Up(ours.as_fd()));
+        let place = Place::new("p", "10.0.0.2/24").unwrap();
+        let region = Region::private(RegionConfig::ports(2, 1, 64)).unwrap();
+        let mut stacks = ["a", "b"].map(|name| {
+            let port = Open::new(name).slots(64).in_region(&region).inline().unwrap();
+            boot(stack(port, &place, None), Some(up.clone())).unwrap()
+        });
+        drop(up);
+        assert!(!told(), "no stack has had a turn");
+        stacks[0].listen(80, 1).unwrap();
+        stacks[0].poll(Nanos(Nanos::SECOND)).unwrap();
+        assert!(!told(), "the other one has not");
+        stacks[1].poll(Nanos(Nanos::SECOND)).unwrap();
+        assert!(told());
+    }
 
     #[test]
     fn places_are_read_and_written() {
