@@ -3,13 +3,18 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use frame::Mac;
 use guest::{Config, Nanos, RingNic, Stack, UdpError};
 
 use harness::namespace::Namespace;
 use harness::{Daemon, Running, artifacts, skip, wait_for};
+
+#[path = "world/peer.rs"]
+mod peer;
+
+use peer::{Peer, Wire};
 
 /// A namespace, where there are the programs that all tests use.
 fn namespace() -> Result<Namespace, &'static str> {
@@ -100,6 +105,67 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     assert_eq!(house.curl(&args), b"304");
 
     house.ping("10.9.0.2");
+}
+
+/// A port of the daemon.
+struct Bare(netring::Port, Instant);
+
+impl Wire for Bare {
+    fn send(&mut self, frame: &[u8]) {
+        assert!(self.0.send(1).push(frame));
+        self.0.flush().unwrap();
+    }
+
+    fn now(&self) -> Duration {
+        self.1.elapsed()
+    }
+
+    fn receive(&mut self, within: Duration) -> Option<Vec<u8>> {
+        let end = Instant::now() + within;
+        loop {
+            let came = self.0.receive(1).next().map(|frame| frame.to_vec());
+            let left = end.saturating_duration_since(Instant::now());
+            if came.is_some() || left.is_zero() {
+                self.0.flush().unwrap();
+                return came;
+            }
+            self.0.wait(netring::Interest::READ, Some(left)).unwrap();
+        }
+    }
+}
+
+/// The script of `peers.rs`, to Linux's own stack: the table has its answers.
+#[test]
+fn linux_answers_the_peers_of_guests_as_the_table_says() {
+    let test = "linux_answers_the_peers_of_guests_as_the_table_says";
+    let server = "import socketserver as s
+class H(s.BaseRequestHandler):
+    def handle(t):
+        try:
+            while d := t.request.recv(9999): t.request.sendall(d)
+        except OSError: pass
+s.ThreadingTCPServer.allow_reuse_address = True
+s.ThreadingTCPServer(('', 7), H).serve_forever()";
+    if Command::new("python3").arg("-V").output().is_err() {
+        return skip(test, "python3 is missing");
+    }
+    let Some((namespace, daemon)) = House::empty(test) else { return };
+    let mut echo = Command::new("nsenter");
+    echo.args(["-t", &namespace.id().to_string(), "-n", "python3", "-c", server]);
+    let _echo = Running(echo.spawn().unwrap());
+    wait_for("echo", || {
+        let listens = run(&namespace, &["ss", "-Hltn", "sport", "=", "7"]).stdout;
+        (!listens.is_empty()).then_some(())
+    });
+    let port = netring::Open::new("vale0:peer").directory(daemon.dir()).open().unwrap();
+    let mut peer = Peer::new(
+        Bare(port, Instant::now()),
+        Ipv4Addr::new(10, 9, 0, 77),
+        Ipv4Addr::new(10, 9, 0, 1),
+    );
+    peer.talk();
+    peer.acknowledge_late();
+    peer.ask_below();
 }
 
 /// hyper, unchanged: keep-alive, a body back, what is not there, ten clients at once.
