@@ -157,7 +157,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Mixes `word` into `hash` (a folded multiplication, as in wyhash).
-fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
     let a = u128::from(hash ^ 0x9e37_79b9_7f4a_7c15);
     let product = a * u128::from(word ^ 0xe703_7ed1_a0b4_28db);
     (product >> 64) as u64 ^ product as u64

@@ -20,6 +20,7 @@ pub mod checksum;
 mod ecn;
 mod encapsulation;
 mod ethernet;
+mod facts;
 mod ip;
 mod layers;
 mod merge;
@@ -40,6 +41,7 @@ pub use address::{Mac, ParseAddressError, VlanId};
 pub use ecn::{Ecn, ecn_of, leave_tunnel};
 pub use encapsulation::{Encapsulation, NoFrame, NoVni, TUNNEL_HEADER, Vni};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
+pub use facts::{Facts, Fragment, Hidden, is_tag};
 pub use ip::{Ipv4, Ipv6};
 pub use layers::{Layers, Network, Transport, flow_hash};
 pub use merge::Run;
@@ -49,7 +51,7 @@ pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadErr
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
 pub use protocol::Protocol;
 pub use segment::Segments;
-pub use spoof::{Spoof, is_tag, spoof};
+pub use spoof::{Identity, Spoof};
 pub use too_big::packet_too_big;
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
 

@@ -19,5 +19,6 @@ impl Protocol {
     pub(crate) const HOP_BY_HOP: Self = Self(0);
     pub(crate) const ROUTING: Self = Self(43);
     pub(crate) const FRAGMENT: Self = Self(44);
+    pub(crate) const AUTHENTICATION: Self = Self(51);
     pub(crate) const DESTINATION_OPTIONS: Self = Self(60);
 }
