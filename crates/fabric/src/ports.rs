@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use frame::VlanId;
+use frame::{Identity, VlanId};
 use port::{Egress, EgressCounters, IngressCounters, Limits};
 use shmem::Shared;
 
@@ -102,9 +102,9 @@ pub(crate) struct PortEntry {
     pub manner: Inspection,
     pub vlan: Vlan,
     /// The only source addresses that the port may use, if it is locked.
-    pub allowed: Option<Vec<u64>>,
-    /// True to check the addresses inside the port's messages, too.
-    pub guard: bool,
+    pub allowed: Option<Box<[u64]>>,
+    /// Whom the port may speak for, to check the addresses inside its messages, too.
+    pub guard: Option<Box<Identity>>,
     pub mac_limit: u32,
     pub flap_guard: bool,
     pub flood_limit: Option<u32>,
@@ -316,7 +316,7 @@ impl<E: Egress + Clone> Ports<E> {
             vlan,
             allowed: locked.then(allowed),
             manner,
-            guard: rules.guard,
+            guard: rules.guard.then(|| Box::new(Identity::new(&rules.macs, &rules.ips))),
             mac_limit: rules.mac_limit,
             flap_guard: rules.flap_guard,
             flood_limit: rules.flood_limit,

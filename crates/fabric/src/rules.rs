@@ -1,5 +1,7 @@
 //! The rules of a port: the control side edits them, and the forwarding path reads them.
 
+use std::net::IpAddr;
+
 use frame::{Mac, VlanId};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,9 @@ pub struct Rules {
     /// and neighbour discovery. Messages of DHCP servers and routers are dropped, and so are frames
     /// that could hide such a message.
     pub guard: bool,
+    /// IP addresses of a port with the guard: only these may be sources of IP packets, and senders
+    /// in ARP and neighbour discovery. Empty for any.
+    pub ips: Vec<IpAddr>,
     /// The maximum number of addresses that the port may learn.
     pub mac_limit: u32,
     /// The maximum number of flooded frames per second (unknown, multicast, broadcast); `None` for
@@ -85,6 +90,7 @@ impl Default for Rules {
             macs: Vec::new(),
             locked: false,
             guard: false,
+            ips: Vec::new(),
             mac_limit: Self::MAC_LIMIT,
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,

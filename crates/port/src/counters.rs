@@ -71,7 +71,7 @@ pub enum DropReason {
     NoDestination,
     /// Between two protected ports, or from one tunnel to another.
     Protected,
-    /// From a source address that is not allowed at the port.
+    /// From a source address, of Ethernet or IP, that is not allowed at the port.
     PortSecurity,
     /// In a VLAN that the port is not a member of.
     Vlan,

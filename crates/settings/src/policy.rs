@@ -1,5 +1,7 @@
 //! The rules of a port, as its operator sets them: for the switch, for its link, for its guest.
 
+use std::net::IpAddr;
+
 use fabric::{Rules, VlanMode};
 use frame::Mac;
 use link::{Impairment, RateLimiter};
@@ -51,6 +53,12 @@ pub struct Policy {
     /// and neighbour discovery. Messages of DHCP servers and routers are dropped, and so are frames
     /// that could hide one.
     pub guard: bool,
+    /// IP addresses of a port with the guard: only these may be sources of IPv4 and IPv6, senders
+    /// in ARP, and targets of neighbour advertisements. With an IPv6 address, so may the link-local
+    /// ones made of `macs`. A host without an address yet may ask by DHCP, and look for duplicates.
+    /// Without `ips`, the guard checks no IP address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<IpAddr>,
     /// Maximum number of addresses that are learned at this port.
     pub mac_limit: u32,
     /// Maximum flooded frames a second (unknown unicast, multicast, broadcast); `None` for no
@@ -109,6 +117,7 @@ impl Policy {
             macs: self.macs.clone(),
             locked: self.locked,
             guard: self.guard,
+            ips: self.ips.clone(),
             mac_limit: self.mac_limit,
             flood_limit: self.flood_limit,
             flap_guard: self.flap_guard,
@@ -122,7 +131,7 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        let Rules { protected, vlan, macs, locked, guard, mac_limit, .. } = Rules::default();
+        let Rules { protected, vlan, macs, locked, guard, ips, mac_limit, .. } = Rules::default();
         let Rules { flood_limit, flap_guard, mtu, lossless, .. } = Rules::default();
         Self {
             protected,
@@ -130,6 +139,7 @@ impl Default for Policy {
             macs,
             locked,
             guard,
+            ips,
             mac_limit,
             flood_limit,
             flap_guard,

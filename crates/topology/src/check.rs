@@ -1,6 +1,7 @@
 //! Checks of settings: names, numbers and combinations.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
@@ -225,14 +226,7 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     if let Err(error) = impairments.into_iter().flatten().try_for_each(Impairment::check) {
         return Err(Invalid::new(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
     }
-    if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
-        let remedy = "a port's own addresses are unicast: the first octet is even";
-        return Err(Invalid::new(format!("{name}: {mac} is a group address"), remedy));
-    }
-    if spec.policy.guard && spec.policy.macs.is_empty() {
-        let reason = format!("{name} has the guard on, but no address of its own");
-        return Err(Invalid::new(reason, "give it one: --mac, or macs in the topology"));
-    }
+    check_addresses(name, &spec.policy)?;
     if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
         && !allowed.is_empty()
         && !allowed.contains(native)
@@ -251,6 +245,31 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     }
     check_trusted(name, spec, config)?;
     spec.kind.settings().check(name, &spec.policy)
+}
+
+/// Checks a port's own addresses, and that they suffice for its guard.
+fn check_addresses(name: &str, policy: &Policy) -> Result<(), Invalid> {
+    if let Some(mac) = policy.macs.iter().find(|mac| mac.is_group()) {
+        let remedy = "a port's own addresses are unicast: the first octet is even";
+        return Err(Invalid::new(format!("{name}: {mac} is a group address"), remedy));
+    }
+    if policy.guard && policy.macs.is_empty() {
+        let reason = format!("{name} has the guard on, but no address of its own");
+        return Err(Invalid::new(reason, "give it one: --mac, or macs in the topology"));
+    }
+    if !policy.guard && !policy.ips.is_empty() {
+        let reason = format!("{name} has IP addresses, but no guard to keep it to them");
+        return Err(Invalid::new(reason, "add --guard, or leave out --ip (--ip none)"));
+    }
+    let is_wrong = |ip: &&IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.is_multicast() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_multicast() || ip.is_unspecified() || ip.to_ipv4_mapped().is_some(),
+    };
+    if let Some(ip) = policy.ips.iter().find(is_wrong) {
+        let remedy = "name the addresses of the host itself, as in --ip 10.0.0.7,fd00::7";
+        return Err(Invalid::new(format!("{name}: {ip} is no host's own address"), remedy));
+    }
+    Ok(())
 }
 
 /// Checks that a port can be one of a trusted switch, whose processes serve their own rings.
@@ -302,6 +321,25 @@ mod tests {
         let mut spec = PortSpec::default();
         spec.policy.rx_rate_limiter = limit();
         assert!(check_trusted("v:p", &spec, &config).is_err());
+    }
+
+    #[test]
+    fn ip_addresses_are_a_hosts_own_and_need_the_guard() {
+        let told = |ips: &[&str], guard: bool| {
+            let mut spec = PortSpec::default();
+            spec.policy.macs = vec![frame::Mac::local(1)];
+            spec.policy.ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            spec.policy.guard = guard;
+            let checked = check_port("v:p", &spec, &SwitchConfig::default());
+            checked.err().map(|error| error.to_string())
+        };
+        assert_eq!(told(&["10.0.0.7", "fd00::7", "fe80::1"], true), None);
+        assert!(told(&["10.0.0.7"], false).is_some_and(|told| told.contains("--guard")));
+        for wrong in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:1.2.3.4"]
+        {
+            let told = told(&["10.0.0.7", wrong], true).unwrap();
+            assert!(told.contains(wrong), "{told}");
+        }
     }
 
     #[test]

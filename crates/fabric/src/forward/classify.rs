@@ -1,6 +1,6 @@
 //! Pass 1: decides about each frame.
 
-use frame::Spoof;
+use frame::{Identity, Spoof};
 use port::{DropReason, Egress, HEAD, Head, Scratch};
 
 use super::{DROP, Destination, FLOOD, Forwarder, PassState, Tag, drop_for};
@@ -206,25 +206,9 @@ impl<E: Egress> PassState<'_, E> {
         };
         let refused = match allowed {
             false => Some(DropReason::PortSecurity),
-            true if self.port.guard => self.spoofs(head, len),
-            true => None,
+            true => self.port.guard.as_deref().and_then(|own| spoofs(own, head, len)),
         };
         (refused, filter, tag)
-    }
-
-    /// The reason to drop a frame of a guarded port, if it forges anything.
-    #[cold]
-    fn spoofs(&self, head: &Head, len: usize) -> Option<DropReason> {
-        let own = self.port.allowed.as_deref().unwrap_or_default();
-        let head = &head.bytes()[..len.min(HEAD)];
-        let spoof = frame::spoof(head, |mac| own.contains(&mac.word()))?;
-        Some(match spoof {
-            Spoof::Arp => DropReason::ArpSpoof,
-            Spoof::Neighbour => DropReason::NdSpoof,
-            Spoof::DhcpServer => DropReason::DhcpServer,
-            Spoof::Router => DropReason::RouterAdvert,
-            Spoof::Hidden => DropReason::HiddenHeaders,
-        })
     }
 
     /// Notes the host behind the port that sent the next frame.
@@ -306,4 +290,17 @@ impl<E: Egress> PassState<'_, E> {
             true => self.ports.get(id).is_some_and(|dest| dest.vlan.allows(filter)),
         }
     }
+}
+
+/// The reason to drop a frame of a guarded port, if it forges anything.
+#[cold]
+fn spoofs(own: &Identity, head: &Head, len: usize) -> Option<DropReason> {
+    Some(match own.forged(&head.bytes()[..len.min(HEAD)])? {
+        Spoof::Source => DropReason::PortSecurity,
+        Spoof::Arp => DropReason::ArpSpoof,
+        Spoof::Neighbour => DropReason::NdSpoof,
+        Spoof::DhcpServer => DropReason::DhcpServer,
+        Spoof::Router => DropReason::RouterAdvert,
+        Spoof::Hidden => DropReason::HiddenHeaders,
+    })
 }

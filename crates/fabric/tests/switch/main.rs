@@ -1,5 +1,6 @@
 //! Tests of the switch: each rule for frames, and the sum rule.
 
+mod guard;
 mod harness;
 mod limits;
 mod offloads;
@@ -496,44 +497,4 @@ fn regression_a_second_tag_never_becomes_the_first() {
     let mut switch = Switch::new(&[kinds[1].clone(), kinds[0].clone()]);
     switch.send(0, vec![tags(&[0, 20])], T0);
     assert_eq!(switch.dropped(0, DropReason::DoubleTag), 1);
-}
-
-#[test]
-fn a_guarded_port_speaks_for_itself_alone() {
-    let guarded = Rules { guard: true, macs: vec![host(0)], ..Rules::default() };
-    let mut switch = Switch::new(&[guarded.clone(), Rules::default()]);
-    let arp = |source: Mac, sender: Mac| {
-        let mut frame = frame(Mac::BROADCAST, source, 0);
-        frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
-        frame[22..28].copy_from_slice(&sender.octets());
-        frame
-    };
-    let server = |port: u8| {
-        let mut frame = frame(Mac::BROADCAST, host(0), 0);
-        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-        frame[34..36].copy_from_slice(&[0, port]);
-        frame
-    };
-    let (own, client) = (arp(host(0), host(0)), server(68));
-    let sent = vec![
-        own.clone(),
-        arp(host(5), host(5)),
-        arp(host(0), host(5)),
-        client.clone(),
-        server(67),
-        tagged(server(67), 5),
-    ];
-    switch.send(0, sent.clone(), T0);
-    assert_eq!(switch.take(1), [own, client]);
-    for (reason, frames) in
-        [(DropReason::PortSecurity, 1), (DropReason::ArpSpoof, 1), (DropReason::DhcpServer, 2)]
-    {
-        assert_eq!(switch.dropped(0, reason), frames, "{}", reason.name());
-    }
-    // A port without a guard may send this.
-    switch.specs[0].rules = Rules::default();
-    switch.rebuild();
-    switch.send(0, sent.clone(), T0);
-    assert_eq!(switch.take(1), sent);
-    switch.assert_sums();
 }

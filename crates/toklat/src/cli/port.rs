@@ -332,15 +332,21 @@ fn rules(spec: &PortSpec) -> String {
         Some(limit) => words.push(format!("flood limit {limit}/s")),
         None => words.push("no flood limit".into()),
     }
-    match policy.macs.as_slice() {
-        [] => {}
-        [mac] => words.push(mac.to_string()),
-        [mac, rest @ ..] => words.push(format!("{mac} and {} more", rest.len())),
-    }
+    words.extend(first_of(&policy.macs));
+    words.extend(first_of(&policy.ips));
     words.extend(policy.mirror_ingress.iter().map(|to| format!("mirror in to {to}")));
     words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
     words.extend(spec.owner.map(|uid| format!("only user {}", users::name(uid))));
     if words.is_empty() { "-".into() } else { words.join(", ") }
+}
+
+/// The first of a port's addresses, and how many more there are.
+fn first_of<T: std::fmt::Display>(addresses: &[T]) -> Option<String> {
+    match addresses {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, rest @ ..] => Some(format!("{first} and {} more", rest.len())),
+    }
 }
 
 /// How much of its owner's memory is mapped, and whether more was refused.

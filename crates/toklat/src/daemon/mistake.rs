@@ -49,8 +49,8 @@ fn in_switch(name: &str, spec: &toml::Value) -> Option<String> {
 const TABLES: [&str; 4] = ["switch", "guest", "quota", "evpn"];
 
 /// Settings that are left out of the output while they have the default.
-const OMITTED: [&str; 5] =
-    ["interrupts", "tx_rate_limiter", "rx_rate_limiter", "tx_impairment", "rx_impairment"];
+const OMITTED: [&str; 6] =
+    ["interrupts", "ips", "tx_rate_limiter", "rx_rate_limiter", "tx_impairment", "rx_impairment"];
 
 fn in_settings<T: DeserializeOwned + Serialize + Default>(
     place: &str,

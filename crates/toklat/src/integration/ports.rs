@@ -3,6 +3,7 @@
 use anyhow::bail;
 use clap::Parser;
 use hyper::Method;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, PortInfo, PortKind};
@@ -72,9 +73,18 @@ pub fn add(client: &mut Client, wanted: &Wanted) -> Result<Found> {
         );
     }
     if !wanted.rules.is_empty() {
-        client.send::<PortInfo>(Method::PATCH, &name.path(), &wanted.rules)?;
+        set(client, name, &wanted.rules)?;
     }
     Ok(Found::There)
+}
+
+/// Sets rules of a port, as the API names them.
+///
+/// # Errors
+/// The daemon refuses.
+pub fn set(client: &mut Client, name: &PortName, rules: &impl Serialize) -> Result {
+    client.send::<PortInfo>(Method::PATCH, &name.path(), rules)?;
+    Ok(())
 }
 
 /// The port, if there is one of this name.

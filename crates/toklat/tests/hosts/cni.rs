@@ -130,6 +130,12 @@ fn pods_get_interfaces_and_reach_each_other() {
     );
     assert_eq!(answer["dns"]["nameservers"][0], "10.9.0.1");
     setup.done("ADD", "c3", &path(&two), &config);
+    // The guard keeps each pod to the addresses that it was given.
+    let ips = |port: &Value| port["spec"]["ips"].to_string();
+    let ports = setup.daemon.get("/v1/switches/vale0/ports");
+    let mut kept: Vec<_> = ports.as_array().unwrap().iter().map(ips).collect();
+    kept.sort();
+    assert_eq!(kept, [r#"["10.9.0.2","fd09::2"]"#, r#"["10.9.0.3","fd09::3"]"#]);
     let routes = one.run(&["ip", "route"]);
     assert!(routes.contains("default via 10.9.0.1 dev eth0"), "{routes}");
     for peer in ["10.9.0.3", "fd09::3"] {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use harness::frames::{frame, receive, until_traffic_flows};
+use harness::frames::{frame, receive, send, until_traffic_flows};
 use harness::{Daemon, kill_process};
 use serde_json::json;
 
@@ -88,4 +88,61 @@ fn what_is_beyond_the_limit_of_a_receiver_is_counted() {
     assert!(got == [1, 2, 3, 4, 5] || got == [1, 2, 3, 4, 5, 6], "{got:?}");
     let metrics = daemon.get("/metrics");
     assert!(metrics.as_str().unwrap().contains("reason=\"rate_limit\""), "{metrics}");
+}
+
+/// An ARP reply of station 1 that says "this address is at me".
+fn is_at_me(address: [u8; 4]) -> Vec<u8> {
+    let (own, other) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let arp = [0, 1, 8, 0, 6, 4, 0, 2];
+    [&other[..], &own, &[8, 6], &arp, &own, &address, &other, &[10, 0, 0, 2], &[0; 18]].concat()
+}
+
+/// Objective: a port with the guard and `--ip` speaks for no other address, from the moment it is
+/// set; that survives the data process, is shown and exported, and is gone when it is lifted.
+#[test]
+fn the_guard_keeps_a_port_to_its_ip_addresses() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]\n[switch.vale0.port.b]");
+    let shown = |daemon: &Daemon| daemon.get("/v1/switches/vale0/ports/a")["spec"]["ips"].clone();
+    assert_eq!(shown(&daemon), json!(null), "a message without the rule is as before");
+    let guard = ["port", "set", "vale0:a", "--guard", "--mac", "02:00:00:00:00:01"];
+    daemon.done(&[&guard[..], &["--ip", "10.0.0.7,fd00::7"]].concat());
+    assert_eq!(shown(&daemon), json!(["10.0.0.7", "fd00::7"]));
+    assert!(daemon.done(&["port", "show", "vale0:a"]).contains("10.0.0.7"));
+    let exported = daemon.done(&["export"]);
+    assert!(exported.contains("ips = [") && exported.contains("\"fd00::7\""), "{exported}");
+    assert_eq!(daemon.apply(&exported), Vec::<String>::new(), "{exported}");
+
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    let mut dropped = 0;
+    for killed in [false, true] {
+        if killed {
+            kill_process(daemon.data_process("vale0"));
+        }
+        until_traffic_flows(&mut a, &mut b, &mut number);
+        let arrived = |b: &mut netring::Port| {
+            let packets = b.receive(64).map(|frame| frame.to_vec());
+            let senders = packets.filter(|bytes| bytes[12..14] == [8, 6]);
+            let senders: Vec<_> = senders.map(|bytes| bytes[28..32].to_vec()).collect();
+            b.flush().unwrap();
+            senders
+        };
+        for address in [[10, 0, 0, 1], [10, 0, 0, 7]] {
+            daemon.wait_for("room", |_| send(&mut a, &is_at_me(address)));
+        }
+        let mut all = Vec::new();
+        daemon.wait_for("the port's own address", |_| {
+            all.extend(arrived(&mut b));
+            all.contains(&vec![10, 0, 0, 7])
+        });
+        assert_eq!(all, [[10, 0, 0, 7]], "an address of another station came through");
+        dropped += 1;
+        let count = |daemon: &Daemon| daemon.counters("a")["in_drops"]["arp_spoof"].clone();
+        daemon.wait_for("the drop to be counted", |daemon| count(daemon) == json!(dropped));
+    }
+    let lifted = daemon.run(&["port", "set", "vale0:a", "--guard=off"]);
+    assert!(lifted.0 != Some(0) && lifted.2.contains("--ip none"), "{lifted:?}");
+    daemon.done(&["port", "set", "vale0:a", "--guard=off", "--ip=none"]);
+    assert_eq!(shown(&daemon), json!(null));
 }

@@ -6,6 +6,8 @@
 
 mod words;
 
+use std::net::IpAddr;
+
 use clap::Args;
 use control::units::interrupts;
 use dataplane::config::{Interrupts, Policy};
@@ -57,6 +59,10 @@ pub struct PolicyOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     guard: Option<bool>,
+    /// With --guard: allow only these IP addresses as sources and in ARP and neighbour discovery,
+    /// as in 10.0.0.7,fd00::7
+    #[arg(long = "ip", value_name = "IP,...|none", value_delimiter = ',')]
+    ips: Vec<Or<IpAddr>>,
     /// Maximum flooded frames a second that the port may send [default: 100000]
     #[arg(long, value_name = "N|off")]
     flood_limit: Option<Or<u32>>,
@@ -133,6 +139,10 @@ impl PolicyOptions {
         if !self.macs.is_empty() {
             let macs: Vec<&Mac> = self.macs.iter().filter_map(Or::value).collect();
             put("macs", Some(json!(macs)));
+        }
+        if !self.ips.is_empty() {
+            let ips: Vec<&IpAddr> = self.ips.iter().filter_map(Or::value).collect();
+            put("ips", Some(json!(ips)));
         }
         patch
     }

@@ -67,7 +67,7 @@ fn options_become_the_policy() {
         limit: 9,
         seed: 7,
     };
-    let table: [(&[&str], Policy); 17] = [
+    let table: [(&[&str], Policy); 19] = [
         (&["--interrupts=off"], Policy::default()),
         (
             &["--interrupts=rate=9,delay=50,adaptive,sent=7"],
@@ -112,6 +112,16 @@ fn options_become_the_policy() {
             Policy { macs: vec![Mac::local(1), Mac::local(2)], locked: true, ..Policy::default() },
         ),
         (&["--mac=none"], Policy::default()),
+        (
+            &["--guard", "--mac=02:00:00:00:00:01", "--ip", "10.0.0.7,fd00::7", "--ip=10.0.0.8"],
+            Policy {
+                guard: true,
+                macs: vec![Mac::local(1)],
+                ips: ["10.0.0.7", "fd00::7", "10.0.0.8"].map(|ip| ip.parse().unwrap()).into(),
+                ..Policy::default()
+            },
+        ),
+        (&["--ip=none"], Policy::default()),
         (&["--flood-limit=off"], Policy { flood_limit: None, ..Policy::default() }),
         (&["--tx-limit=off", "--rx-limit", "none"], Policy::default()),
         (

@@ -11,8 +11,8 @@ use super::ipam;
 use super::namespace::Namespace;
 use super::{Code, Failure, VERSIONS};
 use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
-use crate::integration::ports::{self, Found};
-use control::{Client, Global};
+use crate::integration::ports::{self, Found, Wanted};
+use control::{Client, Global, Result as Done};
 
 /// A network's configuration, parsed and as JSON.
 struct Network {
@@ -73,7 +73,11 @@ impl Network {
         let mut client = self.client()?;
         let what = format!("Cannot add {}", wanted.name);
         let found = ports::add(&mut client, &wanted).map_err(|e| Failure::refused(&what, &e))?;
-        let finished = self.give_addresses(&container, namespace.as_ref(), mac);
+        let given = self.give_addresses(&container, namespace.as_ref(), mac);
+        let finished = given.and_then(|addresses| {
+            let kept = keep_to(&mut client, &wanted, &addresses);
+            kept.map_err(|e| Failure::refused(&what, &e)).map(|()| addresses)
+        });
         let addresses = finished.inspect_err(|_| {
             let _ = self.release_addresses();
             if found == Found::Added {
@@ -222,6 +226,21 @@ impl Network {
             Some(plugin) => ipam::call_if_known("STATUS", plugin, &self.whole),
             None => Ok(()),
         }
+    }
+}
+
+/// Has the guard of a port allow the addresses that its container was given, unless the
+/// configuration names others (`ip`).
+fn keep_to(client: &mut Client, wanted: &Wanted, addresses: &Value) -> Done {
+    if wanted.rules.get("guard") != Some(&json!(true)) || wanted.rules.contains_key("ips") {
+        return Ok(());
+    }
+    let given = addresses["ips"].as_array().into_iter().flatten();
+    let given = given.filter_map(|ip| ip["address"].as_str()?.split('/').next());
+    let ips: Vec<&str> = given.collect();
+    match ips.is_empty() {
+        true => Ok(()),
+        false => ports::set(client, &wanted.name, &json!({ "ips": ips })),
     }
 }
 
