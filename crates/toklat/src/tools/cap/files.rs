@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "local time is the C library's")]
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +34,33 @@ impl Rotation {
     pub const fn is_wanted(&self) -> bool {
         self.file_size.is_some() || self.rotate.is_some()
     }
+}
+
+/// Makes the file at `path`, or empties it. The capture of one user is not for another: links are
+/// not followed, and files of other users than this one and root are left as they are.
+///
+/// # Errors
+/// The kernel's error, or the file is a link or another user's.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    let refused = |what: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    let mut how = OpenOptions::new();
+    how.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
+    let file = match how.open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return refused(
+                "it is a symbolic link; name the file that it leads to, or - for stdout",
+            );
+        }
+        opened => opened?,
+    };
+    let about = file.metadata()?;
+    if ![0, rustix::process::geteuid().as_raw()].contains(&about.uid()) {
+        return refused("it is another user's; remove it, or name another file");
+    }
+    if about.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 /// A file that counts its bytes.
@@ -116,7 +144,7 @@ impl<'a> Files<'a> {
         let failed = |e: io::Error| {
             io::Error::new(e.kind(), format!("Cannot write {}: {e}", path.display()))
         };
-        let file = Counted { file: BufWriter::new(File::create(&path).map_err(failed)?), bytes: 0 };
+        let file = Counted { file: BufWriter::new(create(&path).map_err(failed)?), bytes: 0 };
         self.current = Some(CaptureWriter::new(file, self.port, self.snaplen)?);
         Ok(())
     }
@@ -258,5 +286,32 @@ mod tests {
         assert_eq!(written(&ended, "out-%s", 0..25), [(at(0), 10), (at(10), 10)]);
         // Without a time in the name, the same file is written again.
         assert_eq!(written(&by_time, "out", 0..25), [("out".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn regression_links_and_files_of_others_are_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let [link, secret, other] = ["link", "secret", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&secret, "secret").unwrap();
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        let said = create(&link).unwrap_err().to_string();
+        assert!(said.contains("symbolic link"), "{said}");
+        assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
+        create(&secret).unwrap();
+        assert_eq!(std::fs::metadata(&secret).unwrap().len(), 0, "an own file is begun anew");
+        std::fs::write(&other, "other's").unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o666.into()).unwrap();
+        let _reader =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+        create(&fifo).unwrap();
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for path in [&other, &fifo] {
+            std::os::unix::fs::chown(path, Some(54_321), None).unwrap();
+            assert!(create(path).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied));
+        }
+        assert_eq!(std::fs::read(&other).unwrap(), b"other's");
     }
 }

@@ -5,7 +5,6 @@ pub mod extcap;
 mod files;
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -111,8 +110,8 @@ fn output(args: &CapArgs) -> anyhow::Result<Box<dyn Output + '_>> {
             Box::new(Files::new(&args.rotation, path, of, args.snaplen))
         }
         Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
+            let failed = || format!("Cannot write {}", path.display());
+            let file = files::create(path).with_context(failed)?;
             Box::new(CaptureWriter::new(BufWriter::new(file), of, args.snaplen)?)
         }
     })
