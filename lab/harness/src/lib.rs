@@ -17,6 +17,7 @@ mod processes;
 mod programs;
 pub mod raw;
 mod report;
+pub mod tcp;
 pub mod underlay;
 pub mod users;
 mod waiting;

@@ -25,9 +25,14 @@ pub struct DaemonArgs {
     /// Group whose members may control the daemon, as its user may
     #[arg(long, value_name = "GROUP")]
     control_group: Option<String>,
-    /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000
+    /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000; not encrypted, so
+    /// a loopback address unless --tcp-in-clear is given
     #[arg(long, value_name = "ADDRESS", requires = "token_file")]
     listen_tcp: Option<SocketAddr>,
+    /// Allow --listen-tcp on any address: who is on the way there reads and changes what is sent,
+    /// the token too
+    #[arg(long, requires = "listen_tcp")]
+    tcp_in_clear: bool,
     /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
@@ -80,6 +85,7 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
         group: args.group,
         control_group: args.control_group,
         listen: args.listen_tcp,
+        tcp_in_clear: args.tcp_in_clear,
         token_file: args.token_file,
         quota: QuotaOption::all(&args.quota),
         auto_switch: !args.no_auto_switch,

@@ -1,32 +1,30 @@
-//! The control API over HTTP: on a Unix socket, and on TCP for clients that have the token.
+//! The control API over HTTP, and its server on a Unix socket. [`super::tcp_server`] is the one on
+//! TCP.
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, RawPathParamsRejection};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Query, RawPathParams, Request, State};
-use axum::http::header::{
-    ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, WWW_AUTHENTICATE,
-};
-use axum::http::{StatusCode, Uri, header};
-use axum::middleware::{self, Next};
+use axum::http::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::serve::Listener;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use port::Nanos;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
-use super::apply::{Caller, How};
+use super::apply::How;
+use super::caller::Caller;
 use super::problem::{PROBLEM, Problem};
 use super::supervisor::{Supervisor, monotonic_ns};
 use super::{metrics, openapi, shape};
@@ -37,10 +35,9 @@ use crate::api::{
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
 const MAX_BODY: usize = 16 << 20;
-/// Connection limit, of the Unix socket and of TCP each. Further connections wait to be accepted.
+/// Connection limit of clients, on the Unix socket and over TCP each. On the Unix socket, further
+/// connections wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 128;
-/// Time limit for a TCP client to send a request's head, with the token.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 type Params = HashMap<String, String>;
 
@@ -54,44 +51,24 @@ struct Asked<'r> {
 }
 
 /// Serves clients of the Unix socket until the daemon is to stop and all requests are answered.
-pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) {
+pub async fn serve_unix(mut listener: UnixListener, to: Arc<Supervisor>) {
     let router = router(Arc::clone(&to), Caller::Local);
-    serve(listener, router, http1::Builder::new(), to).await;
-}
-
-/// Serves TCP clients that send `token`, until the daemon is to stop and all requests are answered.
-pub async fn serve_tcp(listener: TcpListener, to: Arc<Supervisor>, token: Arc<str>) {
-    let guard = move |request: Request, next: Next| {
-        let token = Arc::clone(&token);
-        async move { if knows(&request, &token) { next.run(request).await } else { unknown() } }
-    };
-    let router = router(Arc::clone(&to), Caller::Remote).layer(middleware::from_fn(guard));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    serve(listener, router, http, to).await;
-}
-
-async fn serve<L: Listener>(
-    mut listener: L,
-    router: Router,
-    http: http1::Builder,
-    to: Arc<Supervisor>,
-) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await.0)
+            (place, Listener::accept(&mut listener).await.0)
         };
         let (place, stream) = tokio::select! {
             next = next => next,
             _ = to.asked_to_stop() => break,
         };
         let service = TowerToHyperService::new(router.clone());
-        let (http, to) = (http.clone(), Arc::clone(&to));
+        let to = Arc::clone(&to);
         tokio::spawn(async move {
             let _place = place;
-            let mut talk = pin!(http.serve_connection(TokioIo::new(stream), service));
+            let mut talk =
+                pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             let done = tokio::select! {
                 done = talk.as_mut() => done,
                 _ = to.asked_to_stop() => {
@@ -108,26 +85,8 @@ async fn serve<L: Listener>(
     let _ = places.acquire_many(MAX_CONNECTIONS as u32).await;
 }
 
-fn knows(request: &Request, token: &str) -> bool {
-    let sent = request.headers().get(header::AUTHORIZATION);
-    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    sent.is_some_and(|sent| same(sent.as_bytes(), token.as_bytes()))
-}
-
-/// Compares in constant time, so that timing does not reveal where the difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
-}
-
-fn unknown() -> Response {
-    let remedy = "send Authorization: Bearer with what is in the daemon's token file";
-    let error = ApiError::new(ErrorCode::Forbidden, "The token is missing or wrong", remedy);
-    let asks = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
-    (asks, problem(StatusCode::UNAUTHORIZED, &error)).into_response()
-}
-
 /// The router that [`ROUTES`] describes.
-fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
+pub(super) fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
     let nothing = |request: Request| async move {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
         refusal(&ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json"))
@@ -233,14 +192,14 @@ async fn answer(
         }
         Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, asked)).await?),
         Operation::ListSwitches => reply(&to.switch_infos().await),
-        Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
+        Operation::AddSwitch => created(&to.add_switch(parse(body)?, caller).await?),
         Operation::GetSwitch => reply(&to.switch_info(switch).await?),
-        Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?).await?),
+        Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?, caller).await?),
         Operation::DeleteSwitch => done(to.delete_switch(switch).await),
         Operation::ListPorts => reply(&to.overview(switch).await?.ports),
-        Operation::AddPort => created(&to.add_port(switch, parse(body)?).await?),
+        Operation::AddPort => created(&to.add_port(switch, parse(body)?, caller).await?),
         Operation::GetPort => reply(&to.port_info(switch, port).await?),
-        Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?).await?),
+        Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?, caller).await?),
         Operation::DeletePort => done(to.delete_port(switch, port).await),
         Operation::ListFdb => reply(&to.overview(switch).await?.fdb(now())),
         Operation::AddFdb => done(to.switch(switch)?.lock().await.add_fdb(&parse(body)?).await),
@@ -357,7 +316,7 @@ fn refusal(error: &ApiError) -> Response {
 }
 
 /// A refusal in the format of RFC 9457, with members of our own: `error`, `reason`, `remedy`.
-fn problem(status: StatusCode, error: &ApiError) -> Response {
+pub(super) fn problem(status: StatusCode, error: &ApiError) -> Response {
     let kind = HeaderValue::from_static(PROBLEM);
     (status, [(CONTENT_TYPE, kind)], axum::Json(Problem::of(status, error))).into_response()
 }
@@ -365,14 +324,6 @@ fn problem(status: StatusCode, error: &ApiError) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same(b"secret", b"secret"));
-        for wrong in [&b"secre"[..], b"secrets", b"Secret", b""] {
-            assert!(!same(wrong, b"secret"));
-        }
-    }
 
     #[test]
     fn every_method_of_the_table_has_its_filter() {

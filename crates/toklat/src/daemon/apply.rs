@@ -10,47 +10,13 @@ use std::sync::Arc;
 
 use topology::{GuestSpec, check, check_each};
 
+use super::caller::Caller;
 use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
 use super::guests::Health;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
-use crate::guests::programs;
-
-/// Who asks for a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Caller {
-    /// The operator: at the control socket, or by the daemon's own options.
-    #[default]
-    Local,
-    /// A client over TCP. A token is easier lost than a login, so it starts no programs of the
-    /// host, but those that are built in.
-    Remote,
-}
-
-impl Caller {
-    /// Checks the programs of guests. Those that are there already may stay.
-    ///
-    /// # Errors
-    /// Names the first guest whose program the caller may not start.
-    pub(super) fn check_programs(self, now: &Topology, wanted: &Topology) -> Result<(), ApiError> {
-        let may = |(name, spec): &(&String, &GuestSpec)| {
-            self == Self::Local
-                || programs::is_built_in(&spec.app)
-                || now.guest.get(*name) == Some(*spec)
-        };
-        match wanted.guest.iter().find(|entry| !may(entry)) {
-            None => Ok(()),
-            Some((name, spec)) => {
-                let reason = format!("guest.{name}: over TCP, {} cannot be started", spec.app);
-                let remedy = "use the control socket, or a program that is built in \
-                              (`toklat guest programs`)";
-                Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
-            }
-        }
-    }
-}
 
 /// How a topology is applied.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +45,7 @@ impl Supervisor {
         let mut now = self.topology.lock().await;
         // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).
         check_each(&wanted)?;
-        how.caller.check_programs(&now, &wanted)?;
+        how.caller.check(&now, &wanted, self.state_directory())?;
         if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
             let reason = "The topology has changed since it was read";
             return Err(ApiError::new(ErrorCode::Stale, reason, "read it again, and apply that"));

@@ -30,8 +30,10 @@ use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 const CLOSING: Duration = Duration::from_millis(50);
 /// Descriptors reserved from ports: for restarting data processes, and for the most connections
 /// there may be. If the limit is too small for that, half of all descriptors.
-const SPARE_DESCRIPTORS: u64 =
-    64 + super::quota::MAX_CONNECTIONS + 2 * super::api_server::MAX_CONNECTIONS as u64;
+const SPARE_DESCRIPTORS: u64 = 64
+    + super::quota::MAX_CONNECTIONS
+    + 2 * super::api_server::MAX_CONNECTIONS as u64
+    + super::tcp_server::MAX_STRANGERS as u64;
 
 /// A port for a client.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use topology::{
     PORT_NAME, SWITCH_NAME, check_claims, check_name, check_owner, check_port, check_switch,
 };
 
+use super::caller::{Caller, of_switch};
 use super::change::check_cpus;
 use super::mistake;
 use super::open::Written;
@@ -69,12 +70,15 @@ impl Supervisor {
     /// Adds a switch.
     ///
     /// # Errors
-    /// The switch exists, a setting is invalid, or its data process cannot be started.
-    pub async fn add_switch(&self, new: NewSwitch) -> Result<SwitchInfo, ApiError> {
+    /// The switch exists, a setting is invalid, the caller may not have a port of it, or its data
+    /// process cannot be started.
+    pub async fn add_switch(&self, new: NewSwitch, caller: Caller) -> Result<SwitchInfo, ApiError> {
         let NewSwitch { name, mut spec } = new;
         check_name(&name, SWITCH_NAME)?;
         check_switch(&name, &spec)?;
         check_cpus(&name, None, &spec.config)?;
+        let wanted = of_switch(&name, spec.clone());
+        caller.check(&Topology::default(), &wanted, self.state_directory())?;
         let mut topology = self.topology.lock().await;
         if topology.switch.contains_key(&name) {
             let reason = format!("{name} exists");
@@ -138,7 +142,12 @@ impl Supervisor {
     /// # Errors
     /// There is no such switch, the patch is invalid, or the change needs all clients to disconnect
     /// first.
-    pub async fn patch_switch(&self, name: &str, patch: &Value) -> Result<SwitchInfo, ApiError> {
+    pub async fn patch_switch(
+        &self,
+        name: &str,
+        patch: &Value,
+        caller: Caller,
+    ) -> Result<SwitchInfo, ApiError> {
         let mut topology = self.topology.lock().await;
         let old = configured_switch(&topology, name, self.handle(name).is_some())?;
         let spec: SwitchSpec = merged(&SwitchSpec { port: BTreeMap::new(), ..old.clone() }, patch)?;
@@ -147,6 +156,7 @@ impl Supervisor {
             return Err(ApiError::new(ErrorCode::BadRequest, reason, "patch each port itself"));
         }
         check_switch(name, &spec)?;
+        caller.check_switch(name, Some(old), &spec)?;
         for (port, port_spec) in &old.port {
             check_owner(&format!("{name}:{port}"), port_spec.owner, spec.user)?;
         }
@@ -206,8 +216,14 @@ impl Supervisor {
     /// Adds a port.
     ///
     /// # Errors
-    /// The port exists, a setting is invalid, or what it is attached to cannot be opened.
-    pub async fn add_port(&self, switch: &str, new: NewPort) -> Result<PortInfo, ApiError> {
+    /// The port exists, a setting is invalid, the caller may not have it, or what it is attached to
+    /// cannot be opened.
+    pub async fn add_port(
+        &self,
+        switch: &str,
+        new: NewPort,
+        caller: Caller,
+    ) -> Result<PortInfo, ApiError> {
         check_name(&new.name, PORT_NAME)?;
         let mut topology = self.topology.lock().await;
         let SwitchSpec { config, user, .. } =
@@ -215,6 +231,7 @@ impl Supervisor {
         let name = format!("{switch}:{}", new.name);
         check_port(&name, &new.spec, config)?;
         check_owner(&name, new.spec.owner, *user)?;
+        caller.check_port(&name, None, &new.spec.kind, self.state_directory())?;
         check_with(&topology, (switch, &new.name), &new.spec)?;
         self.new_port(&mut topology, switch, &new.name, new.spec).await?;
         self.save(&mut topology)?;
@@ -243,12 +260,13 @@ impl Supervisor {
     /// change until it goes.
     ///
     /// # Errors
-    /// There is no such port, or the patch makes no sense.
+    /// There is no such port, the patch makes no sense, or the caller may not have such a port.
     pub async fn patch_port(
         &self,
         switch: &str,
         port: &str,
         patch: &Value,
+        caller: Caller,
     ) -> Result<PortInfo, ApiError> {
         let mut topology = self.topology.lock().await;
         let (old, config, user, configured) = {
@@ -261,6 +279,7 @@ impl Supervisor {
         let name = format!("{switch}:{port}");
         check_port(&name, &spec, &config)?;
         check_owner(&name, spec.owner, user)?;
+        caller.check_port(&name, Some(&old.kind), &spec.kind, self.state_directory())?;
         if configured {
             check_with(&topology, (switch, port), &spec)?;
             if spec.kind != old.kind {

@@ -6,7 +6,8 @@
 use tokio::task::JoinSet;
 use topology::{GuestSpec, check, check_each};
 
-use super::apply::{Caller, merged};
+use super::apply::merged;
+use super::caller::Caller;
 use super::supervisor::Supervisor;
 use super::{locked, mistake, system};
 use crate::api::{ApiError, ErrorCode, GuestEntry, Topology};
@@ -52,7 +53,7 @@ impl Supervisor {
         let guest = [(name.to_owned(), spec.clone())].into();
         let wanted = Topology { guest, ..Topology::default() };
         check_each(&wanted)?;
-        caller.check_programs(&now, &wanted)?;
+        caller.check(&now, &wanted, self.state_directory())?;
         let all = merged(&now, &wanted);
         check(&all)?;
         self.check_switches(&all, &wanted)?;

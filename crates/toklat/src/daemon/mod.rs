@@ -16,6 +16,7 @@ mod api_server;
 pub mod apply;
 pub mod attach;
 mod bound;
+mod caller;
 pub mod cards;
 mod change;
 mod clients;
@@ -51,6 +52,7 @@ mod shape;
 mod store;
 mod supervisor;
 mod switch;
+mod tcp_server;
 mod trusted;
 mod tunnels;
 
@@ -98,6 +100,8 @@ pub struct DaemonOptions {
     pub control_group: Option<String>,
     /// A TCP address to serve the API at as well; needs `token_file`.
     pub listen: Option<SocketAddr>,
+    /// That address may be another than a loopback address.
+    pub tcp_in_clear: bool,
     /// A file with the token that TCP clients send (`Authorization: Bearer`).
     pub token_file: Option<PathBuf>,
     /// Opening a port of a switch that does not exist makes the switch.
@@ -108,6 +112,14 @@ pub struct DaemonOptions {
     pub quota: Quota,
     /// Data processes run on when the daemon is told to stop by a signal.
     pub leave_data_processes: bool,
+}
+
+impl DaemonOptions {
+    /// The directory that keeps what outlives the daemon.
+    #[must_use]
+    pub fn state_directory(&self) -> &Path {
+        self.state_dir.as_ref().unwrap_or(&self.dir)
+    }
 }
 
 /// Runs the daemon until it is told to stop.
@@ -371,7 +383,7 @@ impl Sockets {
         let to = || Arc::clone(supervisor);
         tokio::spawn(attach::serve(self.attach, to()));
         if let Some((listener, token)) = self.tcp {
-            tokio::spawn(api_server::serve_tcp(listener, to(), token));
+            tokio::spawn(tcp_server::serve_tcp(listener, to(), token));
         }
         tokio::spawn(api_server::serve_unix(self.control, to()))
     }
@@ -425,8 +437,17 @@ async fn listen_tcp(
     if token.len() < 16 {
         bail!("The token in {} is shorter than 16 characters; make a longer one", file.display());
     }
+    let is_loopback = address.ip().to_canonical().is_loopback();
+    if !is_loopback && !options.tcp_in_clear {
+        bail!(
+            "{address} is not a loopback address, and the API over TCP is not encrypted: who is on \
+             the way reads the token; listen on 127.0.0.1 and lead clients there by ssh -L or a \
+             proxy with TLS, or add --tcp-in-clear"
+        );
+    }
     let listener = tokio::net::TcpListener::bind(address);
     let listener = listener.await.with_context(|| format!("Cannot listen on {address}"))?;
+    tracing::warn!(%address, "the control API is served over TCP in clear, without encryption");
     Ok(Some((listener, token.into())))
 }
 

@@ -5,6 +5,7 @@
 //! only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ impl Supervisor {
         let pipes = Pipes::new(&options.dir);
         let guests = Arc::new(Guests::new(&options.dir, &environment.exe));
         Self {
-            store: Store::new(options.state_dir.as_ref().unwrap_or(&options.dir)),
+            store: Store::new(options.state_directory()),
             options,
             started: Instant::now(),
             descriptor_limit,
@@ -84,6 +85,11 @@ impl Supervisor {
     #[must_use]
     pub fn uid(&self) -> u32 {
         rustix::process::geteuid().as_raw()
+    }
+
+    /// The directory that keeps the topology, and captures that TCP clients ask for.
+    pub(super) fn state_directory(&self) -> &Path {
+        self.options.state_directory()
     }
 
     /// Where the applied topology is kept.

@@ -1,11 +1,9 @@
 //! The control API of the real daemon: what can be requested, what is refused, and what is stored.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use harness::{Daemon, PATIENCE, exchange, text};
@@ -358,68 +356,6 @@ fn addresses_can_be_added_listed_and_removed() {
     );
     assert_eq!(daemon.get(fdb), json!([]));
     assert_eq!(daemon.ask("POST", "/v1/switches/vale0/fdb/flush", &Value::Null).0, 204);
-}
-
-/// A token in a file of this mode.
-fn token_file(dir: &Path, mode: u32) -> PathBuf {
-    let file = dir.join("token");
-    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
-    file
-}
-
-#[test]
-fn a_token_that_others_may_read_is_none() {
-    let dir = tempfile::tempdir().unwrap();
-    for mode in [0o604, 0o602, 0o620] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-        command.arg("--dir").arg(dir.path().join("run")).args(["daemon", "--listen-tcp"]);
-        command.args(["127.0.0.1:0", "--token-file"]).arg(token_file(dir.path(), mode));
-        let ended = command.output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(!ended.status.success() && said.contains("chmod 600"), "{mode:o}: {said}");
-    }
-}
-
-#[test]
-fn over_tcp_only_the_token_opens() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = token_file(dir.path(), 0o600);
-    // The daemon is given a number, because with port 0 the test would not know which one it got.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let listen = free.to_string();
-    let file = file.to_str().unwrap();
-    let _daemon = Daemon::start_with(&["--listen-tcp", &listen, "--token-file", file]);
-    let ask = |headers: &str| {
-        exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", headers, "").0
-    };
-    assert_eq!(ask(""), 401);
-    let stream = TcpStream::connect(free).unwrap();
-    let (head, body) = harness::head_and_body(stream, "GET", "/v1/status", "", "").unwrap();
-    assert!(head.contains("www-authenticate: Bearer"), "{head}");
-    assert!(head.contains("application/problem+json") && body.contains("forbidden"), "{body}");
-    assert_eq!(ask("Authorization: Bearer 0123456789abcdef012\r\n"), 401);
-    assert_eq!(ask("Authorization: Basic 0123456789abcdef0123\r\n"), 401);
-    assert_eq!(ask("Authorization: Bearer 0123456789abcdef0123\r\n"), 200);
-}
-
-/// Objective: a TCP client that sends no request is disconnected, and delays no other client.
-#[test]
-fn over_tcp_a_head_that_does_not_end_is_not_waited_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = token_file(dir.path(), 0o600);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let options = ["--listen-tcp", &free.to_string(), "--token-file", file.to_str().unwrap()];
-    let _daemon = Daemon::start_with(&options);
-    let mut slow = TcpStream::connect(free).unwrap();
-    slow.write_all(b"GET /v1/status HTTP/1.1\r\nHost: here\r\n").unwrap();
-    let token = "Authorization: Bearer 0123456789abcdef0123\r\n";
-    let quick = exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", token, "");
-    assert_eq!(quick.0, 200);
-    // This read ends only when the daemon hangs up.
-    let mut said = String::new();
-    slow.read_to_string(&mut said).unwrap();
-    assert!(!said.contains("200"), "{said}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod daemon_schema;
 mod daemon_soak;
 mod daemon_strangers;
 mod daemon_survival;
+mod daemon_tcp;
 mod daemon_users;
 mod daemon_walls;
 mod docs;

@@ -1,13 +1,12 @@
 //! Guests by the control API: put, read, stopped, deleted; and who may start which programs.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use serde_json::{Value, json};
 
 use crate::manager::{daemon, fetched};
-use harness::{Daemon, exchange, is_alive, wait_until};
+use harness::tcp::OverTcp;
+use harness::{Daemon, is_alive, wait_until};
 
 fn web(more: &Value) -> Value {
     let mut spec = json!({
@@ -134,29 +133,12 @@ fn guests_that_cannot_be_are_refused_and_leave_nothing() {
     assert_eq!(daemon.get("/v1/guests").as_array().unwrap().len(), 1);
 }
 
-/// A daemon that listens at TCP, and how to ask it there.
-fn over_tcp() -> (Daemon, impl Fn(&str, &str, &Value) -> (u16, Value), tempfile::TempDir) {
-    let place = tempfile::tempdir().unwrap();
-    let token = place.path().join("token");
-    std::fs::write(&token, "0123456789abcdef0123").unwrap();
-    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
-    let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let options = ["--listen-tcp", &address.to_string(), "--token-file", token.to_str().unwrap()];
-    let daemon = Daemon::start_with(&options);
-    daemon.apply("[switch.vale0]\n");
-    let ask = move |method: &str, path: &str, body: &Value| {
-        let token = "Authorization: Bearer 0123456789abcdef0123\r\n";
-        let stream = TcpStream::connect(address).unwrap();
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        exchange(stream, method, path, token, &body)
-    };
-    (daemon, ask, place)
-}
-
 /// A token starts no program of the host: neither as a guest nor in a topology.
 #[test]
 fn over_tcp_only_programs_that_are_built_in_are_started() {
-    let (daemon, ask, _place) = over_tcp();
+    let tcp = OverTcp::start(&[]);
+    tcp.daemon.apply("[switch.vale0]\n");
+    let (daemon, ask) = (&tcp.daemon, |method, path, body: &Value| tcp.ask(method, path, body));
     let program = std::env::current_exe().unwrap();
     let foreign = web(&json!({"app": program, "args": ["no guest"], "restart": "never"}));
     let topology = json!({"guest": {"web": foreign}});
@@ -175,7 +157,7 @@ fn over_tcp_only_programs_that_are_built_in_are_started() {
         (json!([]), 200)
     );
     assert_eq!(ask("PUT", "/v1/guests/web", &web(&json!({}))).0, 201);
-    until(&daemon, "web", "running");
+    until(daemon, "web", "running");
     assert_eq!(ask("DELETE", "/v1/guests/web", &Value::Null).0, 204);
     // At the socket the program may be any. It may stay then, and is not changed over TCP.
     assert_eq!(daemon.ask("PUT", "/v1/guests/web", &foreign).0, 201);

@@ -11,6 +11,7 @@ use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
 
 use super::end::{port_of, was_made, wire_spec};
 use crate::api::{ApiError, Client, ErrorCode, NewPort, NewSwitch, PortSpec, SwitchSpec};
+use crate::daemon::caller::Caller;
 use crate::daemon::supervisor::Supervisor;
 use crate::daemon::switch::{Access, Switch};
 use crate::daemon::{cards, interfaces};
@@ -82,7 +83,8 @@ impl Supervisor {
         let mtu = interface_mtu(ifname)?;
         let is_new = !self.topology.lock().await.switch.contains_key(switch);
         if is_new {
-            self.add_switch(NewSwitch { name: switch.into(), spec: SwitchSpec::default() }).await?;
+            let new = NewSwitch { name: switch.into(), spec: SwitchSpec::default() };
+            self.add_switch(new, Caller::Local).await?;
             self.topology.lock().await.attached.insert(switch.into());
         }
         let port = |name: String, kind: PortKind| {
@@ -90,10 +92,10 @@ impl Supervisor {
             NewPort { name, spec: PortSpec { kind, policy, ..PortSpec::default() } }
         };
         let card = port(ifname.into(), Interface::called(ifname).into());
-        let mut added = self.add_port(switch, card).await.map(drop);
+        let mut added = self.add_port(switch, card, Caller::Local).await.map(drop);
         if added.is_ok() && host {
             let host = port(host_port(ifname), Host::behind(ifname).into());
-            added = self.add_port(switch, host).await.map(drop);
+            added = self.add_port(switch, host, Caller::Local).await.map(drop);
             if added.is_err() {
                 self.delete_port(switch, ifname).await?;
             }

@@ -6,11 +6,15 @@ use topology::Card;
 
 use super::super::cards;
 use super::super::front_ends::Waiting;
-use super::{Following, Future, Open, Opened, Opening};
+use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::{ApiError, ErrorCode};
 
 /// The port is vacant until the process that drives the card has opened it.
 impl Open for Card {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it takes a network card")
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let missing = |error: vfio::PlaceError| {
             let (reason, remedy) = error.advice();

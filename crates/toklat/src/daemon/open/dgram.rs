@@ -14,10 +14,14 @@ use topology::{Dgram, Place};
 
 use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
 use super::super::system;
-use super::{Following, Future, Open, Opened, Opening, Users};
+use super::{Following, Future, Open, Opened, Opening, Reach, Users};
 use crate::api::ApiError;
 
 impl Open for Dgram {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it names sockets")
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let socket = datagrams(&Place::of(&self.local), &Place::of(&self.remote), at.users);
         Box::pin(async move {

@@ -8,10 +8,14 @@ use super::super::front_ends::Waiting;
 use super::super::interfaces::{host, watch};
 use super::super::namespace::in_namespace;
 use super::super::system;
-use super::{Following, Future, Open, Opened, Opening};
+use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::ApiError;
 
 impl Open for Host {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it takes the network interface of the host's own stack")
+    }
+
     fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
         open(self.clone())
     }

@@ -10,12 +10,16 @@ use super::super::interfaces::watch;
 use super::super::namespace::in_namespace;
 use super::super::system;
 use super::tap::set_link_mtu;
-use super::{Following, Future, Open, Opened, Opening};
+use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::{ApiError, ErrorCode};
 
 const _: () = assert!(Interface::MAX_QUEUES as usize == dataplane::attach::interface::MAX_QUEUES);
 
 impl Open for Interface {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it takes a network interface")
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let settings = self.clone();
         let mtu = at.mtu;

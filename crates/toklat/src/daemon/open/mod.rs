@@ -108,8 +108,34 @@ pub struct Socket<'a> {
     pub rights: Rights,
 }
 
+impl Socket<'_> {
+    /// What a port with this socket takes of the host.
+    const fn reach(&self) -> Reach<'static> {
+        match (self.named, self.client) {
+            (None, false) => Reach::Switch,
+            (Some(_), _) => Reach::Host("it names a socket"),
+            (None, true) => Reach::Host("it connects to a socket"),
+        }
+    }
+}
+
+/// What a port takes of the host, beside its place in a switch. A caller over TCP opens what is
+/// [`Reach::Switch`], and captures in one directory: see [`Caller`](super::caller::Caller).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach<'a> {
+    /// Nothing: its client or front end lends memory, at a socket in the runtime directory.
+    Switch,
+    /// A file of frames.
+    Capture(&'a str),
+    /// A part of the host, as the reason to refuse it.
+    Host(&'static str),
+}
+
 /// What the supervisor does for a kind of port. The defaults suit a kind that waits for no peer.
 pub trait Open {
+    /// What the port takes of the host. Each kind answers for itself.
+    fn reach(&self) -> Reach<'_>;
+
     /// Opens what a port is attached to. A port that waits for its peer is vacant.
     ///
     /// # Errors

@@ -2,12 +2,16 @@
 
 use dataplane::config::Attachment;
 
-use super::{Future, Open, Opened, Opening};
+use super::{Future, Open, Opened, Opening, Reach};
 
 /// Needs nothing.
 pub struct Null;
 
 impl Open for Null {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Switch
+    }
+
     fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
         Box::pin(std::future::ready(Ok(Opened::ours(Attachment::Null, Vec::new()))))
     }

@@ -1,18 +1,23 @@
 //! Capture files.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use dataplane::attach::buffered::pcap::{PcapReadConfig, PcapWriteConfig};
 use dataplane::config::Attachment;
 use topology::{PcapRead, PcapWrite};
 
 use super::super::system;
-use super::{Future, Open, Opened, Opening, Written};
+use super::{Future, Open, Opened, Opening, Reach, Written};
 use crate::api::{ApiError, ErrorCode};
 
 impl Open for PcapRead {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Capture(&self.path)
+    }
+
     fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
         let Self { repeat, speed_percent, .. } = *self;
         let how = PcapReadConfig { repeat, speed_percent }.into();
@@ -26,6 +31,10 @@ impl Open for PcapRead {
 }
 
 impl Open for PcapWrite {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Capture(&self.path)
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let file = open_file(&self.path, Some(at.written));
         Box::pin(async move { Ok(Opened::ours(PcapWriteConfig {}.into(), vec![file?])) })
@@ -40,32 +49,63 @@ impl Open for PcapWrite {
     }
 }
 
-/// Opens a file for reading or, if `written` is set, for writing.
+/// Opens a file for reading or, if `written` is set, for writing. A file with content is written
+/// only if it is a capture.
 fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> {
     let failed = |e| system(&format!("Cannot open {path}"), e);
     let mut how = OpenOptions::new();
-    // A named pipe without a reader must not block the supervisor. A link that another user put in
-    // the file's place must not be followed.
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    how.custom_flags(flags.bits().cast_signed());
     let write = written.is_some();
     how.read(!write).append(write).create(write);
-    let file = how.open(path).map_err(|error| match error.raw_os_error() {
+    let file = open_here(path, &mut how)?;
+    let about = file.metadata().map_err(failed)?;
+    if !about.is_file() && !about.file_type().is_fifo() {
+        let reason = format!("{path} is not a file");
+        return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
+    }
+    if !write || !about.is_file() || about.len() == 0 {
+        return Ok(file.into());
+    }
+    // The file is open for appending only, so its head is read through another descriptor.
+    let head = open_here(path, OpenOptions::new().read(true))?;
+    let other = head.metadata().map_err(failed)?;
+    let is_same = (other.dev(), other.ino()) == (about.dev(), about.ino());
+    if !is_same || !is_capture(&head).map_err(failed)? {
+        let reason = format!("{path} is no capture, and is left as it is");
+        let remedy = "name a file that does not exist, or remove this one";
+        return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
+    }
+    if written == Some(Written::Emptied) {
+        file.set_len(0).map_err(failed)?;
+    }
+    Ok(file.into())
+}
+
+/// Opens the file at `path` itself. A named pipe without a reader must not block the supervisor,
+/// and a link that another user put in the file's place must not be followed.
+fn open_here(path: &str, how: &mut OpenOptions) -> Result<File, ApiError> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    how.custom_flags(flags.bits().cast_signed());
+    how.open(path).map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => {
             let reason = format!("{path} is a symbolic link");
             ApiError::new(ErrorCode::BadRequest, reason, "name the file that it leads to")
         }
-        _ => failed(error),
-    })?;
-    let kind = file.metadata().map_err(failed)?.file_type();
-    if !kind.is_file() && !kind.is_fifo() {
-        let reason = format!("{path} is not a file");
-        return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
-    }
-    if written == Some(Written::Emptied) && kind.is_file() {
-        file.set_len(0).map_err(failed)?;
-    }
-    Ok(file.into())
+        _ => system(&format!("Cannot open {path}"), error),
+    })
+}
+
+/// True if a file begins as captures do: pcap in either byte order and unit of time, or pcapng.
+fn is_capture(file: &File) -> io::Result<bool> {
+    let mut head = [0; 12];
+    let len = file.read_at(&mut head, 0)?;
+    Ok(match &head[..len] {
+        [0x0a, 0x0d, 0x0d, 0x0a, _, _, _, _, order @ ..] => {
+            matches!(order, [0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a])
+        }
+        [0xa1, 0xb2, 0xc3, 0xd4, ..] | [0xa1, 0xb2, 0x3c, 0x4d, ..] => true,
+        [0xd4, 0xc3, 0xb2, 0xa1, ..] | [0x4d, 0x3c, 0xb2, 0xa1, ..] => true,
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -87,13 +127,50 @@ mod tests {
         write.open(emptied()).await.unwrap_err();
         assert_eq!(std::fs::read(&elsewhere).unwrap(), b"secret", "a link led it elsewhere");
         std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, b"old").unwrap();
+        let old: &[u8] = &[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+        std::fs::write(&path, old).unwrap();
         assert_eq!(read.open(Opening::of_test()).await.unwrap().fds.len(), 1);
-        assert_eq!(std::fs::read(&path).unwrap(), b"old", "reading emptied the file");
+        assert_eq!(std::fs::read(&path).unwrap(), old, "reading emptied the file");
         let opened = write.open(Opening::of_test()).await.unwrap();
         rustix::io::write(&opened.fds[0], b"+").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"old+", "a port that goes on lost its file");
+        let longer = [old, b"+"].concat();
+        assert_eq!(std::fs::read(&path).unwrap(), longer, "a port that goes on lost its file");
         write.open(emptied()).await.unwrap();
         assert!(std::fs::read(&path).unwrap().is_empty());
+    }
+
+    /// Neither an operator's mistake nor a client over TCP overwrites a file that is no capture.
+    #[tokio::test]
+    async fn a_file_that_is_no_capture_is_neither_emptied_nor_appended_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("authorized_keys").to_str().unwrap().to_owned();
+        let write = PcapWrite { path: path.clone() };
+        for content in [
+            &b"ssh-ed25519 AAAA root@host\n"[..],
+            b"\n",
+            b"{}",
+            &[0x0a, 0x0d, 0x0d, 0x0a],
+            &[0x0a, 0x0d, 0x0d, 0x0a, 0, 0, 0, 28, 1, 2, 3, 4],
+            &[0xa1, 0xb2],
+        ] {
+            std::fs::write(&path, content).unwrap();
+            for written in [Written::Emptied, Written::Kept] {
+                let at = Opening { written, ..Opening::of_test() };
+                let refused = write.open(at).await.unwrap_err();
+                assert_eq!(refused.code, ErrorCode::BadRequest, "{refused}");
+                assert!(refused.reason.contains("authorized_keys"), "{refused}");
+                assert_eq!(std::fs::read(&path).unwrap(), content, "{written:?}");
+            }
+        }
+        for magic in [
+            &[0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a][..],
+            &[0x0a, 0x0d, 0x0d, 0x0a, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d],
+            &[0xa1, 0xb2, 0xc3, 0xd4],
+            &[0x4d, 0x3c, 0xb2, 0xa1],
+        ] {
+            std::fs::write(&path, magic).unwrap();
+            write.open(Opening { written: Written::Emptied, ..Opening::of_test() }).await.unwrap();
+            assert!(std::fs::read(&path).unwrap().is_empty(), "{magic:?}");
+        }
     }
 }

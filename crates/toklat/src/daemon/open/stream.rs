@@ -7,10 +7,14 @@ use dataplane::config::Attachment;
 use topology::Stream;
 
 use super::super::front_ends::Rights;
-use super::{Open, Socket};
+use super::{Open, Reach, Socket};
 use crate::api::ApiError;
 
 impl Open for Stream {
+    fn reach(&self) -> Reach<'_> {
+        self.socket().map_or(Reach::Switch, |socket| socket.reach())
+    }
+
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::Stream(_) | Attachment::Vacant)
     }

@@ -11,12 +11,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use topology::Tap;
 
 use super::super::namespace::in_namespace;
-use super::{Future, Open, Opened, Opening};
+use super::{Future, Open, Opened, Opening, Reach};
 use crate::api::ApiError;
 
 const _: () = assert!(Tap::MAX_QUEUES as usize == dataplane::attach::buffered::tap::MAX_QUEUES);
 
 impl Open for Tap {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it makes a network interface")
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let Self { ifname, netns, queues } = self.clone();
         Box::pin(async move {

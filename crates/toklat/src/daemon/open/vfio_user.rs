@@ -9,13 +9,17 @@ use topology::VfioUser;
 
 use super::super::front_ends::Rights;
 use super::super::system;
-use super::{Open, Socket};
+use super::{Open, Reach, Socket};
 use crate::api::ApiError;
 
 /// Bytes of the e1000 family's registers.
 const REGISTERS: usize = 128 << 10;
 
 impl Open for VfioUser {
+    fn reach(&self) -> Reach<'_> {
+        self.socket().map_or(Reach::Switch, |socket| socket.reach())
+    }
+
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::VfioUser(_) | Attachment::Vacant)
     }

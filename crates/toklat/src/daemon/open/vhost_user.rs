@@ -7,12 +7,16 @@ use dataplane::config::Attachment;
 use topology::VhostUser;
 
 use super::super::front_ends::Rights;
-use super::{Open, Socket};
+use super::{Open, Reach, Socket};
 use crate::api::ApiError;
 
 const _: () = assert!(VhostUser::MAX_QUEUES as usize == dataplane::state::RINGS);
 
 impl Open for VhostUser {
+    fn reach(&self) -> Reach<'_> {
+        self.socket().map_or(Reach::Switch, |socket| socket.reach())
+    }
+
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::VhostUser(_) | Attachment::Vacant)
     }

@@ -5,12 +5,16 @@ use jail::strangers::Descriptor;
 use topology::Vxlan;
 
 use super::super::tunnels;
-use super::{Future, Open, Opened, Opening};
+use super::{Future, Open, Opened, Opening, Reach};
 
 const _: () = assert!(Vxlan::MAX_PEERS == dataplane::attach::vxlan::MAX_PEERS);
 const _: () = assert!(Vxlan::MAX_SEGMENTS == dataplane::attach::vxlan::MAX_SEGMENTS);
 
 impl Open for Vxlan {
+    fn reach(&self) -> Reach<'_> {
+        Reach::Host("it talks to other hosts")
+    }
+
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         Box::pin(async move {
             let owner = format!("{}:{}", at.name.0, at.name.1);
