@@ -11,7 +11,7 @@ use crate::{Claim, Invalid, Kind, Policy};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PcapWrite {
-    /// The file, which is created or overwritten.
+    /// The file, which is created, or overwritten if it is a capture.
     #[cfg_attr(feature = "clap", arg(id = "pcap_write", long = "pcap-write", value_name = "FILE"))]
     #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::FilePath))]
     pub path: String,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::tcp::{AUTHORIZED, OverTcp, free_port, token_file, until_hung_up};
-use harness::{Daemon, exchange, program};
+use harness::{Daemon, exchange};
 use serde_json::{Value, json};
 
 /// Less than the time that a stranger has.
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(5);
 fn a_token_that_others_may_read_is_none() {
     let dir = tempfile::tempdir().unwrap();
     for mode in [0o604, 0o602, 0o620] {
-        let mut command = Command::new(program("toklat"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
         command.arg("--dir").arg(dir.path().join("run")).args(["daemon", "--listen-tcp"]);
         command.args(["127.0.0.1:0", "--token-file"]).arg(token_file(dir.path(), mode));
         let ended = command.output().unwrap();
@@ -209,7 +209,7 @@ fn tcp_is_served_on_loopback_alone_unless_told() {
     let dir = tempfile::tempdir().unwrap();
     let token = token_file(dir.path(), 0o600);
     for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1"] {
-        let mut command = Command::new(program("toklat"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
         command.arg("--dir").arg(dir.path().join("run")).args(["daemon", "--listen-tcp", address]);
         let ended = command.arg("--token-file").arg(&token).output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
