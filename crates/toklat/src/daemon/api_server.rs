@@ -188,7 +188,7 @@ async fn answer(
         Operation::GetStatus => reply(&to.status().await),
         Operation::GetTopology => {
             let (topology, tag) = to.get_topology().await;
-            Ok(([(ETAG, tag)], axum::Json(topology)).into_response())
+            Ok(([(ETAG, tag)], axum::Json(caller.readable(topology))).into_response())
         }
         Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, asked)).await?),
         Operation::ListSwitches => reply(&to.switch_infos().await),

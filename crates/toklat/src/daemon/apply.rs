@@ -45,6 +45,7 @@ impl Supervisor {
         let mut now = self.topology.lock().await;
         // Errors that any request would get come before the precondition (RFC 9110, 13.2.1).
         check_each(&wanted)?;
+        let wanted = how.caller.meant(&now, wanted);
         how.caller.check(&now, &wanted, self.state_directory())?;
         if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
             let reason = "The topology has changed since it was read";
@@ -56,7 +57,7 @@ impl Supervisor {
         for (name, spec) in &wanted.switch {
             check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
         }
-        let plan = self.plan(&now, &wanted, how).await;
+        let plan = how.caller.readable_plan(self.plan(&now, &wanted, how).await);
         if how.dry_run {
             return Ok(Applied { changes: plan });
         }

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::open::{self, Reach};
-use crate::api::{ApiError, ErrorCode, PortKind, SwitchSpec, Topology};
+use super::store::EVPN;
+use crate::api::{ApiError, Change, ErrorCode, PortKind, SwitchSpec, Topology};
 use crate::guests::programs;
 
 /// Who asks for a change.
@@ -68,6 +69,33 @@ impl Caller {
                 Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
             }
         }
+    }
+
+    /// What the caller may read of a topology: over TCP, which is not encrypted, no password.
+    #[must_use]
+    pub(super) fn readable(self, mut topology: Topology) -> Topology {
+        if self == Self::Remote {
+            let neighbors = topology.evpn.iter_mut().flat_map(|evpn| &mut evpn.neighbor);
+            neighbors.for_each(|neighbor| neighbor.password = None);
+        }
+        topology
+    }
+
+    /// The steps of a plan as the caller may read them: over TCP, without EVPN's settings.
+    #[must_use]
+    pub(super) fn readable_plan(self, mut plan: Vec<Change>) -> Vec<Change> {
+        let hidden = plan.iter_mut().filter(|change| self == Self::Remote && change.name == EVPN);
+        hidden.for_each(|change| change.settings.clear());
+        plan
+    }
+
+    /// The topology that the caller means: EVPN as it could read it stands for EVPN as it is.
+    #[must_use]
+    pub(super) fn meant(self, now: &Topology, mut wanted: Topology) -> Topology {
+        if wanted.evpn.is_some() && wanted.evpn == self.readable(now.clone()).evpn {
+            wanted.evpn.clone_from(&now.evpn);
+        }
+        wanted
     }
 
     /// Checks a switch without its ports.
@@ -140,6 +168,7 @@ pub(super) fn of_switch(name: &str, spec: SwitchSpec) -> Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Action;
     use serde_json::{Value, json};
 
     /// Each kind, with settings that it may have, and whether a caller over TCP may open it.
@@ -192,6 +221,28 @@ mod tests {
             Caller::Remote.check_port("v:p", Some(&kind), &kind, state).unwrap();
         }
         assert_eq!(seen.len(), 13, "a kind is not in the table: {seen:?}");
+    }
+
+    #[test]
+    fn passwords_are_not_read_over_tcp_and_come_back_unharmed() {
+        let now: Topology = toml::from_str(
+            "[evpn]\nas = 65000\nrouter_id = '10.0.0.1'\nvtep = '10.0.0.1'\n\
+             [[evpn.neighbor]]\naddress = '10.0.0.2'\npassword = 'secret'",
+        )
+        .unwrap();
+        let read = Caller::Remote.readable(now.clone());
+        assert!(!format!("{read:?}").contains("secret"));
+        let meant = Caller::Remote.meant(&now, read.clone());
+        assert_eq!(meant, now);
+        Caller::Remote.check(&now, &meant, Path::new("/state")).unwrap();
+        let mut other = read;
+        other.evpn.as_mut().unwrap().asn = 7;
+        let meant = Caller::Remote.meant(&now, other);
+        Caller::Remote.check(&now, &meant, Path::new("/state")).unwrap_err();
+        assert_eq!(Caller::Local.readable(now.clone()), now);
+        let removed = || vec![Change::new(Action::Removed, EVPN).with(&now.evpn, &None::<()>)];
+        assert!(format!("{:?}", Caller::Local.readable_plan(removed())).contains("secret"));
+        assert!(!format!("{:?}", Caller::Remote.readable_plan(removed())).contains("secret"));
     }
 
     #[test]

@@ -34,6 +34,8 @@ use crate::api::{ApiError, ErrorCode};
 
 /// Time limit for a stranger, and for any client to send a request's head.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest head of a request, in bytes.
+const MAX_HEAD: usize = 32 << 10;
 /// Connection limit of strangers, who share it by address.
 pub(super) const MAX_STRANGERS: usize = 128;
 
@@ -62,7 +64,7 @@ async fn talk(
     to: Arc<Supervisor>,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD);
     let service = guarded(router, token, Arc::clone(&visit));
     let mut talk = pin!(http.serve_connection(TokioIo::new(stream), service));
     let done = tokio::select! {

@@ -53,6 +53,7 @@ fn ports_come_and_go_with_their_domain() {
     assert_eq!(port["spec"]["guard"], json!(true));
     assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket(), "QEMU connects to it");
     // A restarted libvirtd calls the hook again, with settings that may have changed.
+    assert_eq!(port["spec"]["ips"], json!(["10.0.0.7"]));
     daemon.done(&["port", "set", "vale0:web1", "--guard=off"]);
     assert_eq!(call("reconnect", "begin"), 1);
     assert_eq!(daemon.get("/v1/switches/vale0/ports/web1")["spec"]["guard"], json!(true));

@@ -141,8 +141,12 @@ fn the_guard_keeps_a_port_to_its_ip_addresses() {
         let count = |daemon: &Daemon| daemon.counters("a")["in_drops"]["arp_spoof"].clone();
         daemon.wait_for("the drop to be counted", |daemon| count(daemon) == json!(dropped));
     }
-    let lifted = daemon.run(&["port", "set", "vale0:a", "--guard=off"]);
-    assert!(lifted.0 != Some(0) && lifted.2.contains("--ip none"), "{lifted:?}");
-    daemon.done(&["port", "set", "vale0:a", "--guard=off", "--ip=none"]);
+    let path = "/v1/switches/vale0/ports/a";
+    let (status, refused) = daemon.ask("PATCH", path, &json!({"guard": false}));
+    assert!(status == 400 && refused.to_string().contains("--ip none"), "{refused}");
+    daemon.done(&["port", "set", "vale0:a", "--ip=none"]);
     assert_eq!(shown(&daemon), json!(null));
+    daemon.done(&["port", "set", "vale0:a", "--ip=10.0.0.7"]);
+    daemon.done(&["port", "set", "vale0:a", "--guard=off"]);
+    assert_eq!(shown(&daemon), json!(null), "the addresses of a guard that is off");
 }

@@ -1,7 +1,7 @@
 //! The attackers: one function for each kind. Each runs in a process of its own until it is killed.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +24,9 @@ use zerocopy::IntoBytes;
 use super::{Attacker, When, directory, pause};
 use harness::frames::frame;
 use harness::front_end::{FrontEnd, RECEIVE, TRANSMIT, memfd, say, send_raw, words};
+
+/// The attacker that claims addresses of others.
+pub const FORGER: &str = "forged addresses";
 
 /// All kinds of attackers. Each has a user of its own; the number depends on the place in this
 /// list.
@@ -61,6 +64,14 @@ pub const ATTACKERS: &[Attacker] = &[
         run: rings,
     },
     Attacker { name: "source addresses", when: When::Always, ports: "", run: addresses },
+    Attacker {
+        name: FORGER,
+        when: When::Always,
+        ports: "[switch.vale0.port.forger]\nowner = UID\nguard = true\nmacs = [\"02:00:00:00:00:66\"]\n\
+                ips = [\"10.0.0.7\"]\n",
+        run: forge,
+    },
+    Attacker { name: "strangers over TCP", when: When::Always, ports: "", run: strangers },
     Attacker { name: "watched tokens", when: When::Unforeseen, ports: "", run: watches },
     Attacker { name: "punched holes", when: When::Unforeseen, ports: "", run: holes },
 ];
@@ -252,6 +263,40 @@ fn tags() {
         let mut tagged = frame(8, 2, 0);
         tagged[12..20].copy_from_slice(&[0x81, 0, 0, 0, 0x81, 0, 0, 9]);
         port.push(&tagged);
+        pause();
+    }
+}
+
+/// What the guard must stop: "10.0.0.1 is at me", to the honest receiver and to all.
+fn forge() {
+    let mut port = Persistent::open("vale0:forger");
+    let arp = [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 0x66, 10, 0, 0, 1];
+    loop {
+        for to in [2, 0xff] {
+            let mut reply = frame(0x66, to, 0);
+            reply[12..14].copy_from_slice(&[8, 6]);
+            reply[14..32].copy_from_slice(&arp);
+            port.push(&reply);
+        }
+        pause();
+    }
+}
+
+/// Connections to the API over TCP without the token: some without a word, some with half a
+/// request, some with many requests whose answers are not read.
+fn strangers() {
+    let address = std::env::var(super::TCP).unwrap();
+    let mut all = VecDeque::new();
+    let request = b"GET /openapi.json HTTP/1.1\r\nHost: here\r\n\r\n".repeat(100);
+    loop {
+        for bytes in [&[][..], &request[..20], &request[..]] {
+            let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+            let _ = stream.write_all(bytes);
+            all.push_back(stream);
+        }
+        if all.len() > 600 {
+            all.drain(..3);
+        }
         pause();
     }
 }

@@ -16,15 +16,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dataplane::state::{TurnTime, percentile};
+use port::DropReason;
 
 use self::attackers::ATTACKERS;
 use self::honest::Report;
+use harness::tcp::OverTcp;
 use harness::{Daemon, skip};
 use toklat::api::{PortStats, Stats, SwitchStats};
 
 const NAME: &str = "honest_ports_lose_nothing_under_siege";
 /// Says which part a process plays; the daemon's directory stands in `TOKLAT_DIR`.
 const PART: &str = "TOKLAT_SIEGE_PART";
+/// Says at which address the daemon serves its API over TCP.
+const TCP: &str = "TOKLAT_SIEGE_TCP";
 /// The group that may open ports.
 const GROUP: (&str, u32) = ("nogroup", 65534);
 /// The user of the honest pair; attackers have the user numbers after it.
@@ -102,14 +106,15 @@ fn honest_ports_lose_nothing_under_siege() {
     }
     let seconds = std::env::var("TOKLAT_SIEGE_SECONDS").map_or(60, |s| s.parse().unwrap());
     pin(0);
-    let daemon = besieged();
+    let tcp = besieged();
+    let daemon = &tcp.daemon;
     let whole = Duration::from_secs(seconds);
-    let peak = phase(&daemon, "capacity", Duration::from_secs(2), 0, None);
+    let peak = phase(&tcp, "capacity", Duration::from_secs(2), 0, None);
     let rate = peak.report.rate() / 2;
     let slack = SLACK[usize::from(std::env::var_os("TOKLAT_SIEGE_ALONE").is_none())];
     let pair = || {
-        let control = phase(&daemon, "control", whole / 5, rate, None);
-        let always = phase(&daemon, "all attacks", whole * 3 / 5, rate, Some(When::Always));
+        let control = phase(&tcp, "control", whole / 5, rate, None);
+        let always = phase(&tcp, "all attacks", whole * 3 / 5, rate, Some(When::Always));
         let (most, is) = (control.turn(0.9999) + slack, always.turn(0.9999));
         let wrong =
             (is > most).then(|| format!("turns take {is:?} under attack, {most:?} at most"));
@@ -123,16 +128,16 @@ fn honest_ports_lose_nothing_under_siege() {
         phases.extend(second);
         wrong = still;
     }
-    phases.push(phase(&daemon, "unforeseen attacks", whole / 5, rate, Some(When::Unforeseen)));
+    phases.push(phase(&tcp, "unforeseen attacks", whole / 5, rate, Some(When::Unforeseen)));
     phases.iter().for_each(|phase| phase.print());
     for phase in &phases[1..] {
         if phase.report.lost > 0 {
             eprintln!("{} {}", daemon.get("/v1/stats"), daemon.get("/v1/switches/vale0"));
         }
-        assert_eq!(phase.report.lost, 0, "{}: lost frames; {}", phase.what, tail(&daemon));
-        assert!(phase.report.sent > 0, "{}: nothing was sent; {}", phase.what, tail(&daemon));
+        assert_eq!(phase.report.lost, 0, "{}: lost frames; {}", phase.what, tail(daemon));
+        assert!(phase.report.sent > 0, "{}: nothing was sent; {}", phase.what, tail(daemon));
     }
-    assert!(wrong.is_none(), "{wrong:?}; {}", tail(&daemon));
+    assert!(wrong.is_none(), "{wrong:?}; {}", tail(daemon));
     let switch = daemon.get("/v1/switches/vale0");
     assert_eq!((&switch["state"], &switch["restarts"]), (&"running".into(), &0.into()));
 }
@@ -147,8 +152,9 @@ fn obstacle() -> Option<&'static str> {
 }
 
 /// A daemon whose switch has the honest ports and those of the attackers.
-fn besieged() -> Daemon {
-    let daemon = Daemon::start_with(&["--group", GROUP.0]);
+fn besieged() -> OverTcp {
+    let tcp = OverTcp::start(&["--group", GROUP.0]);
+    let daemon = &tcp.daemon;
     std::fs::set_permissions(daemon.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut net = format!(
         "[switch.vale0]\nworkers = [{{ cpu = {WORKER_CPU} }}]\nstall_timeout_ms = 10000\n\
@@ -159,22 +165,23 @@ fn besieged() -> Daemon {
         net += &attacker.ports.replace("UID", &uid.to_string());
     }
     daemon.apply(&net);
-    daemon
+    tcp
 }
 
 /// The honest pair sends `rate` frames a second (0: as fast as it can) while attackers attack.
 fn phase(
-    daemon: &Daemon,
+    tcp: &OverTcp,
     what: &'static str,
     time: Duration,
     rate: u64,
     attacks: Option<When>,
 ) -> Phase {
+    let daemon = &tcp.daemon;
     let only = std::env::var("TOKLAT_SIEGE_ONLY").unwrap_or_default();
     let attackers = ATTACKERS.iter().zip(HONEST + 1..);
     let mut attackers: Vec<_> = attackers
         .filter(|(attacker, _)| attacks == Some(attacker.when) && attacker.name.contains(&only))
-        .map(|(attacker, uid)| (attacker.name, start(daemon, attacker.name, uid, &[])))
+        .map(|(attacker, uid)| (attacker.name, start(tcp, attacker.name, uid, &[])))
         .collect();
     let stats = || {
         let stats: Stats = serde_json::from_value(daemon.get("/v1/stats")).unwrap();
@@ -183,18 +190,22 @@ fn phase(
     let turns = |stats: &SwitchStats| stats.workers[0].turns.clone();
     let (before, stolen) = (turns(&stats()), steal());
     let options = [time.as_millis() as u64, rate].map(|n| n.to_string());
-    let mut honest = start(daemon, "honest", HONEST, &options);
+    let mut honest = start(tcp, "honest", HONEST, &options);
     // The last values that were seen of the worker's turns and of the pair's dropped frames.
     let (mut after, mut drops, mut answer) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let mut forged = false;
     while honest.try_wait().unwrap().is_none() {
         let asked = Instant::now();
         let stats = stats();
+        let status = tcp.ask("GET", "/v1/status", &serde_json::Value::Null).0;
+        assert_eq!(status, 200, "{what}: a client with the token");
         answer = answer.max(asked.elapsed());
         let pair: Vec<_> = stats.ports.iter().filter(|p| ["a", "b"].contains(&&*p.name)).collect();
         if pair.len() == 2 {
             drops = pair.into_iter().flat_map(dropped).collect();
         }
         after = turns(&stats);
+        forged |= stops_forger(&stats);
         // The operator does not attack: it pauses.
         (0..20).for_each(|_| pause());
     }
@@ -208,8 +219,20 @@ fn phase(
     }
     let said = String::from_utf8_lossy(&honest.stdout).into_owned();
     let report = Report::read(&said).unwrap_or_else(|| panic!("{what}: {said}; {}", tail(daemon)));
+    let forges = attackers.iter().any(|(name, _)| *name == attackers::FORGER);
+    assert!(forged || !forges, "{what}: the forger was not seen");
     let steal = steal / time.as_secs_f64();
     Phase { what, report, turns: (before, after), drops, answer, steal }
+}
+
+/// True if the guard has dropped frames of the attacker that forges addresses. All but those of the
+/// batch in flight are dropped.
+fn stops_forger(stats: &SwitchStats) -> bool {
+    let Some(port) = stats.ports.iter().find(|port| port.name == "forger") else { return false };
+    let counters = &port.counters;
+    let dropped = counters.in_drops.get(&DropReason::ArpSpoof).copied().unwrap_or(0);
+    assert!(counters.in_frames <= dropped + 64, "forged frames passed: {counters:?}");
+    dropped > 0
 }
 
 /// Returns what a port dropped, such as `a in no_room 7`.
@@ -220,10 +243,11 @@ fn dropped(port: &PortStats) -> Vec<String> {
 }
 
 /// Starts a process of this program, as another user.
-fn start(daemon: &Daemon, part: &str, uid: u32, options: &[String]) -> Child {
+fn start(tcp: &OverTcp, part: &str, uid: u32, options: &[String]) -> Child {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", NAME, "--nocapture"]).env(PART, part);
-    command.env("TOKLAT_DIR", daemon.dir()).env("TOKLAT_SIEGE_OPTIONS", options.join(" "));
+    command.env(TCP, tcp.address.to_string());
+    command.env("TOKLAT_DIR", tcp.daemon.dir()).env("TOKLAT_SIEGE_OPTIONS", options.join(" "));
     command.uid(uid).gid(GROUP.1).current_dir("/").stdin(Stdio::null());
     if part == "honest" {
         command.stdout(Stdio::piped());

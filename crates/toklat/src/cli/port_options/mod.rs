@@ -140,7 +140,8 @@ impl PolicyOptions {
             let macs: Vec<&Mac> = self.macs.iter().filter_map(Or::value).collect();
             put("macs", Some(json!(macs)));
         }
-        if !self.ips.is_empty() {
+        // Without the guard, its addresses have no meaning.
+        if !self.ips.is_empty() || self.guard == Some(false) {
             let ips: Vec<&IpAddr> = self.ips.iter().filter_map(Or::value).collect();
             put("ips", Some(json!(ips)));
         }
