@@ -3,7 +3,7 @@
 //! was judged changes.
 #![no_main]
 
-use frame::{MAX_SEGMENTS, OFFLOAD_HEADER, Offload, checksum};
+use frame::{Facts, Identity, MAX_SEGMENTS, Mac, OFFLOAD_HEADER, Offload, checksum};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: ([u8; OFFLOAD_HEADER], Vec<u8>)| {
@@ -27,6 +27,11 @@ fuzz_target!(|input: ([u8; OFFLOAD_HEADER], Vec<u8>)| {
                 (&frame[..field], &frame[field + 2..])
             );
             assert!(field >= 14);
+            // What was judged is what is delivered.
+            let written = &whole[..head.len()];
+            assert_eq!(Facts::of(written), Facts::of(head));
+            let own = Identity::new(&[Mac::local(1)], &[[10, 0, 0, 7].into()]);
+            assert_eq!(own.forged(written), own.forged(head));
         }
         return;
     };

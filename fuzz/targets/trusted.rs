@@ -289,7 +289,11 @@ impl Switch {
             21 => entry.policy.flood_limit = Some(small),
             22 => entry.policy.mac_limit = small,
             23 => entry.policy.locked = true,
-            24 => entry.policy.guard = true,
+            24 => {
+                entry.policy.guard = true;
+                let own = std::net::Ipv4Addr::from_bits(small).into();
+                entry.policy.ips = vec![own; small as usize % 3];
+            }
             25 => entry.policy.protected = true,
             26 => entry.policy.macs = vec![Mac::local(value as u32 & 63); small as usize % 64],
             27 => rings.geometry = netring::layout::Geometry { buf_num: small, ..all_ones() },

@@ -16,6 +16,8 @@ impl EtherType {
     pub const IPV4: Self = Self(0x0800);
     /// ARP (RFC 826).
     pub const ARP: Self = Self(0x0806);
+    /// RARP (RFC 903).
+    pub const REVERSE_ARP: Self = Self(0x8035);
     /// A customer VLAN tag follows (IEEE 802.1Q, 9.6).
     pub const VLAN: Self = Self(0x8100);
     /// IPv6 (RFC 2464).

@@ -20,6 +20,11 @@ const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// The destination option with the address that takes the source's place (RFC 6275, 6.3).
 const HOME_ADDRESS: u8 = 0xc9;
 
+/// Bytes of the UDP header, and of the others up to the last field that is looked at.
+const UDP: usize = 8;
+const TCP: usize = 14;
+const PORTS: usize = 4;
+
 /// What the head of a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -104,6 +109,22 @@ impl Facts {
     #[must_use]
     pub fn payload<'h>(&self, head: &'h [u8]) -> &'h [u8] {
         head.get(self.payload..).unwrap_or_default()
+    }
+
+    /// Where that ends which rules and guards look at. `None` for messages that they look at as a
+    /// whole: ARP, RARP, ICMP and ICMPv6.
+    #[must_use]
+    pub(crate) fn end(&self) -> Option<usize> {
+        let looked_at = match (self.protocol, self.ethertype) {
+            (Some(Protocol::ICMP | Protocol::ICMPV6), _) => return None,
+            (Some(Protocol::UDP), _) => UDP,
+            (Some(Protocol::TCP), _) => TCP,
+            (Some(Protocol::SCTP), _) => PORTS,
+            (Some(_), _) => 0,
+            (None, EtherType::ARP | EtherType::REVERSE_ARP) => return None,
+            (None, _) => 0,
+        };
+        Some(self.payload + looked_at)
     }
 
     /// A number that is the same for all frames of a flow, but differs between its directions, and
@@ -232,11 +253,10 @@ impl Facts {
 
     fn transport(&mut self, head: &[u8]) -> Result<(), Hidden> {
         let rest = self.payload(head);
-        // How many bytes of the header the facts and all fields of a port's identity take.
         let (least, has_ports) = match self.protocol {
-            Some(Protocol::UDP) => (8, true),
-            Some(Protocol::TCP) => (14, true),
-            Some(Protocol::SCTP) => (4, true),
+            Some(Protocol::UDP) => (UDP, true),
+            Some(Protocol::TCP) => (TCP, true),
+            Some(Protocol::SCTP) => (PORTS, true),
             Some(Protocol::ICMP | Protocol::ICMPV6) => (1, false),
             _ => return Ok(()),
         };

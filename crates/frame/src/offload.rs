@@ -1,9 +1,10 @@
 //! Work that a sender leaves to the switch or the receiver: checksum and segmentation requests.
 
 use crate::ethernet::{EtherType, Ethernet, Tag};
+use crate::facts::Facts;
 use crate::ip::{Ipv4, Ipv6};
 use crate::protocol::Protocol;
-use crate::transport::{Tcp, Udp};
+use crate::transport::{Icmp, Tcp, Udp};
 use crate::{ETHERNET_HEADER, VLAN_TAG};
 
 /// An offload request in virtio-net's meaning (virtio 1.2, 5.1.6). All zero requests nothing.
@@ -172,8 +173,9 @@ impl Offload {
     /// `head`, and simplifies it. Unknown flags are cleared, the header length becomes exact, and a
     /// frame of one segment requests only a checksum. Returns [`wire_len`](Self::wire_len).
     ///
-    /// The headers on which a switch has decided stay unchanged: a checksum lies in the transport
-    /// header or after it, never in the Ethernet, VLAN or IP header.
+    /// What a switch decides on stays unchanged: a checksum lies at its place in TCP, UDP or ICMP,
+    /// or after all that [`Facts`] and guards look at. It lies never in an Ethernet, VLAN or IP
+    /// header, in ARP or in neighbour discovery.
     ///
     /// # Errors
     /// [`OffloadError`]: drop the frame.
@@ -200,10 +202,11 @@ impl Offload {
             (None, _) => false,
             (Some(0), Some(Protocol::TCP)) => offset == Tcp::CHECKSUM,
             (Some(0), Some(Protocol::UDP)) => offset == Udp::CHECKSUM,
+            (Some(0), Some(Protocol::ICMP | Protocol::ICMPV6)) => offset == Icmp::CHECKSUM,
             // A fragment has no checksum of its own.
-            (Some(_), None) => headers.version.is_none(),
+            (Some(_), None) if headers.version.is_some() => false,
             // Another protocol, or the inner packet of a tunnel.
-            (Some(_), Some(_)) => true,
+            (Some(_), _) => is_beyond_facts(head, usize::from(start) + usize::from(offset)),
         };
         if fits && end <= len { Ok(len) } else { Err(OffloadError::Checksum) }
     }
@@ -340,6 +343,14 @@ pub(crate) struct Headers {
     pub(crate) transport: usize,
     /// `None` for fragments, and for other than IP packets.
     pub(crate) protocol: Option<Protocol>,
+}
+
+/// True if a checksum at `at` is behind all that [`Facts`] has of the frame, and all that a guard
+/// looks at.
+#[cold]
+fn is_beyond_facts(head: &[u8], at: usize) -> bool {
+    let facts = Facts::of(head).filter(|facts| facts.hidden.is_none());
+    facts.and_then(|facts| facts.end()).is_some_and(|end| at >= end)
 }
 
 impl Headers {

@@ -12,7 +12,6 @@ use crate::facts::{Facts, Fragment, MAX_TAGS};
 use crate::protocol::Protocol;
 use crate::{ETHERNET_HEADER, EtherType, Mac, VLAN_TAG};
 
-const REVERSE_ARP: EtherType = EtherType(0x8035);
 /// Operations of ARP and RARP (RFC 826, RFC 903).
 const ARP_REQUEST: u16 = 1;
 const REVERSE_REQUEST: u16 = 3;
@@ -85,7 +84,7 @@ impl Identity {
             }
             Some(_) if facts.fragment == Fragment::Later => None,
             Some((from, _)) => self.message(&facts, from, payload),
-            None if [EtherType::ARP, REVERSE_ARP].contains(&facts.ethertype) => {
+            None if [EtherType::ARP, EtherType::REVERSE_ARP].contains(&facts.ethertype) => {
                 self.arp(facts.ethertype, payload)
             }
             None => None,
@@ -115,7 +114,9 @@ impl Identity {
         let is_nothing = sender.is_unspecified();
         let own = match kind {
             _ if self.ips.is_empty() => true,
-            REVERSE_ARP => operation == REVERSE_REQUEST && (is_nothing || self.has(sender.into())),
+            EtherType::REVERSE_ARP => {
+                operation == REVERSE_REQUEST && (is_nothing || self.has(sender.into()))
+            }
             _ if is_nothing => operation == ARP_REQUEST && self.has(target.into()),
             _ => self.has(sender.into()),
         };

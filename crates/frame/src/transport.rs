@@ -202,6 +202,9 @@ pub struct Icmp {
 }
 
 impl Icmp {
+    /// Offset of the checksum in the header.
+    pub const CHECKSUM: u16 = 2;
+
     /// The header at the start of `bytes` and what follows it; `None` if it is cut short.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {

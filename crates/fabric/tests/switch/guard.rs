@@ -1,7 +1,7 @@
 //! What a guarded port must not say, through the switch.
 
-use ::frame::Mac;
-use port::DropReason;
+use ::frame::{Facts, Identity, Mac};
+use port::{DropReason, Offload};
 use toklat_fabric::{Rules, VlanMode};
 
 use super::harness::{Frame, Switch, frame, host, tagged};
@@ -179,6 +179,46 @@ fn without_ip_addresses_the_guard_checks_mac_addresses_alone() {
     for frame in honest.into_iter().chain(others.map(|(frame, _)| frame)) {
         assert_eq!(sent(&rules, &frame, DropReason::ArpSpoof).0, [frame.clone()], "{frame:x?}");
     }
+}
+
+/// The switch completes checksums after it has judged a frame, at the place that the sender names.
+#[test]
+fn regression_a_checksum_is_not_written_over_what_the_guard_has_judged() {
+    let rules = Rules {
+        guard: true,
+        macs: vec![host(0)],
+        ips: vec![OWN.into(), OWN6.into()],
+        ..Rules::default()
+    };
+    let own = Identity::new(&rules.macs, &rules.ips);
+    let mut switch = Switch::new(&[rules, Rules::default()]);
+    let udp = [0, 9, 0, 9, 0, 8, 0, 0];
+    let in_snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 6][..], &arp(2, OWN)[14..42]].concat();
+    let in_ah = [&[58, 4][..], &[0; 22], &neighbour(136, OWN6)].concat();
+    let mut frames = honest_and_forged().0;
+    frames.extend([of(36, &in_snap), ipv6(OWN6, 51, &in_ah)]);
+    let mut qinq = ipv4(OWN, 0, 0, 17, &udp);
+    qinq.splice(12..12, [0x91, 0, 0, 5]);
+    frames.push(qinq);
+    for frame in frames {
+        for at in 14..frame.len() as u16 - 1 {
+            let starts = (14..=at).filter(|start| [14, 18, 34, 54, 58, 62].contains(start));
+            let request = |start: u16| Offload {
+                flags: Offload::NEEDS_CHECKSUM,
+                checksum_start: start,
+                checksum_offset: at - start,
+                ..Offload::NONE
+            };
+            let sent = starts.map(|start| (frame.clone(), request(start))).collect();
+            switch.send_with(0, sent, T0);
+            for out in switch.take(1) {
+                assert_eq!(own.forged(&out), None, "{at}: {frame:x?} became {out:x?}");
+                assert_eq!(Facts::of(&out), Facts::of(&frame), "{at}: {frame:x?} became {out:x?}");
+            }
+        }
+    }
+    assert!(switch.dropped(0, DropReason::Offload) > 0);
+    switch.assert_sums();
 }
 
 #[test]
