@@ -97,7 +97,7 @@ fn guarded(
     let router = TowerToHyperService::new(router);
     service_fn(move |request: Request<Incoming>| {
         let refused = match knows(request.headers(), &token) {
-            true => visit.become_client().err(),
+            true => (!visit.become_client()).then(full),
             false => Some(unknown()),
         };
         let (router, asked) = (router.clone(), refused.is_none().then_some(request));
@@ -229,16 +229,16 @@ impl Visit {
     }
 
     /// Takes a place among clients, which a connection keeps until it ends.
-    fn become_client(&self) -> Result<(), Response> {
+    /// Returns false if there is none, or the place among strangers is lost already.
+    fn become_client(&self) -> bool {
         if self.is_client() {
-            return Ok(());
+            return true;
         }
-        let place = Arc::clone(&self.places.clients).try_acquire_owned().map_err(|_| full())?;
-        if !self.leave_strangers() {
-            return Err(full());
+        let place = Arc::clone(&self.places.clients).try_acquire_owned();
+        match place {
+            Ok(place) if self.leave_strangers() => self.client.set(place).is_ok(),
+            _ => false,
         }
-        let _ = self.client.set(place);
-        Ok(())
     }
 
     /// Ends when the connection's time or place among strangers is lost. A client's never ends.
@@ -288,11 +288,11 @@ mod tests {
         assert!(is_here(many.last().unwrap()) && !is_here(&many[0]));
         // One that is gone leaves its place, one with the token is no stranger.
         many.pop();
-        first.become_client().unwrap();
+        assert!(first.become_client());
         assert_eq!(locked(&places.strangers).here.len(), MAX_STRANGERS - 2);
         let many_more: Vec<_> = (0..500).map(|_| Places::enter(&places, crowd)).collect();
-        assert!(first.is_client() && many[0].become_client().is_err(), "its place was lost");
-        assert_eq!(many_more.iter().filter(|visit| visit.become_client().is_ok()).count(), 127);
+        assert!(first.is_client() && !many[0].become_client(), "its place was lost");
+        assert_eq!(many_more.iter().filter(|visit| visit.become_client()).count(), 127);
         drop((first, many, many_more));
         assert!(locked(&places.strangers).here.is_empty());
         assert_eq!(places.clients.available_permits(), MAX_CONNECTIONS);
@@ -304,9 +304,9 @@ mod tests {
         let peer = IpAddr::from([127, 0, 0, 1]);
         let stranger = Places::enter(&places, peer);
         stranger.overstays(Duration::ZERO).await;
-        assert!(stranger.become_client().is_err(), "its time was over");
+        assert!(!stranger.become_client(), "its time was over");
         let client = Places::enter(&places, peer);
-        client.become_client().unwrap();
+        assert!(client.become_client());
         let ended =
             tokio::time::timeout(Duration::from_millis(5), client.overstays(Duration::ZERO));
         assert!(ended.await.is_err(), "a client's time is not limited");
