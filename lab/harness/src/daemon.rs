@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::artifacts::program;
+use crate::children;
 use crate::http::{text, try_exchange};
 use crate::processes::{processes_that_hold, processes_with, wait};
 use crate::waiting::PATIENCE;
@@ -175,6 +176,7 @@ impl Daemon {
 
     /// Tells the supervisor to stop, and waits for its end.
     pub fn stop(&mut self, how: &Value) {
+        children::assert_no_zombie(self.pid());
         assert_eq!(self.ask("POST", "/v1/stop", how).0, 204);
         let status = wait(&mut self.child.take().unwrap(), PATIENCE).expect("it does not stop");
         assert!(status.success(), "{status}: {}", self.log());
@@ -253,6 +255,12 @@ pub fn small(name: &str) -> Open {
 impl Drop for Daemon {
     /// Ends all processes of the daemon, in bounded time whatever state they are in.
     fn drop(&mut self) {
+        // Every test asserts that the supervisor has reaped its children.
+        if let Some(child) = self.child.as_mut().filter(|_| !std::thread::panicking())
+            && child.try_wait().is_ok_and(|ended| ended.is_none())
+        {
+            children::assert_no_zombie(child.id());
+        }
         // A test that failed half way may have left data processes without their supervisor.
         let _ = self.try_ask("POST", "/v1/stop", "");
         if let Some(child) = &mut self.child

@@ -7,6 +7,7 @@
 #![allow(missing_debug_implementations, reason = "tests show what these say, not what they are")]
 
 pub mod artifacts;
+pub mod children;
 pub mod cli;
 mod daemon;
 pub mod frames;

@@ -5,20 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use jail::child::ChildSetup;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
+use jail::child::{Backoff, ChildSetup, Pipes, Supervised};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use topology::GuestSpec;
 
-use super::{descriptors, locked, system};
+use super::{children, locked, system};
 use crate::api::{ApiError, ErrorCode};
 use crate::guests::kept::{ADDED, Kept};
 use crate::guests::talk::{self, Request};
@@ -26,10 +25,9 @@ use crate::guests::{GuestInfo, State};
 
 /// How long a manager may take to take its entry, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause before a manager is started again: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// A manager that has run for so long has not failed at its start.
-const HEALTHY: Duration = Duration::from_secs(10);
+/// Pauses before a manager is started again.
+const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(30), Duration::from_secs(10));
 /// The maximum number of bytes of a manager's first line.
 const MAX_LINE: u64 = 4096;
 
@@ -93,7 +91,7 @@ impl Guests {
                 Some(entry) => {
                     tracing::info!(
                         guest = kept.name,
-                        pid = process.pid.as_raw_pid(),
+                        pid = process.0.id(),
                         "found its manager"
                     );
                     *locked(&entry.manager) = Some(Arc::new(process));
@@ -158,7 +156,7 @@ impl Guests {
             return Health::Good;
         }
         let Some(manager) = entry.manager() else { return Health::Bad };
-        let all = self.ask::<Vec<GuestInfo>>(manager.pid, Request::List).await;
+        let all = self.ask::<Vec<GuestInfo>>(manager.0.id(), Request::List).await;
         let is_bad = |info: &GuestInfo| {
             info.state == State::Ended && info.last_end.as_deref() != Some("ended")
         };
@@ -186,16 +184,16 @@ impl Guests {
         request: Request,
     ) -> Option<T> {
         let manager = self.entry(name)?.manager()?;
-        self.ask(manager.pid, request).await
+        self.ask(manager.0.id(), request).await
     }
 
     /// Asks a manager, in a thread that may wait.
     async fn ask<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
-        manager: Pid,
+        manager: u32,
         request: Request,
     ) -> Option<T> {
-        let path = talk::socket(&self.home(), manager.as_raw_pid().cast_unsigned());
+        let path = talk::socket(&self.home(), manager);
         let ask = move || talk::ask_at::<T>(&path, &request).ok();
         tokio::task::spawn_blocking(ask).await.ok().flatten()
     }
@@ -209,9 +207,9 @@ impl Guests {
         let mut found = Vec::new();
         for number in talk::managers(&self.home()) {
             // The descriptor is opened before the question, so it names the process that answers.
-            let process = Pid::from_raw(number.cast_signed()).and_then(|pid| Process::of(pid).ok());
-            let Some(process) = process else { continue };
-            if let Some(Some(kept)) = self.ask::<Option<Kept>>(process.pid, Request::Kept).await {
+            let process = Pid::from_raw(number.cast_signed()).and_then(|pid| Supervised::found(pid).ok());
+            let Some(process) = process.map(Process) else { continue };
+            if let Some(Some(kept)) = self.ask::<Option<Kept>>(number, Request::Kept).await {
                 found.push((kept, process));
             }
         }
@@ -226,7 +224,7 @@ impl Guests {
 
     /// Keeps the manager of an entry running until the entry ends.
     async fn keep(self: Arc<Self>, entry: Arc<Entry>, mut first: Option<Arc<Process>>) {
-        let mut pause = PAUSES.0;
+        let mut pauses = PAUSES;
         loop {
             let process = match first.take() {
                 Some(process) => Ok(process),
@@ -245,13 +243,12 @@ impl Guests {
             if *entry.leaving.borrow() {
                 break;
             }
-            pause = if began.elapsed() >= HEALTHY { PAUSES.0 } else { pause };
+            let pause = pauses.after(began.elapsed());
             tracing::error!(guest = entry.kept.name, trouble, ?pause, "guest is started again");
             let mut leaving = entry.leaving.subscribe();
             if tokio::time::timeout(pause, leaving.wait_for(|leaving| *leaving)).await.is_ok() {
                 break;
             }
-            pause = (pause * 2).min(PAUSES.1);
         }
         entry.gone.send_replace(true);
     }
@@ -291,12 +288,12 @@ impl Guests {
         command.arg("--dir").arg(&self.dir).args(["guest", "run", "--kept"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         jail::parent_death::in_its_own_session(&mut command);
-        let mut child = ChildSetup::new().equip(&mut command).spawn()?;
-        let pid = Pid::from_child(&child);
-        let process = Process::of(pid).inspect_err(|_| drop(child.kill()))?;
-        let pipes = child.stdin.take().zip(child.stdout.take());
-        let (stdin, stdout) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok((process, stdin, stdout))
+        let (process, pipes) = Supervised::start(&mut command, &ChildSetup::new())?;
+        let Pipes { stdin: Some(stdin), stdout: Some(stdout), .. } = pipes else {
+            process.kill();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        Ok((Process(process), stdin, stdout))
     }
 }
 
@@ -338,46 +335,30 @@ impl Entry {
 
 /// A manager's process.
 #[derive(Debug)]
-struct Process {
-    pid: Pid,
-    pidfd: OwnedFd,
-}
+struct Process(Supervised);
 
 impl Process {
-    fn of(pid: Pid) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
-    }
-
     fn send(&self, signal: Signal) {
-        // If this fails, the process has ended already.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+        self.0.send(signal);
     }
 
     /// Ends the manager, which ends its guests first.
     async fn end(&self) {
-        self.send(Signal::TERM);
-        if tokio::time::timeout(PATIENCE, self.ended()).await.is_err() {
-            self.send(Signal::KILL);
-            self.ended().await;
-        }
+        children::end(&self.0, PATIENCE).await;
+        self.ended().await;
     }
 
-    /// Waits for the end of the manager, and reaps it and the guests that it has left.
+    /// Waits for the end of the manager, and of the guests that it has left.
     async fn ended(&self) {
-        let waits = self.pidfd.try_clone();
-        let waits = waits.and_then(|fd| descriptors::register(fd, Interest::READABLE));
-        match waits {
-            Ok(waits) => drop(waits.readable().await),
-            Err(error) => return tracing::error!(%error, "cannot wait for a guest's manager"),
+        if let Err(error) = children::gone(&self.0).await {
+            return tracing::error!(%error, "cannot wait for a guest's manager");
         }
-        // If this fails, the process is another process's child.
-        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
+        // If this fails, the manager is another process's child.
+        let _ = self.0.ended();
         // Guests of a manager that was killed are killed too, and are this process's children then.
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        while let Ok(ended) = rustix::process::waitid(WaitId::Pgid(Some(self.pid)), options) {
-            if ended.is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while rustix::process::waitid(WaitId::Pgid(Some(self.0.pid())), options).is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }

@@ -19,6 +19,7 @@ mod bound;
 mod caller;
 pub mod cards;
 mod change;
+mod children;
 mod clients;
 mod configure;
 mod descriptors;
@@ -227,6 +228,7 @@ async fn supervise(
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         tracing::warn!(%error, "data processes that end are left to the first process of the machine");
     }
+    jail::child::reap_orphans().context("Cannot start a thread for ended children")?;
     let sockets = Sockets::open(&options, activated).await?;
     let own_uid = rustix::process::geteuid().as_raw();
     let machine = Machine { descriptors: descriptor_limit, memory: machine_memory() };

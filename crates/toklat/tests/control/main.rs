@@ -6,6 +6,7 @@ mod cli_completion;
 mod cli_daemon;
 mod cli_wrong;
 mod daemon_api;
+mod daemon_children;
 mod daemon_full_disk;
 mod daemon_fuzz;
 mod daemon_log;

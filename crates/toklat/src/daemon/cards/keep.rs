@@ -7,18 +7,18 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jail::child::ChildSetup;
+use jail::child::{Backoff, ChildSetup, Pipes, Supervised};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::ChildStdout;
 
+use super::super::children;
 use super::super::front_ends::{Trouble, Waiting};
 use super::driven::{Driven, MAX_REPORT, Report};
 use crate::guests::printable;
 
-/// The pause before a process is started again: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// A process that has run for so long has not failed at its start.
-const HEALTHY: Duration = Duration::from_secs(10);
+/// Pauses before a process is started again.
+const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5), Duration::from_secs(10));
 /// The least time between two reports. What comes sooner waits in the pipe, or is lost.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// How long a process may take to end after its last report.
@@ -59,15 +59,13 @@ pub fn keep(
         vacant.send_replace(!occupied);
         tokio::spawn(async move {
             let mut look = vacant.subscribe();
-            let mut pause = PAUSES.0;
+            let mut pauses = PAUSES;
             while look.wait_for(|vacant| *vacant).await.is_ok() {
                 let began = Instant::now();
                 let why = kept.serve(&driven, &trouble).await;
                 driven.ended();
                 trouble.note(&kept.name, &why);
-                pause = if began.elapsed() >= HEALTHY { PAUSES.0 } else { pause };
-                tokio::time::sleep(pause).await;
-                pause = (2 * pause).min(PAUSES.1);
+                tokio::time::sleep(pauses.after(began.elapsed())).await;
             }
         })
     });
@@ -88,23 +86,20 @@ impl Kept {
     /// Runs a process to its end. Returns the reason of its end, for people.
     async fn serve(&self, driven: &Driven, trouble: &Trouble) -> String {
         let address = &self.address;
-        let mut child = match self.spawn() {
-            Ok(child) => child,
+        let (child, pipes) = match self.spawn() {
+            Ok(started) => started,
             Err(error) => return format!("the driver of card {address} cannot start: {error}"),
         };
-        driven.began(child.id().unwrap_or(0));
-        let said = match child.stdout.take() {
-            Some(reports) => self.listen(reports, driven, trouble).await,
-            None => None,
+        driven.began(child.id());
+        let said = match pipes.stdout.map(ChildStdout::from_std) {
+            Some(Ok(reports)) => self.listen(reports, driven, trouble).await,
+            Some(Err(_)) | None => None,
         };
-        let how = match tokio::time::timeout(ENDING, child.wait()).await {
+        let how = match tokio::time::timeout(ENDING, children::ended(&child)).await {
             Ok(Ok(status)) => status.to_string(),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => {
-                // It fails only if the process has ended.
-                let _ = child.kill().await;
-                "it did not end, and was killed".to_owned()
-            }
+            // It is killed when it is dropped.
+            Err(_) => "it did not end, and was killed".to_owned(),
         };
         let why = said.unwrap_or(how);
         format!("the driver of card {address} has ended: {why}")
@@ -156,7 +151,7 @@ impl Kept {
     }
 
     /// Starts a process, which is killed when the result is dropped.
-    fn spawn(&self) -> io::Result<Child> {
+    fn spawn(&self) -> io::Result<(Supervised, Pipes)> {
         let (switch, port) = &self.name;
         let mut command = std::process::Command::new(&self.exe);
         command.arg("--dir").arg(&self.dir).args(["card-process", "--card", &self.address]);
@@ -166,8 +161,8 @@ impl Kept {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         jail::parent_death::in_its_own_session(&mut command);
-        ChildSetup::new().equip(&mut command);
-        Command::from(command).kill_on_drop(true).spawn()
+        let (child, pipes) = Supervised::start(&mut command, &ChildSetup::new())?;
+        Ok((child.ending_with_this(), pipes))
     }
 }
 

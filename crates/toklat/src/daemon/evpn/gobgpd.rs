@@ -6,19 +6,19 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use jail::child::ChildSetup;
+use jail::child::{Backoff, ChildSetup, Supervised};
 use rustix::process::{Pid, Signal};
 use tokio::net::UnixStream;
 use topology::Evpn;
 
-use super::super::{locked, namespace};
+use super::super::{children, locked, namespace};
 use super::own_socket;
 use crate::api::{ApiError, ErrorCode};
 
@@ -26,8 +26,13 @@ use crate::api::{ApiError, ErrorCode};
 const OLDEST: u32 = 4;
 /// How often the daemon's state is checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// The pause before the daemon is started again: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Pauses before the daemon is started again.
+const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5), Duration::from_secs(10));
+/// How long the daemon may take to make its socket, and to name its version.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The option that says where its API listens.
+const API: &str = "--api-hosts";
 /// The maximum number of descriptors that it may have.
 const MAX_DESCRIPTORS: u64 = 4096;
 
@@ -46,7 +51,8 @@ pub struct Keeper {
 
 #[derive(Debug, Default)]
 struct State {
-    pid: Option<Pid>,
+    /// The daemon: this one's child, or what an earlier one has left.
+    process: Option<Supervised>,
     trouble: Option<String>,
     /// No daemon is to be started any more.
     ended: bool,
@@ -78,9 +84,8 @@ impl Keeper {
     pub fn end(&self) {
         let mut state = locked(&self.state);
         state.ended = true;
-        if let Some(pid) = state.pid.take() {
-            // The process may have ended already.
-            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        if let Some(process) = state.process.take() {
+            process.send(Signal::TERM);
         }
     }
 
@@ -89,10 +94,13 @@ impl Keeper {
         if self.found {
             return;
         }
-        let mut pause = PAUSES.0;
+        let mut pauses = PAUSES;
         loop {
+            if locked(&self.state).ended {
+                return;
+            }
+            let began = Instant::now();
             if let Ok(there) = UnixStream::connect(&self.socket).await {
-                pause = PAUSES.0;
                 self.adopt(&there);
                 drop(there);
                 self.watch().await;
@@ -100,26 +108,64 @@ impl Keeper {
             if locked(&self.state).ended {
                 return;
             }
-            if let Err(error) = self.start().await {
-                let trouble = error.to_string();
-                if locked(&self.state).trouble.replace(trouble.clone()) != Some(trouble) {
-                    tracing::error!(%error, "the routing daemon was not started");
+            let pause = pauses.after(began.elapsed());
+            match self.start().await {
+                Ok(process) => {
+                    let mut state = locked(&self.state);
+                    match state.ended {
+                        true => process.send(Signal::TERM),
+                        false => state.process = Some(process),
+                    }
+                }
+                Err(error) => {
+                    let trouble = error.to_string();
+                    if locked(&self.state).trouble.replace(trouble.clone()) != Some(trouble) {
+                        tracing::error!(%error, "the routing daemon was not started");
+                    }
+                    tokio::time::sleep(pause).await;
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// Notes which process listens at the socket.
+    /// Notes which process is the routing daemon. A child is known by its pidfd. What an earlier
+    /// supervisor has left is what listens at the socket, if it is a process that may be ended.
     fn adopt(&self, there: &UnixStream) {
-        let peer = there.peer_cred().ok().and_then(|peer| peer.pid());
-        let pid = peer.and_then(Pid::from_raw);
         let mut state = locked(&self.state);
-        if state.pid != pid {
-            tracing::info!(pid = peer, "the routing daemon runs");
+        state.trouble = None;
+        if state.process.is_some() {
+            return;
         }
-        (state.pid, state.trouble) = (pid, None);
+        let peer = there.peer_cred().ok().and_then(|peer| peer.pid());
+        state.process = peer.and_then(Pid::from_raw).and_then(|pid| self.recognise(pid));
+        match &state.process {
+            Some(process) => tracing::info!(pid = process.id(), "found the routing daemon"),
+            None => tracing::warn!(
+                pid = peer,
+                "what listens at the routing daemon's socket is not the routing daemon: it is used, and never \
+                 ended"
+            ),
+        }
+    }
+
+    /// Finds the routing daemon that has this number. The number comes from a socket in a directory
+    /// of the routing daemon's user, which may lie, or be outdated. So the process must be that
+    /// user's, or, where it has no user of its own, have the command line of a routing daemon.
+    fn recognise(&self, pid: Pid) -> Option<Supervised> {
+        // The descriptor is open before the look, so that it is the process that was looked at, or
+        // one that has ended.
+        let process = Supervised::found(pid).ok()?;
+        let place = PathBuf::from(format!("/proc/{pid}"));
+        let uid = std::fs::metadata(&place).ok()?.uid();
+        let is_it = match self.user {
+            Some(user) => uid == user,
+            None => {
+                let line = std::fs::read(place.join("cmdline")).ok()?;
+                let mut words = line.split(|byte| *byte == 0);
+                uid == rustix::process::geteuid().as_raw() && words.any(|word| word == API.as_bytes())
+            }
+        };
+        is_it.then_some(process)
     }
 
     /// Waits until the daemon is gone.
@@ -127,36 +173,34 @@ impl Keeper {
         while UnixStream::connect(&self.socket).await.is_ok() {
             tokio::time::sleep(LOOK).await;
         }
-        locked(&self.state).pid = None;
+        // A child that still runs without its socket is of no use.
+        if let Some(process) = locked(&self.state).process.take() {
+            process.kill();
+        }
     }
 
     /// Starts the daemon, and waits until its socket is there.
-    async fn start(&self) -> Result<(), ApiError> {
+    async fn start(&self) -> Result<Supervised, ApiError> {
         self.check_version().await?;
         self.make_room().map_err(|e| cannot("prepare the routing daemon's directory", &e))?;
         let (program, socket, user) = (self.program.clone(), self.socket.clone(), self.user);
-        let mut child = namespace::in_namespace(self.netns.clone(), move || {
+        let process = namespace::in_namespace(self.netns.clone(), move || {
             spawn(&program, &socket, user).map_err(|e| cannot(&format!("start {program}"), &e))
         })
-        .await?;
-        for _ in 0..50 {
+        .await?
+        .ending_with_this();
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
             tokio::time::sleep(LOOK / 4).await;
             if UnixStream::connect(&self.socket).await.is_ok() {
-                // This thread collects the exit status when the routing daemon ends.
-                std::thread::Builder::new()
-                    .name("gobgpd".into())
-                    .spawn(move || child.wait())
-                    .map_err(|e| cannot("start a thread", &e))?;
-                return Ok(());
+                tracing::info!(pid = process.id(), "the routing daemon runs");
+                return Ok(process.outliving_this());
             }
-            if let Ok(Some(status)) = child.try_wait() {
+            if let Ok(Some(status)) = process.ended() {
                 let reason = format!("{} ended at once: {status}", self.program);
                 return Err(ApiError::new(ErrorCode::Busy, reason, "see the daemon's log"));
             }
         }
-        // Killing fails only if the daemon has ended.
-        let _ = child.kill();
-        let _ = child.wait();
         let reason = format!("{} made no socket", self.program);
         Err(ApiError::new(ErrorCode::Busy, reason, "see the daemon's log"))
     }
@@ -178,12 +222,10 @@ impl Keeper {
 
     /// Refuses a program that is too old, or none.
     async fn check_version(&self) -> Result<(), ApiError> {
-        let mut command = tokio::process::Command::new(&self.program);
-        let asked = command.arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
-        let said = tokio::time::timeout(Duration::from_secs(5), asked).await;
-        let said = said.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let said = said.map_err(|e| cannot(&format!("run {}", self.program), &e))?;
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let mut command = Command::new(&self.program);
+        command.arg("--version");
+        let said = children::answer(command, PATIENCE).await;
+        let (_, text) = said.map_err(|e| cannot(&format!("run {}", self.program), &e))?;
         is_new_enough(&text).then_some(()).ok_or_else(|| {
             let reason = format!(
                 "{} is {:?}, and GoBGP {OLDEST} is needed: earlier ones have another API, and are slow with \
@@ -217,7 +259,7 @@ fn version_of(text: &str) -> Option<u32> {
 }
 
 /// Starts the program in the namespace of this thread.
-fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<std::process::Child> {
+fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<Supervised> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let (dir, name) = socket.parent().zip(socket.file_name()).ok_or_else(wrong)?;
     // The user of the routing daemon may be unable to walk to the directory.
@@ -225,7 +267,7 @@ fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<std::pro
     let mut command = Command::new(program);
     let place = format!("unix:///proc/self/fd/{}/{}", dir.as_raw_fd(), name.display());
     command
-        .args(["--api-hosts", &place])
+        .args([API, &place])
         .args(["--pprof-disable", "--log-plain", "--log-level", "warn"])
         .env_clear()
         .current_dir("/")
@@ -235,11 +277,8 @@ fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<std::pro
     if let Some(user) = user {
         command.uid(user).gid(user);
     }
-    ChildSetup::new()
-        .with(dir.as_fd())
-        .with_descriptors(MAX_DESCRIPTORS)
-        .equip(&mut command)
-        .spawn()
+    let setup = ChildSetup::new().with(dir.as_fd()).with_descriptors(MAX_DESCRIPTORS);
+    Ok(Supervised::start(&mut command, &setup)?.0)
 }
 
 #[cfg(test)]

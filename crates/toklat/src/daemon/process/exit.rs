@@ -6,26 +6,22 @@
 //! successor uses, so the successor waits only for the other threads.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use jail::child::Supervised;
 use jail::strangers::CLOSER_NAME;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
-use tokio::io::Interest;
+use rustix::process::Pid;
 
-use super::super::descriptors;
+use super::super::children;
 
 /// How often the threads of a living process are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A process whose end is awaited.
+/// A process whose end is awaited. It is an orphan that this process has inherited, or another's
+/// child, so the daemon's reaper reaps it, or another process.
 #[derive(Debug)]
-pub struct Exit {
-    pid: Pid,
-    pidfd: OwnedFd,
-}
+pub struct Exit(Supervised);
 
 impl Exit {
     /// Watches a process that is known to live.
@@ -33,26 +29,12 @@ impl Exit {
     /// # Errors
     /// The kernel's error.
     pub fn of(pid: Pid) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
+        Supervised::found(pid).map(Self)
     }
 
     /// Kills the process at once.
     pub fn kill(&self) {
-        // The signal fails only if the process is already dead.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
-    /// Waits for the complete end of the process, and reaps it if it became this process's child
-    /// because its parent ended first.
-    pub async fn wait_and_reap(self: Arc<Self>) {
-        let all = self.pidfd.try_clone();
-        let all = all.and_then(|pidfd| descriptors::register(pidfd, Interest::READABLE));
-        if let Ok(all) = all
-            && all.readable().await.is_ok()
-        {
-            // The process is another one's child, so it cannot be reaped here.
-            let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
-        }
+        self.0.kill();
     }
 
     /// Waits until only threads that close descriptors are left. After it was cancelled, it may be
@@ -61,11 +43,10 @@ impl Exit {
     /// # Errors
     /// The kernel's error.
     pub async fn wait(&self) -> io::Result<()> {
-        let all = descriptors::register(self.pidfd.try_clone()?, Interest::READABLE)?;
-        let threads = PathBuf::from(format!("/proc/{}/task", self.pid));
+        let threads = PathBuf::from(format!("/proc/{}/task", self.0.pid()));
         loop {
-            if let Ok(told) = tokio::time::timeout(LOOK, all.readable()).await {
-                return told.map(drop);
+            if let Ok(told) = tokio::time::timeout(LOOK, children::gone(&self.0)).await {
+                return told;
             }
             if !are_at_work(&threads) {
                 return Ok(());

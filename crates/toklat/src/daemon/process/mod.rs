@@ -13,7 +13,7 @@ use std::time::Duration;
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
 use jail::Walls;
-use jail::child::ChildSetup;
+use jail::child::{ChildSetup, Supervised};
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
 use shmem::Memfd;
@@ -21,8 +21,8 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
 use self::exit::Exit;
-use super::locked;
 use super::seqpacket::{self, Seqpacket};
+use super::{children, locked};
 
 mod exit;
 
@@ -106,7 +106,9 @@ impl DataProcess {
     ) -> io::Result<Self> {
         let path = socket_path(dir, switch);
         let listener = seqpacket::listen(&path)?;
-        let mut child = spawn(exe, require_walls, switch, config, &listener, memory.as_fd())?;
+        // It ends by itself, and the daemon's reaper reaps it, once the data process lives in
+        // namespaces of its own.
+        let launcher = spawn(exe, require_walls, switch, config, &listener, memory.as_fd())?;
         drop(listener);
         let greeted = async {
             let (process, _) =
@@ -117,9 +119,9 @@ impl DataProcess {
         match &greeted {
             Ok(process) => spare(process.pid),
             Err(_) => {
-                // Killing fails only if the process is already dead. A data process with namespaces
-                // of its own is a grandchild, so it is killed separately.
-                let _ = child.start_kill();
+                // A data process with namespaces of its own is a grandchild, so it is killed
+                // separately.
+                launcher.kill();
                 let found = Seqpacket::connect(&path).ok();
                 let started = found.and_then(|channel| listening(&channel, switch));
                 started.inspect(Exit::kill);
@@ -330,12 +332,10 @@ fn is_data_process(line: &[u8], switch: &str) -> bool {
 /// # Errors
 /// It cannot be run, or speaks another version than this supervisor.
 pub async fn check_version(exe: &Path) -> io::Result<()> {
-    let mut command = tokio::process::Command::new(exe);
-    let output = command.arg("control-version").stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(ANSWER_TIMEOUT, output).await;
-    let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if output.status.success() && said.trim() == VERSION.to_string() {
+    let mut command = std::process::Command::new(exe);
+    command.arg("control-version");
+    let (status, said) = children::answer(command, ANSWER_TIMEOUT).await?;
+    if status.success() && said.trim() == VERSION.to_string() {
         return Ok(());
     }
     let exe = exe.display();
@@ -360,8 +360,8 @@ fn spawn(
     config: &SwitchConfig,
     listener: &OwnedFd,
     memory: BorrowedFd<'_>,
-) -> io::Result<tokio::process::Child> {
-    let mut command = tokio::process::Command::new(exe);
+) -> io::Result<Supervised> {
+    let mut command = std::process::Command::new(exe);
     command
         .args(["data-process", "--switch", switch])
         .args(["--config", &serde_json::to_string(config)?])
@@ -370,8 +370,8 @@ fn spawn(
         .args(require_walls.then_some("--require-walls"))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    ChildSetup::new().with(listener.as_fd()).with(memory).equip(command.as_std_mut());
-    command.spawn()
+    let setup = ChildSetup::new().with(listener.as_fd()).with(memory);
+    Ok(Supervised::start(&mut command, &setup)?.0)
 }
 
 /// Makes the kernel kill other processes first when memory runs out. The kernel counts mapped guest
@@ -406,7 +406,6 @@ async fn read(
                 if let Err(error) = end {
                     tracing::error!(%error, "the end of a data process is not seen");
                 }
-                tokio::spawn(Arc::clone(&exit).wait_and_reap());
                 // The channel's other end may still be open. All messages were read, and no more
                 // come.
                 let _ = rustix::net::shutdown(&channel, Shutdown::Both);

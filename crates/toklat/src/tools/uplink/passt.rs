@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use jail::child::{Child, ChildSetup};
+use jail::child::{ChildSetup, Supervised};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -29,7 +29,7 @@ const READ: usize = 1 << 18;
 /// Dropping this ends it.
 #[derive(Debug)]
 pub struct Passt {
-    child: Child,
+    child: Supervised,
     socket: UnixStream,
     /// Bytes that were received from passt. Those before `taken` have been used.
     came: Vec<u8>,
@@ -109,7 +109,7 @@ impl Passt {
     }
 
     /// Waits until passt has ended, after it closed its socket, and says why.
-    pub fn end(mut self) -> String {
+    pub fn end(self) -> String {
         let status = self.child.end().map_or_else(|e| e.to_string(), |status| status.to_string());
         let mut bytes = [0; 4096];
         let said = rustix::io::read(&self.words, &mut bytes).unwrap_or(0);
@@ -147,15 +147,17 @@ fn spawn(
     arguments: &[OsString],
     theirs: BorrowedFd<'_>,
     said: OwnedFd,
-) -> anyhow::Result<Child> {
+) -> anyhow::Result<Supervised> {
     let mut command = Command::new(program);
     command.args(["--foreground", "--quiet", "--fd"]).arg(theirs.as_raw_fd().to_string());
     command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     let outfit = ChildSetup::new().with(theirs).with_descriptors(MAX_DESCRIPTORS);
-    Child::start(&mut command, &outfit.ending_by(Signal::KILL)).with_context(|| {
+    let started = Supervised::start(&mut command, &outfit.ending_by(Signal::KILL));
+    let (child, _) = started.with_context(|| {
         format!("Cannot start {program}; install it (apt install passt, https://passt.top)")
-    })
+    })?;
+    Ok(child.ending_with_this())
 }
 
 #[cfg(test)]

@@ -8,12 +8,19 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 
+pub use self::backoff::Backoff;
+pub use self::reaper::{is_owned, reap_orphans};
+pub use self::supervised::{Pipes, Supervised};
 use crate::parent_death;
+
+mod backoff;
+mod reaper;
+mod supervised;
 
 /// The maximum number of descriptors that can be handed over.
 const MOST_GIVEN: usize = 8;
@@ -110,42 +117,6 @@ impl ChildSetup {
     }
 }
 
-/// A child that is killed when this is dropped, if it has not ended by then.
-#[derive(Debug)]
-pub struct Child(std::process::Child);
-
-impl Child {
-    /// Starts the child.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn start(command: &mut Command, outfit: &ChildSetup) -> io::Result<Self> {
-        outfit.equip(command).spawn().map(Self)
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Kills the child and returns how it ended.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn end(&mut self) -> io::Result<ExitStatus> {
-        // Killing fails only if the child has ended already.
-        let _ = self.0.kill();
-        self.0.wait()
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.end();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -194,20 +165,49 @@ mod tests {
         assert_eq!(said(&outfit, "ulimit -n; ulimit -Hn"), "64\n64");
     }
 
+    fn sleeping(setup: &ChildSetup) -> Supervised {
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::null());
+        Supervised::start(&mut command, setup).unwrap().0.ending_with_this()
+    }
+
+    fn signal(child: &Supervised) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap())
+    }
+
     #[test]
     fn a_child_ends_with_the_thread_that_started_it_and_when_it_is_dropped() {
-        let outfit = ChildSetup::new().ending_by(Signal::KILL);
-        let sleep = move || {
-            let mut command = Command::new("sleep");
-            command.arg("1000").stdin(Stdio::null());
-            Child::start(&mut command, &outfit).unwrap()
-        };
-        let mut orphan = std::thread::spawn(sleep.clone()).join().unwrap();
-        let status = orphan.0.wait().unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
-        let child = sleep();
-        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        let setup = ChildSetup::new().ending_by(Signal::KILL);
+        let start = { let setup = setup.clone(); move || sleeping(&setup) };
+        let orphan = std::thread::spawn(start).join().unwrap();
+        assert_eq!(signal(&orphan), Some(9));
+        let child = sleeping(&setup);
+        assert_eq!(child.ended().unwrap(), None);
+        let pid = child.pid();
         drop(child);
         assert!(rustix::process::test_kill_process(pid).is_err(), "it is gone");
+    }
+
+    #[test]
+    fn a_child_is_reaped_once_and_says_how_it_ended() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exit 7"]).stdin(Stdio::null());
+        let (child, _) = Supervised::start(&mut command, &ChildSetup::new()).unwrap();
+        assert!(is_owned(child.pid()));
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+        assert!(!is_owned(child.pid()));
+        assert_eq!(child.ended().unwrap().unwrap().code(), Some(7));
+        assert_eq!(child.end().unwrap().code(), Some(7));
+    }
+
+    #[test]
+    fn a_process_that_is_no_child_or_has_an_owner_is_not_taken_for_a_child() {
+        let child = sleeping(&ChildSetup::new());
+        assert!(Supervised::child(child.pid()).is_err(), "it has an owner");
+        let parent = rustix::process::getppid().unwrap();
+        assert!(Supervised::child(parent).is_err(), "it is no child");
+        let found = Supervised::found(child.pid()).unwrap();
+        found.kill();
+        assert_eq!(signal(&child), Some(9));
     }
 }
