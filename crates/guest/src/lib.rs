@@ -98,7 +98,9 @@ pub use config::{Config, Ipv6Config};
 pub use counters::{Counters, Drop};
 pub use device::{Bus, CardError, CardNic, Documents, Drive, VhostError, VhostNic};
 pub use guest::Guest;
-pub use host::{Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, Order, Passed, Place};
+pub use host::{
+    Host, HostError, MAX_PORTS, OTHER_DESCRIPTORS, OTHER_PROCESSES, Order, Passed, Place,
+};
 pub use lookup::{Lookup, LookupError, Step};
 pub use nic::{BATCH, Exchange, Frame, Nic, Pieces, RingNic, Room, SendRing};
 pub use stack::{ConnectError, Stack, Usage};

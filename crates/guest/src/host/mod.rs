@@ -39,6 +39,9 @@ use crate::stack::Stack;
 
 /// The descriptors that a guest needs in addition to those of its ports.
 pub const OTHER_DESCRIPTORS: u64 = 16;
+/// The processes and threads that a guest may have in addition to a thread for each port. Once it
+/// serves, it can start none.
+pub const OTHER_PROCESSES: u64 = 32;
 
 /// The reason why a guest could not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
@@ -309,13 +312,13 @@ fn obey(control: OwnedFd, mounts: bool) -> Result<Option<Inmate>, HostError> {
             user: None,
             memory: None,
             descriptors: OTHER_DESCRIPTORS + 2 * ports.len() as u64,
+            processes: mounts.then_some(OTHER_PROCESSES + ports.len() as u64),
             user_namespaces: if mounts { 0 } else { Errno::PERM.raw_os_error() },
             copies: false,
         };
         match cell.copy(socket.as_fd()) {
-            Ok(Ok(pid)) => {
-                let pid = pid.as_raw_nonzero().get().cast_unsigned();
-                cell::send(control.as_fd(), &Report::Copied(pid));
+            Ok(Ok(_)) => {
+                cell::send(control.as_fd(), &Report::Copied);
             }
             Ok(Err(mounts)) => {
                 speak_to(&output)?;

@@ -11,6 +11,7 @@
 //! creator are [`Report`]s.
 #![allow(unsafe_code, reason = "clone, exec and what is done between them")]
 
+mod before;
 mod report;
 mod seal;
 
@@ -22,8 +23,10 @@ use std::path::Path;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 use rustix::thread::{Gid, Uid};
 
+pub use self::before::TEMPORARY;
 pub use self::report::{MAX_REPORT, Report, send};
 pub use self::seal::{Sealed, finish, seal};
+use crate::child::Supervised;
 use crate::{Wall, user};
 
 /// The walls that a creator raises before the program runs, in the order of [`Report::Entered`].
@@ -59,12 +62,13 @@ pub type Entered = [i32; ENTERED.len()];
 pub const VARIABLE: &str = "TOKLAT_CELL";
 
 /// Steps before the program runs. If one of them fails, there is no process ([`Report::Stuck`]).
-pub const STEPS: [&str; 5] = [
+pub const STEPS: [&str; 6] = [
     "map its user",
     "become its user",
     "set its limits",
     "pass on its descriptors",
     "execute the program",
+    "limit its system calls",
 ];
 
 /// How cells are made.
@@ -76,6 +80,9 @@ pub struct Cell {
     pub memory: Option<u64>,
     /// The maximum number of descriptors.
     pub descriptors: u64,
+    /// The maximum number of processes and threads of the cell, with those of its copies
+    /// (`RLIMIT_NPROC`). It has no effect on kernels that count all of the user's (before 5.14).
+    pub processes: Option<u64>,
     /// Whether user namespaces can be made: 0 or an errno.
     pub user_namespaces: i32,
     /// The process will make copies of itself, so it shares the creator's process namespace.
@@ -116,6 +123,11 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 /// The texts for the maps of users and groups, made before `clone`.
 struct Maps([CString; 2]);
 
+/// Maps the user and the group 0 to the 0 of the namespace outside.
+fn map_root() -> io::Result<()> {
+    write_maps(c"0 0 1\n", c"0 0 1\n")
+}
+
 impl Maps {
     /// Maps this user and group to 0.
     fn of([uid, gid]: [u32; 2]) -> io::Result<Self> {
@@ -125,18 +137,22 @@ impl Maps {
 
     /// Writes the maps for this process, which has just entered its user namespace.
     fn write(&self) -> io::Result<()> {
-        let write = |path: &CStr, text: &CStr| -> io::Result<()> {
-            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-            let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
-            rustix::io::write(&file, text.to_bytes())?;
-            Ok(())
-        };
-        // Without this, a process could leave a group to which a file denies access. In a namespace
-        // within such a namespace, `setgroups` is denied already, so the write may fail.
-        let _ = write(c"/proc/self/setgroups", c"deny");
-        write(c"/proc/self/gid_map", &self.0[1])?;
-        write(c"/proc/self/uid_map", &self.0[0])
+        write_maps(&self.0[0], &self.0[1])
     }
+}
+
+fn write_maps(users: &CStr, groups: &CStr) -> io::Result<()> {
+    let write = |path: &CStr, text: &CStr| -> io::Result<()> {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+        rustix::io::write(&file, text.to_bytes())?;
+        Ok(())
+    };
+    // Without this, a process could leave a group to which a file denies access. In a namespace
+    // within such a namespace, `setgroups` is denied already, so the write may fail.
+    let _ = write(c"/proc/self/setgroups", c"deny");
+    write(c"/proc/self/gid_map", groups)?;
+    write(c"/proc/self/uid_map", users)
 }
 
 impl Cell {
@@ -153,7 +169,8 @@ impl Cell {
             Err(error) => error.raw_os_error().unwrap_or(libc::EPERM),
         };
         let user = user::dedicated(name);
-        Self { user, memory: None, descriptors: 64, user_namespaces, copies: false }
+        let (memory, processes) = (None, None);
+        Self { user, memory, descriptors: 64, processes, user_namespaces, copies: false }
     }
 
     /// Starts a program in a cell. It gets `output` as its standard output and error, the socket
@@ -167,18 +184,20 @@ impl Cell {
         program: &mut Program,
         control: BorrowedFd<'_>,
         output: BorrowedFd<'_>,
-    ) -> io::Result<Pid> {
+    ) -> io::Result<Supervised> {
         let variable = format!("{VARIABLE}={}:.", control.as_raw_fd());
         program.environment.push(CString::new(variable)?);
         let args = pointers(&program.args);
         let environment = pointers(&program.environment);
-        let maps = self.maps()?;
-        let started = self.clone_process(0);
+        let (maps, filters) = (self.maps()?, before::filters(self.copies));
+        let _ = before::counts_processes();
+        let started = Supervised::start_by(|| self.clone_process(0));
         let Ok(None) = started else {
             program.environment.pop();
-            return started.map(|pid| pid.unwrap_or_else(rustix::process::getpid));
+            return started.and_then(|child| child.ok_or(io::ErrorKind::Other.into()));
         };
         let result: Result<(), _> = self.settle(&maps, control, Some(output)).and_then(|entered| {
+            before::install(filters).map_err(|error| (5, error))?;
             if entered[ROOT] == 0
                 && let Some(variable) = program.environment.last()
             {
@@ -213,10 +232,14 @@ impl Cell {
     /// # Errors
     /// The kernel's error. In the copy, the step that failed; it must end then.
     pub fn copy(&self, control: BorrowedFd<'_>) -> io::Result<Result<Pid, bool>> {
-        let maps = Maps::of([0, 0])?;
+        let (maps, filters) = (Maps::of([0, 0])?, before::filters(self.copies));
+        let _ = before::counts_processes();
         match self.clone_process(libc::CLONE_PARENT)? {
             Some(pid) => Ok(Ok(pid)),
-            None => match self.settle(&maps, control, None) {
+            None => match self.settle(&maps, control, None).and_then(|entered| {
+                before::install(filters).map_err(|error| (5, error))?;
+                Ok(entered)
+            }) {
                 Ok(entered) => Ok(Err(entered[ROOT] == 0)),
                 Err((step, error)) => {
                     let errno = error.raw_os_error().unwrap_or(0);
@@ -280,6 +303,12 @@ impl Cell {
             maps.write().map_err(step(0))?;
             enter_namespaces(&mut entered);
         }
+        if entered[ROOT] == 0
+            && let Err(error) = self.furnish()
+        {
+            // The process then cannot leave its root directory, and says so.
+            entered[ROOT] = error.raw_os_error().unwrap_or(libc::EPERM);
+        }
         self.limit().map_err(step(2))?;
         if let Some(output) = output {
             hand_over(control, output).map_err(step(3))?;
@@ -288,11 +317,30 @@ impl Cell {
         Ok(entered)
     }
 
+    /// Makes all mounts of this mount namespace read-only, and gives the process a small directory
+    /// of its own for temporary files. A second user namespace takes the right to undo that.
+    fn furnish(&self) -> io::Result<()> {
+        before::furnish()?;
+        if self.user_namespaces != 0 {
+            // This process has become a user without that right.
+            return Ok(());
+        }
+        unshare(libc::CLONE_NEWUSER)?;
+        map_root()?;
+        unshare(libc::CLONE_NEWNS)
+    }
+
     fn limit(&self) -> io::Result<()> {
         let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
         rustix::process::setrlimit(Resource::Core, most(0))?;
         let has = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         rustix::process::setrlimit(Resource::Nofile, most(self.descriptors.min(has)))?;
+        let has = rustix::process::getrlimit(Resource::Fsize).maximum.unwrap_or(u64::MAX);
+        rustix::process::setrlimit(Resource::Fsize, most(before::MAX_FILE.min(has)))?;
+        if let Some(processes) = self.processes.filter(|_| before::counts_processes()) {
+            let has = rustix::process::getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX);
+            rustix::process::setrlimit(Resource::Nproc, most(processes.min(has)))?;
+        }
         if let Some(memory) = self.memory {
             let has = rustix::process::getrlimit(Resource::Data).maximum.unwrap_or(u64::MAX);
             rustix::process::setrlimit(Resource::Data, most(memory.min(has)))?;

@@ -25,8 +25,9 @@ pub enum Report {
     },
     /// The program is set up and makes copies of itself from now on.
     Loaded,
-    /// A copy has started: its process number.
-    Copied(u32),
+    /// A copy has started. Its number is not said: the kernel names the copy as the sender of its
+    /// own first report.
+    Copied,
     /// The cell is sealed: what the program has raised.
     Sealed(Walls),
     /// The program serves.
@@ -58,10 +59,7 @@ impl Report {
                 put(&errno.to_le_bytes());
             }
             Self::Loaded => put(b"L"),
-            Self::Copied(pid) => {
-                put(b"C");
-                put(&pid.to_le_bytes());
-            }
+            Self::Copied => put(b"C"),
             Self::Sealed(walls) => {
                 put(b"W");
                 walls.standing.iter().for_each(|wall| put(format!("{wall}\n").as_bytes()));
@@ -104,7 +102,7 @@ impl Report {
                 Self::Stuck { step: number(step)?, errno: number(errno)?.cast_signed() }
             }
             b'L' if rest.is_empty() => Self::Loaded,
-            b'C' => Self::Copied(number(rest)?),
+            b'C' if rest.is_empty() => Self::Copied,
             b'W' => Self::Sealed(walls(std::str::from_utf8(rest).ok()?)?),
             b'U' if rest.is_empty() => Self::Up,
             b'T' => Self::Tried(number(rest)?),
@@ -176,7 +174,7 @@ mod tests {
             Report::Entered([0, -1, 1, 2, 3, 4, 5, 6]),
             Report::Stuck { step: 3, errno: 13 },
             Report::Loaded,
-            Report::Copied(77),
+            Report::Copied,
             Report::Sealed(walls),
             Report::Up,
             Report::Tried(41),

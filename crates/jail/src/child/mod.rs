@@ -15,11 +15,13 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 
 pub use self::backoff::Backoff;
 pub use self::reaper::{is_owned, reap_orphans};
+pub use self::strangers::Strangers;
 pub use self::supervised::{Pipes, Supervised};
 use crate::parent_death;
 
 mod backoff;
 mod reaper;
+mod strangers;
 mod supervised;
 
 /// The maximum number of descriptors that can be handed over.

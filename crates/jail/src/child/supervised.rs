@@ -68,10 +68,29 @@ impl Supervised {
         Ok((Self::new(pid, pidfd, true), pipes))
     }
 
-    /// Supervises a child that another function has started.
+    /// Supervises the child that `start` makes by a kind of fork. `None` in the child, which must
+    /// not return to code that takes locks.
+    pub(crate) fn start_by(
+        start: impl FnOnce() -> io::Result<Option<Pid>>,
+    ) -> io::Result<Option<Self>> {
+        let mut owned = reaper::lock();
+        let Some(pid) = start()? else {
+            // The lock is a copy that nothing else will take.
+            std::mem::forget(owned);
+            return Ok(None);
+        };
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
+            // Without a descriptor it is a stranger. It was not reaped, so the number is its own.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        })?;
+        owned.add(pid);
+        Ok(Some(Self::new(pid, pidfd, true)))
+    }
+
+    /// Supervises a child that has started by itself.
     ///
     /// # Errors
-    /// The process is not a child of this one; the kernel's error.
+    /// The process is not a child of this one, or it has an owner (`EBUSY`); the kernel's error.
     pub fn child(pid: Pid) -> io::Result<Self> {
         let mut owned = reaper::lock();
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;

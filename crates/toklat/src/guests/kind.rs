@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use frame::OffloadSet;
-use guest::{OTHER_DESCRIPTORS, Order, Passed, Place};
+use guest::{OTHER_DESCRIPTORS, OTHER_PROCESSES, Order, Passed, Place};
 use jail::cell::{Cell, Program};
 use netring::Open;
 use rustix::io::Errno;
@@ -61,8 +61,9 @@ impl Kind {
         let kept = ["TZ", "LANG"].into_iter();
         let kept: Vec<(&str, String)> =
             kept.filter_map(|name| Some((name, std::env::var(name).ok()?))).collect();
-        let environment: Vec<(&str, &str)> =
-            kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let temporary = ("TMPDIR", jail::cell::TEMPORARY);
+        let kept = kept.iter().map(|(name, value)| (*name, value.as_str()));
+        let environment: Vec<(&str, &str)> = kept.chain([temporary]).collect();
         let program = Program::new(&path, &args, &environment).map_err(|error| {
             let remedy = "name a file, or one that is built in: toklat guest programs";
             anyhow!("{name}: cannot open the program {}: {error}; {remedy}", path.display())
@@ -75,6 +76,11 @@ impl Kind {
                 false => spec.memory,
             }),
             descriptors: OTHER_DESCRIPTORS + 2 * u64::from(spec.threads),
+            processes: Some(match copies {
+                // Copies are counted with the process that they are copied from.
+                true => (1 + u64::from(spec.count)) * (OTHER_PROCESSES + u64::from(spec.threads)),
+                false => OTHER_PROCESSES + u64::from(spec.threads),
+            }),
             copies,
             ..Cell::new(&format!("toklat guest {name}"))
         };
@@ -97,9 +103,9 @@ impl Kind {
     /// Starts a process of the program, without an order.
     pub fn start(&mut self) -> anyhow::Result<Process> {
         let Ends { control, output, theirs: [socket, words] } = Ends::new()?;
-        let pid = self.cell.start(&mut self.program, socket.as_fd(), words.as_fd())?;
-        let pidfd = Some(Process::open(pid)?);
-        Ok(Process { pid, pidfd, control, output, said: Said::default(), member: Member::new() })
+        let child = self.cell.start(&mut self.program, socket.as_fd(), words.as_fd())?;
+        let child = Some(child.ending_with_this());
+        Ok(Process { child, control, output, said: Said::default(), member: Member::new() })
     }
 
     /// Starts the process of a guest that is alone.
@@ -113,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// Orders a copy. The number of the new process is known only when it is reported.
+    /// Orders a copy. The new process is known only by its first report.
     pub fn order_copy(&mut self, ports: &Ports<'_>) -> anyhow::Result<(OwnedFd, OwnedFd)> {
         let ports = self.open(ports)?;
         let Ends { control, output, theirs } = Ends::new()?;

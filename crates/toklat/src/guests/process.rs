@@ -1,13 +1,14 @@
 //! One process in a cell: its descriptors, what it has reported, and how it ended.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 
 use jail::cell::{ENTERED, Entered, MAX_REPORT, Report, STEPS};
-use jail::{Wall, Walls, calls};
+use jail::child::Supervised;
+use jail::{Wall, Walls, calls, peer};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::groups::Member;
 
@@ -22,9 +23,10 @@ pub struct Ends {
 }
 
 impl Ends {
-    pub fn new() -> Result<Self, Errno> {
+    pub fn new() -> std::io::Result<Self> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (control, socket) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        peer::name_senders(&control)?;
         let (output, words) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let flags = rustix::fs::fcntl_getfl(&output)? | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::fcntl_setfl(&output, flags)?;
@@ -47,9 +49,9 @@ pub struct Said {
 /// A process in a cell.
 #[derive(Debug)]
 pub struct Process {
-    pub pid: Pid,
-    /// The process's descriptor. It is `None` for a copy until its number is reported.
-    pub pidfd: Option<OwnedFd>,
+    /// The process itself. It is `None` for a copy until the copy's first report, whose sender the
+    /// kernel names.
+    pub child: Option<Supervised>,
     pub control: OwnedFd,
     pub output: OwnedFd,
     pub said: Said,
@@ -58,33 +60,23 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens a descriptor of the process `pid`, which must be a child.
-    pub fn open(pid: Pid) -> Result<OwnedFd, Errno> {
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // Fails unless the process is a child, because only children can be waited for.
-        rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
-        Ok(pidfd)
-    }
-
-    /// Kills the process. The descriptor becomes readable when it has ended.
+    /// Kills the process. Its descriptor becomes readable when it has ended.
     pub fn kill(&self) {
-        if let Some(pidfd) = &self.pidfd {
-            // If this fails, the process has already ended.
-            let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
-        }
+        self.child.as_ref().inspect(|child| child.kill());
     }
 }
 
-/// Reads one report. `Ok(None)` if there is none, or the process has closed its end.
-pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Report>, Why> {
+/// Reads one report, and the number of the process that the kernel says has sent it. `Ok(None)` if
+/// there is none.
+pub fn receive(control: BorrowedFd<'_>) -> Result<Option<(Report, Option<i32>)>, Why> {
     let mut bytes = [0; MAX_REPORT];
-    match rustix::net::recv(control, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-        Ok((_, 0)) | Err(Errno::CONNRESET) => Err(Why::Closed),
-        Ok((_, len)) => {
+    match peer::receive(control, &mut bytes) {
+        Ok((0, _)) => Err(Why::Closed),
+        Ok((len, sender)) => {
             let report = bytes.get(..len).and_then(Report::decode);
-            report.map(Some).ok_or(Why::Malformed)
+            report.map(|report| Some((report, sender))).ok_or(Why::Malformed)
         }
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Err(Why::Closed),
         Err(_) => Ok(None),
     }
 }
@@ -115,9 +107,14 @@ impl Said {
                 self.end = Some(format!("tried a forbidden system call: {name} ({call})"));
             }
             Report::Failed(why) => self.end = Some(why),
-            Report::Copied(_) | Report::Sealed(_) => {}
+            Report::Copied | Report::Sealed(_) => {}
         }
         self.reports <= MAX_REPORTS
+    }
+
+    /// The reason that the process reported for its end, if it reported one.
+    pub fn last_words(&self) -> Option<&str> {
+        self.end.as_deref()
     }
 
     /// The user of a copy is that of the process it was copied from.
@@ -186,14 +183,13 @@ impl End {
 }
 
 /// Collects a process that has ended; `None` if it has not.
-pub fn collect(pidfd: BorrowedFd<'_>, said: &Said) -> Option<End> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    let status = match rustix::process::waitid(WaitId::PidFd(pidfd), options) {
+pub fn collect(child: &Supervised, said: &Said) -> Option<End> {
+    let status = match child.ended() {
         Ok(status) => status?,
         Err(error) => return Some(End::failed(format!("cannot be waited for: {error}"))),
     };
     let own = said.end.clone();
-    Some(match (status.exit_status(), status.terminating_signal()) {
+    Some(match (status.code(), status.signal()) {
         (Some(0), _) if !said.up => {
             End::failed(own.unwrap_or_else(|| "ended before it served".to_owned()))
         }

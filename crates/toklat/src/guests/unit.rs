@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use guest::Place;
 use jail::Walls;
+use jail::child::Backoff;
 use topology::Restart;
 
 use super::groups::Confined;
@@ -11,12 +12,11 @@ use super::log::Log;
 use super::process::{End, Process};
 pub use crate::api::{GuestInfo, GuestState as State};
 
-/// The pause before the first restart. It doubles with each failure.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A guest that has served for this long counts as started without failure.
 const HEALTHY: Duration = Duration::from_secs(10);
+/// The pauses before restarts.
+const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(30), HEALTHY);
 
 pub struct Unit {
     pub name: String,
@@ -32,7 +32,7 @@ pub struct Unit {
     began: Instant,
     pub start_us: Option<u64>,
     restarts: u32,
-    failures: u32,
+    pauses: Backoff,
     pub last_end: Option<String>,
     pub walls: Walls,
     /// The control group that confines the memory of the guest's process.
@@ -58,7 +58,7 @@ impl Unit {
             began: now,
             start_us: None,
             restarts: 0,
-            failures: 0,
+            pauses: PAUSES,
             last_end: None,
             walls: Walls::default(),
             group: None,
@@ -75,6 +75,16 @@ impl Unit {
         (self.state, self.since) = (state, now);
     }
 
+    /// True while no process is known to be the guest's: it is queued, or its copy is being made.
+    pub fn waits_for_copy(&self) -> bool {
+        let is_unknown = |process: &Process| process.child.is_none();
+        match self.state {
+            State::Queued => true,
+            State::Starting => self.process.as_ref().is_some_and(is_unknown),
+            _ => false,
+        }
+    }
+
     /// It serves.
     pub fn is_up(&mut self, now: Instant) {
         let took = now.duration_since(self.began).as_micros();
@@ -84,8 +94,10 @@ impl Unit {
 
     /// Notes that the guest has ended. Returns the pause before it is started again, if it is.
     pub fn ended(&mut self, end: End, restart: Restart, now: Instant) -> Option<Duration> {
-        let served = self.state == State::Running && now.duration_since(self.since) >= HEALTHY;
-        self.failures = if served { 0 } else { self.failures };
+        let served = match self.state {
+            State::Running => now.duration_since(self.since),
+            _ => Duration::ZERO,
+        };
         // A refusal at the first start is a mistake of the command. A later one may pass, for
         // example when the switch is added again.
         let mistaken = end.refused && self.restarts == 0 && self.start_us.is_none();
@@ -104,9 +116,7 @@ impl Unit {
         }
         self.enter(State::Waiting, now);
         self.restarts += 1;
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
-        self.failures += 1;
-        Some(pause)
+        Some(self.pauses.after(served))
     }
 
     pub fn info(&self, app: &str, now: Instant, log: String) -> GuestInfo {
@@ -118,10 +128,7 @@ impl Unit {
             ports: self.ports.iter().map(|(name, _)| name.clone()).collect(),
             addresses: self.ports.iter().map(address).collect(),
             state: self.state,
-            pid: self
-                .process
-                .as_ref()
-                .map(|process| process.pid.as_raw_nonzero().get().cast_unsigned()),
+            pid: self.process.as_ref().and_then(|process| Some(process.child.as_ref()?.id())),
             for_ms: u64::try_from(millis).unwrap_or(u64::MAX),
             start_us: self.start_us,
             restarts: self.restarts,
@@ -151,7 +158,7 @@ mod tests {
         assert_eq!(pauses[9], 30_000);
         unit.is_up(now);
         now += HEALTHY;
-        assert_eq!(fail(&mut unit, now), Some(FIRST_PAUSE));
+        assert_eq!(fail(&mut unit, now), Some(Duration::from_millis(100)));
         assert_eq!(unit.restarts, 11);
     }
 

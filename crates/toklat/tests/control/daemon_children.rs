@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use harness::children::{self, Held};
-use harness::{Daemon, kill_process};
+use harness::Daemon;
+use rustix::process::{Pid, Signal};
 
 /// Adds a switch and removes it. The first may fail if its process is killed.
 fn add_and_remove(daemon: &Daemon, name: &str) -> u16 {
@@ -48,8 +49,8 @@ fn processes_that_are_killed_at_bad_moments_leave_no_zombie_descriptor_or_thread
                 // The pause grows, so that each process lives a little longer than the one before.
                 std::thread::sleep(Duration::from_micros(700 * (killed % 29)));
                 for child in children::of(pid).iter().filter(|child| child.state != 'Z') {
-                    kill_process(child.pid);
-                    killed += 1;
+                    let pid = Pid::from_raw(child.pid).unwrap();
+                    killed += u64::from(rustix::process::kill_process(pid, Signal::KILL).is_ok());
                 }
             }
             killed

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::manager::{Manager, daemon, fetched, guest, named, state, until};
-use crate::trespass::FORBIDDEN;
+use crate::trespass::{FORBIDDEN, early};
 use harness::users::may_be_others;
 use harness::{Daemon, PATIENCE, text};
 
@@ -240,4 +240,76 @@ fn a_program_that_is_no_guest_ends_before_it_serves() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("cannot open the program /no/program"), "{said}");
     assert_eq!(daemon.ports("vale0"), []);
+}
+
+/// What a guest's program has printed of what it tried before it was sealed.
+fn early_of(log: &str) -> std::collections::BTreeMap<String, i64> {
+    let line = log.lines().find_map(|line| line.split_once("early: ")?.1.strip_suffix(" end"));
+    let pairs = line.unwrap_or_else(|| panic!("{log}")).split_whitespace();
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    };
+    pairs.map(pair).collect()
+}
+
+/// Objective: before it is sealed, a program starts few processes, writes little and nowhere on a
+/// disk, and has neither io_uring nor sockets nor namespaces; it serves afterwards. The program of
+/// copies has the same limits, but for the namespaces of its copies.
+#[test]
+fn regression_a_program_is_bounded_before_it_is_sealed() {
+    let daemon = daemon();
+    let copies = guest(1, "copies", early::ALL, "count = 2");
+    let manifest = guest(0, "alone", early::ALL, "") + &copies;
+    let _manager = Manager::of(&daemon, &manifest);
+    let names = ["alone", "copies-0", "copies-1"];
+    let up = |all: &[Value]| names.iter().all(|name| state(all, name) == "running");
+    until(&daemon, "the guests", up);
+    const EPERM: i64 = 1;
+    for (name, forks) in [("alone", 33), ("copies", 3 * 33)] {
+        let log = std::fs::read_to_string(daemon.dir().join(format!("guests/{name}.log")));
+        let did = early_of(&log.unwrap());
+        for call in ["uring", "packet", "unix"] {
+            assert_eq!(did[call], EPERM, "{name}: {call}");
+        }
+        assert_ne!(did["remount"], 0, "{name}: a mount is written to again");
+        assert!(did["bytes"] <= 1 << 20, "{name}: {did:?}");
+        assert!((1..=forks).contains(&did["forks"]), "{name}: {did:?}");
+        if name == "alone" {
+            assert_eq!(did["namespace"], EPERM, "{did:?}");
+        }
+    }
+    assert!(fetched(&daemon, "10.0.0.1") > 0);
+}
+
+/// Objective: a program that says that another guest is its copy harms that guest in no way; nor
+/// does one whose copy never comes, or has the number 0, keep the manager from ending.
+#[test]
+fn regression_a_copy_is_the_process_that_the_kernel_names() {
+    let daemon = daemon();
+    let victim = daemon.dir().join("victim");
+    let app = std::env::current_exe().unwrap();
+    let liar = |name: &str, what: &str, file: &str, i: u32| {
+        format!(
+            "[guest.{name}]\napp = {app:?}\nargs = [{what:?}, {file:?}]\ncount = 2\n\
+             port = \"vale0:{name}\"\naddress = \"10.0.0.{i}/24\"\nslots = 64\n"
+        )
+    };
+    let honest = guest(0, "honest", "serve", "");
+    let lies = liar("liar", early::LIE, victim.to_str().unwrap(), 10);
+    let zero = liar("zero", early::LIE, "/no/file", 20);
+    let none = liar("none", early::NONE, "", 30);
+    // The liar waits for its ports, and so for the number in the file.
+    let manager = Manager::of(&daemon, &(honest + &lies + &zero + &none));
+    let all = until(&daemon, "the guest", |all| state(all, "honest") == "running");
+    let pid = named(&all, "honest")["pid"].as_u64().unwrap();
+    std::fs::write(&victim, pid.to_string()).unwrap();
+    let tried = |all: &[Value]| named(all, "liar-0")["restarts"].as_u64() > Some(2);
+    until(&daemon, "the lies", tried);
+    daemon.done(&["guest", "stop", "liar-0", "liar-1"]);
+    let all = until(&daemon, "its end", |all| state(all, "liar-0") == "ended");
+    let info = named(&all, "honest");
+    assert_eq!((info["pid"].as_u64(), &info["restarts"]), (Some(pid), &json!(0)), "{all:#?}");
+    assert!(fetched(&daemon, "10.0.0.1") > 0);
+    assert!(manager.ends_by_itself(Duration::from_secs(10)), "it is deaf to SIGTERM");
 }

@@ -21,6 +21,13 @@ impl Manager {
         std::fs::write(&file, manifest).unwrap();
         Self::start(daemon.tool(&["guest", "run", "--file", file.to_str().unwrap()]))
     }
+
+    /// Tells the manager to end; true if it does within this time.
+    pub fn ends_by_itself(mut self, time: Duration) -> bool {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        harness::wait(&mut self.0, time).is_some()
+    }
 }
 
 impl Drop for Manager {

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use jail::cell::Report;
+use jail::child::Supervised;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -36,12 +37,9 @@ impl Manager {
             let ports = Ports { directory: &self.options.directory, ports: &unit.ports };
             match kind.order_copy(&ports) {
                 Ok((control, output)) => {
-                    // The copy's process is not known before it is reported; until then the copying
-                    // process is used.
-                    let (pid, pidfd) = (rustix::process::getpid(), None);
+                    // The copy's process is not known before its first report.
                     let (said, member) = (Said::default(), Member::new());
-                    let process = Process { pid, pidfd, control, output, said, member };
-                    unit.process = Some(process);
+                    unit.process = Some(Process { child: None, control, output, said, member });
                     kind.copying.push_back(next);
                     self.watch(next);
                 }
@@ -56,9 +54,9 @@ impl Manager {
         kind.since = Instant::now();
         let started = kind.start().and_then(|process| {
             let sources = [
-                (What::TemplateControl, Some(&process.control)),
-                (What::TemplateOutput, Some(&process.output)),
-                (What::TemplateEnd, process.pidfd.as_ref()),
+                (What::TemplateControl, Some(process.control.as_fd())),
+                (What::TemplateOutput, Some(process.output.as_fd())),
+                (What::TemplateEnd, process.child.as_ref().map(AsFd::as_fd)),
             ];
             listen(&self.epoll, index, sources)?;
             kind.template = Some(process);
@@ -76,8 +74,11 @@ impl Manager {
         kind.template = None;
         let lost: Vec<usize> = kind.copying.drain(..).chain(kind.queue.drain(..)).collect();
         for unit in lost {
-            self.ended(unit, End::failed(format!("its program could not be copied: {why}")));
+            if self.units[unit].waits_for_copy() {
+                self.ended(unit, End::failed(format!("its program could not be copied: {why}")));
+            }
         }
+        self.sweep_soon();
     }
 
     /// Ends a template that is not needed any more.
@@ -95,12 +96,19 @@ impl Manager {
             let Some(template) = &mut self.kinds[index].template else { return };
             match process::receive(template.control.as_fd()) {
                 Ok(None) => break,
-                Ok(Some(Report::Copied(pid))) => self.copied(index, pid),
-                Ok(Some(Report::Failed(why))) => {
-                    let failed = self.kinds[index].copying.pop_front();
-                    failed.into_iter().for_each(|unit| self.ended(unit, End::failed(&*why)));
+                Ok(Some((Report::Copied, _))) => {
+                    if self.kinds[index].copying.pop_front().is_none() {
+                        return self.kill_template(index);
+                    }
                 }
-                Ok(Some(report)) => {
+                Ok(Some((Report::Failed(why), _))) => {
+                    let failed = self.kinds[index].copying.pop_front();
+                    let waits = |unit: &usize| self.units[*unit].waits_for_copy();
+                    if let Some(unit) = failed.filter(waits) {
+                        self.ended(unit, End::failed(why));
+                    }
+                }
+                Ok(Some((report, _))) => {
                     if !template.said.note(report) {
                         template.kill();
                     }
@@ -115,29 +123,38 @@ impl Manager {
         self.copy(index);
     }
 
-    /// Notes the process number of a new copy.
-    pub(super) fn copied(&mut self, kind: usize, pid: u32) {
-        let Some(index) = self.kinds[kind].copying.pop_front() else {
-            return self.kinds[kind].template.as_ref().into_iter().for_each(Process::kill);
-        };
-        let Some(process) = &mut self.units[index].process else { return };
-        let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
-        let opened = Process::open(pid).and_then(|pidfd| {
-            epoll::add(&self.epoll, &pidfd, What::End.data(index), EventFlags::IN)?;
-            Ok(pidfd)
+    /// Notes which process a copy is: the one that has sent its first report, as the kernel says.
+    /// Returns false if it is not a new child: then the program lies, and its template ends.
+    pub(super) fn identify(&mut self, index: usize, sender: Option<i32>) -> bool {
+        let found = sender.and_then(Pid::from_raw).ok_or(Errno::SRCH.into());
+        // A child that is another guest, or a template, has an owner already.
+        let child = found.and_then(Supervised::child).and_then(|child| {
+            epoll::add(&self.epoll, &child, What::End.data(index), EventFlags::IN)?;
+            Ok(child.ending_with_this())
         });
-        match opened {
-            Ok(pidfd) => {
-                (process.pid, process.pidfd) = (pid, Some(pidfd));
-                if self.units[index].stopped {
-                    self.units[index].process.as_ref().inspect(|process| process.kill());
-                }
+        let unit = &mut self.units[index];
+        let Some(process) = &mut unit.process else { return false };
+        match child {
+            Ok(child) => {
+                process.child = Some(child);
                 self.limit(index);
+                true
             }
             Err(error) => {
-                self.ended(index, End::failed(format!("its copy is not there: {error}")));
+                let how = process.said.last_words().map(ToOwned::to_owned);
+                let how = how.unwrap_or_else(|| format!("its copy is not there: {error}"));
+                let kind = unit.kind;
+                self.ended(index, End::failed(how));
+                if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) {
+                    self.kill_template(kind);
+                }
+                false
             }
         }
+    }
+
+    pub(super) fn kill_template(&self, kind: usize) {
+        self.kinds[kind].template.as_ref().into_iter().for_each(Process::kill);
     }
 
     pub(super) fn read_template(&mut self, index: usize) {
@@ -163,8 +180,8 @@ impl Manager {
     pub(super) fn collect_template(&mut self, index: usize) {
         self.hear_template(index);
         let Some(template) = &self.kinds[index].template else { return };
-        let Some(pidfd) = &template.pidfd else { return };
-        if let Some(end) = process::collect(pidfd.as_fd(), &template.said) {
+        let Some(child) = &template.child else { return };
+        if let Some(end) = process::collect(child, &template.said) {
             self.lose_template(index, &end.how);
         }
     }

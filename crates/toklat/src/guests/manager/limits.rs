@@ -11,12 +11,13 @@ impl Manager {
     pub(super) fn limit(&self, index: usize) {
         let unit = &self.units[index];
         let Some(process) = &unit.process else { return };
+        let Some(child) = &process.child else { return };
         self.groups.ask(Request {
             unit: index,
             turn: unit.turn,
             name: format!("{}.{}", unit.name, unit.turn),
             bytes: self.kinds[unit.kind].memory(unit.ports.len()),
-            pid: process.pid,
+            pid: child.pid(),
             member: process.member.clone(),
         });
     }

@@ -2,6 +2,7 @@
 
 mod copies;
 mod limits;
+mod sweep;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use guest::Place;
 use jail::cell::Report;
+use jail::child::Strangers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -78,6 +80,8 @@ enum Due {
     Load { kind: usize },
     /// The guest's output is to be read again.
     Unmute { unit: usize },
+    /// Children that are no guests are killed.
+    Sweep,
 }
 
 /// The options of a manager.
@@ -106,6 +110,9 @@ pub struct Manager {
     units: Vec<Unit>,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
     announced: bool,
+    strangers: Strangers,
+    /// Strangers will be looked for.
+    sweeps: bool,
     /// The manager ends when its guests have ended.
     leaving: bool,
 }
@@ -129,6 +136,9 @@ impl Manager {
         let groups = Groups::new()?;
         epoll::add(&epoll, &groups, What::Groups.data(0), EventFlags::IN)?;
         raise_descriptors();
+        jail::child::reap_orphans()?;
+        // Without this, orphans of a program that has no process namespace go to another parent.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         Ok(Self {
             options,
             home,
@@ -140,6 +150,8 @@ impl Manager {
             units: Vec::new(),
             timers: BinaryHeap::new(),
             announced: false,
+            strangers: Strangers::from_now_on(),
+            sweeps: false,
             leaving: false,
         })
     }
@@ -196,6 +208,7 @@ impl Manager {
             self.announce();
             let ended = self.units.iter().all(|unit| unit.state == State::Ended);
             if ended && (self.leaving || self.options.kept.is_none()) {
+                self.sweep_all();
                 break;
             }
             let now = Instant::now();
@@ -268,16 +281,7 @@ impl Manager {
                         self.start(unit);
                     }
                 }
-                Due::Boot { unit, turn } => {
-                    let unit = &self.units[unit];
-                    if unit.state == State::Starting && unit.turn == turn {
-                        self.tell(&format!(
-                            "{}: does not serve after {BOOT:?} (does it call guest::Host::run?)",
-                            unit.name
-                        ));
-                        unit.process.as_ref().inspect(|process| process.kill());
-                    }
-                }
+                Due::Boot { unit, turn } => self.end_start(unit, turn),
                 Due::Load { kind } => {
                     let kind = &self.kinds[kind];
                     if let Some(template) = kind.template.as_ref()
@@ -288,8 +292,26 @@ impl Manager {
                     }
                 }
                 Due::Unmute { unit } => self.unmute(unit),
+                Due::Sweep => self.sweep(),
             }
         }
+    }
+
+    /// Ends a guest that is still not up.
+    fn end_start(&mut self, index: usize, turn: u32) {
+        let unit = &self.units[index];
+        if unit.state != State::Starting || unit.turn != turn {
+            return;
+        }
+        let name = &unit.name;
+        self.tell(&format!(
+            "{name}: does not serve after {BOOT:?} (does it call guest::Host::run?)"
+        ));
+        if unit.waits_for_copy() {
+            self.kill_template(unit.kind);
+            return self.ended(index, End::failed(format!("no copy came within {BOOT:?}")));
+        }
+        unit.process.as_ref().inspect(|process| process.kill());
     }
 
     /// Starts a guest, or queues it for a copy.
@@ -318,11 +340,10 @@ impl Manager {
         let unit = &self.units[index];
         let turn = unit.turn;
         let Some(process) = &unit.process else { return };
-        let pidfd = process.pidfd.as_ref();
         let sources = [
-            (What::Control, Some(&process.control)),
-            (What::Output, Some(&process.output)),
-            (What::End, pidfd),
+            (What::Control, Some(process.control.as_fd())),
+            (What::Output, Some(process.output.as_fd())),
+            (What::End, process.child.as_ref().map(AsFd::as_fd)),
         ];
         if let Err(error) = listen(&self.epoll, index, sources) {
             process.kill();
@@ -356,9 +377,14 @@ impl Manager {
             let Some(process) = &mut unit.process else { return };
             match process::receive(process.control.as_fd()) {
                 Ok(None) => return,
-                Ok(Some(report)) => {
+                Ok(Some((report, sender))) => {
                     let sealed = process.said.is_sealed();
-                    if !process.said.note(report) {
+                    let goes_on = process.said.note(report);
+                    if process.child.is_none() && !self.identify(index, sender) {
+                        return;
+                    }
+                    let Some(process) = &self.units[index].process else { return };
+                    if !goes_on {
                         process.kill();
                     }
                     if process.said.is_sealed() && !sealed {
@@ -456,8 +482,8 @@ impl Manager {
         self.hear(index);
         self.read(index);
         let Some(process) = &self.units[index].process else { return };
-        let Some(pidfd) = &process.pidfd else { return };
-        let reap = || process::collect(pidfd.as_fd(), &process.said);
+        let Some(child) = &process.child else { return };
+        let reap = || process::collect(child, &process.said);
         if let Some(end) = process.member.reap(reap) {
             let end = self.end_by_limit(index, end);
             self.ended(index, end);
@@ -469,8 +495,11 @@ impl Manager {
         end.refused &= self.options.kept.is_none();
         let restart = self.kinds[self.units[index].kind].spec.restart;
         let unit = &mut self.units[index];
-        // A process that could not be watched may still run.
-        unit.process.as_ref().inspect(|process| process.kill());
+        // A process that could not be watched may still run. Its number is of no use any more.
+        if let Some(process) = &unit.process {
+            process.kill();
+            process.member.reap(|| Some(()));
+        }
         let strict = unit.stopped && end.how.starts_with("all walls");
         let how = end.how.clone();
         let pause = unit.ended(end, restart, Instant::now());
@@ -486,6 +515,7 @@ impl Manager {
             None => self.tell(&format!("{name}: {how}")),
         }
         self.dismiss(self.units[index].kind);
+        self.sweep_soon();
     }
 
     /// Answers a command.
@@ -511,8 +541,9 @@ impl Manager {
             }
             unit.stopped = true;
             match &unit.process {
-                Some(process) => process.kill(),
-                None => self.ended(index, End::failed("stopped")),
+                Some(process) if process.child.is_some() => process.kill(),
+                // A copy that comes later finds its socket closed, and is a stranger.
+                _ => self.ended(index, End::failed("stopped")),
             }
         }
         let kinds = 0..self.kinds.len();
@@ -523,11 +554,10 @@ impl Manager {
 fn listen(
     epoll: &OwnedFd,
     index: usize,
-    sources: [(What, Option<&OwnedFd>); 3],
+    sources: [(What, Option<BorrowedFd<'_>>); 3],
 ) -> Result<(), Errno> {
     for (what, source) in sources {
         if let Some(source) = source {
-            let source: BorrowedFd<'_> = source.as_fd();
             epoll::add(epoll, source, what.data(index), EventFlags::IN)?;
         }
     }
