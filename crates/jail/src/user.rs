@@ -9,6 +9,9 @@ use rustix::thread::CapabilitySet;
 /// systemd's dynamic users: containers often have 65,536 users, and no systemd.
 const RANGES: [(u32, u32); 2] = [(0x7000_0000, 1 << 24), (61_184, 4096)];
 
+/// Why a process does not get a user of its own.
+pub const NOT_ROOT: &str = "only root may choose another user, and the daemon does not run as root";
+
 /// The user number for `name`: always the same, and almost always different for another name.
 /// `None` if this process may not change users, or has no such users.
 #[must_use]

@@ -2,7 +2,8 @@
 //!
 //! It may read files, start a few threads and processes, and load what it needs. It writes nowhere
 //! but to a small directory of its own, makes no socket and no namespace, and has no part of the
-//! kernel that a program of frames has no use for.
+//! kernel that a program of frames has no use for. Programs that know nothing of cells get the same
+//! lists ([`Confinement`](crate::child::Confinement)), with sockets.
 #![allow(unsafe_code, reason = "calls that rustix does not name")]
 
 use std::collections::BTreeMap;
@@ -30,7 +31,6 @@ const REFUSED: &[i64] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    libc::SYS_socket,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -74,9 +74,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Calls that make namespaces, and change mounts of this one. A process that makes copies of itself
-/// needs them for these.
-const FOR_COPIES: &[i64] = &[libc::SYS_unshare, libc::SYS_mount_setattr, libc::SYS_open_tree];
+/// Calls that make namespaces, and change mounts of this one.
+const NEW_NAMESPACES: &[i64] = &[libc::SYS_unshare, libc::SYS_mount_setattr, libc::SYS_open_tree];
 /// The bit in a call's number that some kernels for x86-64 take for another interface (x32). Its
 /// calls must not pass by the list.
 const X32: i64 = 0x4000_0000;
@@ -91,30 +90,52 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
+/// The families of sockets that are common.
+const FAMILIES: [libc::c_int; 4] =
+    [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
 /// Filters of system calls, or why they cannot be made.
 pub type Filters = Result<[BpfProgram; 2], String>;
 
-/// The filters for a process that makes copies of itself, or for another. They are made once, before
-/// a new process exists, which must not allocate.
-pub fn filters(copies: bool) -> &'static Filters {
-    static FILTERS: [OnceLock<Filters>; 2] = [const { OnceLock::new() }; 2];
-    FILTERS[usize::from(copies)].get_or_init(|| compile(copies).map_err(|error| error.to_string()))
+/// What a program may do beside reading files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// It may make sockets of the common families. Otherwise it may make none.
+    pub sockets: bool,
+    /// It may make namespaces: for copies of itself, or to confine itself.
+    pub namespaces: bool,
 }
 
-fn compile(copies: bool) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
-    let refused = REFUSED.iter().chain(FOR_COPIES.iter().filter(|_| !copies));
+/// The filters for such a program. They are made once, before a new process exists, which must not
+/// allocate.
+pub fn filters(first: First) -> &'static Filters {
+    static FILTERS: [OnceLock<Filters>; 4] = [const { OnceLock::new() }; 4];
+    let place = usize::from(first.sockets) | usize::from(first.namespaces) << 1;
+    FILTERS[place].get_or_init(|| compile(first).map_err(|error| error.to_string()))
+}
+
+fn compile(first: First) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+    let refused = REFUSED.iter().chain(NEW_NAMESPACES.iter().filter(|_| !first.namespaces));
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         refused.flat_map(|call| [*call, X32 | *call]).map(|call| (call, Vec::new())).collect();
-    if !copies {
+    let first_argument = |is: SeccompCmpOp, value: libc::c_int| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, u64::from(value.cast_unsigned()))
+    };
+    let families = match first.sockets {
+        true => {
+            let others = FAMILIES.map(|family| first_argument(SeccompCmpOp::Ne, family));
+            vec![SeccompRule::new(others.into_iter().collect::<Result<_, _>>()?)?]
+        }
+        false => Vec::new(),
+    };
+    rules.extend([(libc::SYS_socket, families), (X32 | libc::SYS_socket, Vec::new())]);
+    if !first.namespaces {
         let makes = |flag: libc::c_int| {
-            let flag = u64::from(flag.cast_unsigned());
-            let has = SeccompCmpOp::MaskedEq(flag);
-            let is = SeccompCondition::new(0, SeccompCmpArgLen::Dword, has, flag)?;
-            SeccompRule::new(vec![is])
+            let has = SeccompCmpOp::MaskedEq(u64::from(flag.cast_unsigned()));
+            SeccompRule::new(vec![first_argument(has, flag)?])
         };
         let clones = NAMESPACES.into_iter().map(makes).collect::<Result<_, _>>()?;
-        rules.insert(libc::SYS_clone, clones);
-        rules.insert(X32 | libc::SYS_clone, Vec::new());
+        rules.extend([(libc::SYS_clone, clones), (X32 | libc::SYS_clone, Vec::new())]);
     }
     let program = |rules, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
         let arch = TargetArch::try_from(std::env::consts::ARCH)?;
@@ -220,8 +241,9 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_made() {
-        for copies in [false, true] {
-            assert!(filters(copies).as_ref().unwrap().iter().all(|filter| !filter.is_empty()));
+        for number in 0..4 {
+            let first = First { sockets: number & 1 == 1, namespaces: number & 2 == 2 };
+            assert!(filters(first).as_ref().unwrap().iter().all(|filter| !filter.is_empty()));
         }
     }
 }

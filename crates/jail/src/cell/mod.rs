@@ -11,7 +11,7 @@
 //! creator are [`Report`]s.
 #![allow(unsafe_code, reason = "clone, exec and what is done between them")]
 
-mod before;
+pub(crate) mod before;
 mod report;
 mod seal;
 
@@ -189,7 +189,7 @@ impl Cell {
         program.environment.push(CString::new(variable)?);
         let args = pointers(&program.args);
         let environment = pointers(&program.environment);
-        let (maps, filters) = (self.maps()?, before::filters(self.copies));
+        let (maps, filters) = (self.maps()?, before::filters(self.first()));
         let _ = before::counts_processes();
         let started = Supervised::start_by(|| self.clone_process(0));
         let Ok(None) = started else {
@@ -232,7 +232,7 @@ impl Cell {
     /// # Errors
     /// The kernel's error. In the copy, the step that failed; it must end then.
     pub fn copy(&self, control: BorrowedFd<'_>) -> io::Result<Result<Pid, bool>> {
-        let (maps, filters) = (Maps::of([0, 0])?, before::filters(self.copies));
+        let (maps, filters) = (Maps::of([0, 0])?, before::filters(self.first()));
         let _ = before::counts_processes();
         match self.clone_process(libc::CLONE_PARENT)? {
             Some(pid) => Ok(Ok(pid)),
@@ -315,6 +315,11 @@ impl Cell {
         }
         send(control, &Report::Entered(entered));
         Ok(entered)
+    }
+
+    /// What the program may do before it is sealed.
+    fn first(&self) -> before::First {
+        before::First { sockets: false, namespaces: self.copies }
     }
 
     /// Makes all mounts of this mount namespace read-only, and gives the process a small directory

@@ -14,12 +14,14 @@ use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 
 pub use self::backoff::Backoff;
+pub use self::confine::Confinement;
 pub use self::reaper::{is_owned, reap_orphans};
 pub use self::strangers::Strangers;
 pub use self::supervised::{Pipes, Supervised};
 use crate::parent_death;
 
 mod backoff;
+mod confine;
 mod reaper;
 mod strangers;
 mod supervised;

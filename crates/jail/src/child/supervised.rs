@@ -49,9 +49,13 @@ impl Supervised {
     /// # Errors
     /// The kernel's error.
     pub fn start(command: &mut Command, setup: &ChildSetup) -> io::Result<(Self, Pipes)> {
+        Self::start_equipped(setup.equip(command))
+    }
+
+    pub(super) fn start_equipped(command: &mut Command) -> io::Result<(Self, Pipes)> {
         // The reaper looks after the lock is free, so it knows the child, however soon it ends.
         let mut owned = reaper::lock();
-        let mut child = setup.equip(command).spawn()?;
+        let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
             // Killing fails only if the child has ended already.
