@@ -100,6 +100,20 @@ pub struct Status {
     pub descriptors: usize,
     /// How many there may be.
     pub descriptor_limit: u64,
+    /// Its children, and the walls around each.
+    #[serde(default)]
+    pub children: Vec<ChildInfo>,
+}
+
+/// A process that the daemon has started, or has found when it started itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChildInfo {
+    /// What it is: `data process of vale0`, `gobgpd`.
+    pub name: String,
+    /// Process id; `None` while it does not run.
+    pub pid: Option<u32>,
+    /// How it is confined, and which walls are missing.
+    pub walls: Walls,
 }
 
 /// The steps that made the topology as applied, in order.
@@ -140,6 +154,9 @@ pub struct SwitchInfo {
     pub ephemeral: bool,
     /// How the data process is confined, and which walls are missing.
     pub walls: Walls,
+    /// Other processes that serve the switch's ports: the drivers of cards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<ChildInfo>,
     /// How many ports the switch has, including those that clients made.
     pub ports: usize,
     /// The only user who may open ports that name no owner.

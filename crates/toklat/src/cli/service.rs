@@ -32,8 +32,9 @@ pub struct StopArgs {
 /// If it does not run.
 pub fn status(global: &Global) -> Result {
     let status: Status = Client::connect(global)?.get("/v1/status")?;
+    let children: String = status.children.iter().map(super::switch::child).collect();
     let text = format!(
-        "toklat {} runs as process {} in {}, for {}\n{}, {}; {} of {} descriptors",
+        "toklat {} runs as process {} in {}, for {}\n{}, {}; {} of {} descriptors\n{}",
         status.version,
         status.pid,
         status.runtime_dir,
@@ -42,8 +43,9 @@ pub fn status(global: &Global) -> Result {
         counted(status.ports as u64, "port", "s"),
         status.descriptors,
         status.descriptor_limit,
+        children.trim_end(),
     );
-    global.print_done(&status, &text)
+    global.print_done(&status, text.trim_end())
 }
 
 /// Replaces data processes.

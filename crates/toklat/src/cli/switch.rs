@@ -8,7 +8,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::port_options::{Or, or_null};
-use crate::api::{Collector, SflowInfo, SwitchInfo, SwitchState};
+use crate::api::{ChildInfo, Collector, SflowInfo, SwitchInfo, SwitchState};
 use crate::users::{self, UserId};
 use control::Client;
 use control::name::SwitchName;
@@ -234,7 +234,9 @@ impl SwitchCommand {
                 let nothing = "no switches; add one: toklat switch add vale0";
                 global.print_list(&switches, || table(&switches), nothing)?;
                 if let ([info], false) = (&switches[..], global.json) {
-                    write!(std::io::stdout().lock(), "{}{}", walls(info), sflow(info))?;
+                    let others: String = info.children.iter().map(child).collect();
+                    let walls = walls(&info.walls);
+                    write!(std::io::stdout().lock(), "{walls}{others}{}", sflow(info))?;
                 }
                 Ok(())
             }
@@ -276,12 +278,18 @@ fn table(switches: &[SwitchInfo]) -> Table {
     table
 }
 
-/// Returns the walls around a switch's data process, and the missing ones.
-fn walls(info: &SwitchInfo) -> String {
-    let names: Vec<&str> = info.walls.standing.iter().map(|wall| wall.name()).collect();
+/// Returns the walls around a process, and the missing ones.
+fn walls(walls: &jail::Walls) -> String {
+    let names: Vec<&str> = walls.standing.iter().map(|wall| wall.name()).collect();
     let no = |jail::Refused { wall, reason }: &jail::Refused| format!("no {wall}: {reason}\n");
-    let refused: String = info.walls.refused.iter().map(no).collect();
+    let refused: String = walls.refused.iter().map(no).collect();
     format!("walls: {}\n{refused}", names.join(", "))
+}
+
+/// Describes a child of the daemon, and the walls around it.
+pub(super) fn child(child: &ChildInfo) -> String {
+    let pid = child.pid.map_or_else(|| "does not run".to_owned(), |pid| format!("process {pid}"));
+    format!("{}, {pid}, {}", child.name, walls(&child.walls))
 }
 
 /// What was sent to its sFlow collector.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use jail::child::{ChildSetup, Supervised};
+use jail::child::{ChildSetup, Confinement, Supervised};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::process::ChildStdout;
@@ -47,17 +47,19 @@ pub async fn end(process: &Supervised, patience: Duration) {
     }
 }
 
-/// Runs a program that answers on its standard output and ends. Returns how it ended, and the
-/// answer.
+/// Runs a program within walls that answers on its standard output and ends. Returns how it ended,
+/// and the answer.
 ///
 /// # Errors
 /// It cannot be started, or takes longer than `patience`.
 pub async fn answer(
     mut command: Command,
+    confinement: Confinement,
     patience: Duration,
 ) -> io::Result<(ExitStatus, String)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let (child, pipes) = Supervised::start(&mut command, &ChildSetup::new())?;
+    let setup = ChildSetup::new();
+    let (child, pipes, _) = Supervised::start_confined(&mut command, &setup, confinement)?;
     let child = child.ending_with_this();
     let stdout = pipes.stdout.ok_or(io::ErrorKind::BrokenPipe)?;
     let answered = async {
@@ -83,11 +85,12 @@ mod tests {
 
     #[tokio::test]
     async fn programs_answer_or_are_killed_when_their_time_is_over() {
-        let (status, said) = answer(shell("echo 7; exit 3"), PATIENCE).await.unwrap();
+        let (status, said) = answer(shell("echo 7; exit 3"), Confinement::new(), PATIENCE).await.unwrap();
         assert_eq!((status.code(), said.as_str()), (Some(3), "7\n"));
-        let late = answer(shell("exec sleep 1000"), Duration::from_millis(20)).await;
+        let late = answer(shell("exec sleep 1000"), Confinement::new(), Duration::from_millis(20));
+        let late = late.await;
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        let none = answer(Command::new("/no/program"), PATIENCE).await;
+        let none = answer(Command::new("/no/program"), Confinement::new(), PATIENCE).await;
         assert_eq!(none.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use jail::{Wall, Walls};
 use jail::child::{Backoff, ChildSetup, Pipes, Supervised};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -18,7 +19,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use topology::GuestSpec;
 
 use super::{children, locked, system};
-use crate::api::{ApiError, ErrorCode};
+use crate::api::{ApiError, ChildInfo, ErrorCode};
 use crate::guests::kept::{ADDED, Kept};
 use crate::guests::talk::{self, Request};
 use crate::guests::{GuestInfo, State};
@@ -73,6 +74,19 @@ impl Guests {
     pub fn begin(&self, entries: &BTreeMap<String, GuestSpec>) {
         let entry = |(name, spec): (&String, &GuestSpec)| (name.clone(), Entry::new(name, spec));
         *locked(&self.all) = entries.iter().map(entry).collect();
+    }
+
+    /// The managers. They are trusted, and have the walls of every child only.
+    pub fn children(&self) -> Vec<ChildInfo> {
+        let mut walls = Walls::default();
+        walls.note(Wall::NoNewPrivileges, Ok(()));
+        walls.note(Wall::Descriptors, Ok(()));
+        let child = |(name, entry): (&String, &Arc<Entry>)| ChildInfo {
+            name: format!("manager of guest.{name}"),
+            pid: entry.manager().map(|manager| manager.0.id()),
+            walls: walls.clone(),
+        };
+        locked(&self.all).iter().map(child).collect()
     }
 
     fn entry(&self, name: &str) -> Option<Arc<Entry>> {

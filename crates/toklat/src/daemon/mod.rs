@@ -165,7 +165,10 @@ pub fn data_process(
     dataplane::process::prepare();
     let own = jail::user::dedicated(&format!("toklat {switch}"));
     let keep = [&listener, &state].map(AsRawFd::as_raw_fd);
-    let inside = jail::Jail::new(own).enter(&keep)?;
+    let mut inside = jail::Jail::new(own).enter(&keep)?;
+    if own.is_none() {
+        inside.walls.note(jail::Wall::User, Err(jail::user::NOT_ROOT.into()));
+    }
     // The supervisor listens on the socket already. Listening again makes SO_PEERCRED name this
     // process to every supervisor, even if this process stops answering.
     rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;

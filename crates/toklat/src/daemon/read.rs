@@ -8,7 +8,7 @@ use super::locked;
 use super::overview::{BRIEF, Overview};
 use super::supervisor::{Handle, Supervisor, monotonic_ns};
 use super::switch::{Switch, no_port};
-use crate::api::{ApiError, PortInfo, Stats, Status, SwitchInfo, Topology};
+use crate::api::{ApiError, ChildInfo, PortInfo, Stats, Status, SwitchInfo, Topology};
 
 impl Supervisor {
     /// Reads a switch: as it is, or its copy if it waits for its data process beyond `until`.
@@ -109,11 +109,16 @@ impl Supervisor {
     pub async fn status(&self) -> Status {
         let until = Instant::now() + BRIEF;
         let handles = self.named_handles();
-        let mut ports = 0;
+        let (mut ports, mut children) = (0, Vec::new());
         for (name, handle) in &handles {
-            let live = |of: &Switch| of.ports().len();
-            ports += self.read((name, handle), until, live, |copy| copy.ports.len()).await;
+            let live = |of: &Switch| (of.ports().len(), processes(of.info()));
+            let copied = |copy: &Arc<Overview>| (copy.ports.len(), processes(copy.info.clone()));
+            let (count, its) = self.read((name, handle), until, live, copied).await;
+            ports += count;
+            children.extend(its);
         }
+        children.extend(locked(&self.evpn.running).as_ref().and_then(|its| its.keeper.child()));
+        children.extend(self.guests.children());
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -123,6 +128,7 @@ impl Supervisor {
             ports,
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             descriptor_limit: self.descriptor_limit,
+            children,
         }
     }
 
@@ -137,6 +143,13 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// The processes of a switch.
+fn processes(info: SwitchInfo) -> impl Iterator<Item = ChildInfo> {
+    let name = format!("data process of {}", info.name);
+    let data = ChildInfo { name, pid: info.pid, walls: info.walls };
+    std::iter::once(data).chain(info.children)
 }
 
 /// Counters of these switches.

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use harness::frames::until_traffic_flows;
+use harness::users::may_be_others;
 use harness::{Daemon, text};
 
 /// A line of a process's status (proc(5)).
@@ -80,6 +81,44 @@ fn a_data_process_is_confined_and_says_how() {
         });
     }
     until_traffic_flows(&mut a, &mut b, &mut 0);
+}
+
+/// Objective: the status lists each child of the daemon with the walls around it.
+#[test]
+fn the_status_lists_the_walls_of_each_child() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0]\n[guest.web]\napp = \"httpd\"\nport = \"vale0:web\"\naddress = \"10.0.0.2/24\"");
+    let status = daemon.get("/v1/status");
+    let all = status["children"].as_array().unwrap();
+    let named = |name: &str| all.iter().find(|child| child["name"] == name).unwrap();
+    let data = named("data process of vale0");
+    assert_eq!(data["pid"], daemon.get("/v1/switches/vale0")["pid"]);
+    assert_eq!(data["walls"], daemon.get("/v1/switches/vale0")["walls"]);
+    assert!(standing(named("manager of guest.web")).contains(&"no_new_privileges"), "{status}");
+    let shown = daemon.done(&["status"]);
+    for line in ["data process of vale0, process ", "manager of guest.web, process ", "system_calls"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+}
+
+/// Objective: a daemon of an ordinary user has no users to give away, and says so: the wall is
+/// among those that are refused, and with `--require-walls` no switch starts.
+#[test]
+fn regression_the_wall_of_a_user_is_refused_where_the_daemon_is_not_root() {
+    let test = "regression_the_wall_of_a_user_is_refused_where_the_daemon_is_not_root";
+    if !may_be_others(test) {
+        return;
+    }
+    let daemon = Daemon::start_as(4_445, &[]);
+    daemon.apply("[switch.vale0]");
+    let info = daemon.get("/v1/switches/vale0");
+    assert!(!standing(&info).contains(&"user"), "{info}");
+    let refused = info["walls"]["refused"].as_array().unwrap();
+    let user = refused.iter().find(|refused| refused["wall"] == "user").expect("it is refused");
+    assert!(text(&user["reason"]).contains("not run as root"), "{user}");
+    let strict = Daemon::start_as(4_445, &["--require-walls"]);
+    let added = strict.ask("POST", "/v1/switches", &serde_json::json!({ "name": "vale0" }));
+    assert_ne!(added.0, 201, "{added:?}");
 }
 
 /// Objective: where not all walls stand, `--require-walls` starts nothing and says why; elsewhere

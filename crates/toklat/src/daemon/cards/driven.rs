@@ -57,6 +57,7 @@ pub struct Driven {
     /// Its number; 0 while there is none.
     pid: AtomicU32,
     state: Mutex<Option<State>>,
+    walls: Mutex<Walls>,
 }
 
 impl Driven {
@@ -69,6 +70,32 @@ impl Driven {
     pub fn ended(&self) {
         self.pid.store(0, Ordering::Relaxed);
         *locked(&self.state) = None;
+        *locked(&self.walls) = Walls::default();
+    }
+
+    /// Notes walls around the process: those that were raised before it ran, or those that it
+    /// reports. Each is noted once.
+    pub fn confined(&self, walls: Walls) {
+        let mut all = locked(&self.walls);
+        let is_new = |all: &Walls, wall| {
+            !all.stands(wall) && all.refused.iter().all(|refused| refused.wall != wall)
+        };
+        for wall in walls.standing {
+            if is_new(&all, wall) {
+                all.note(wall, Ok(()));
+            }
+        }
+        for jail::Refused { wall, reason } in walls.refused {
+            if is_new(&all, wall) {
+                all.note(wall, Err(crate::guests::printable(reason.as_bytes())));
+            }
+        }
+    }
+
+    /// The number of the process, and the walls around it; `None` while there is none.
+    pub fn process(&self) -> Option<(u32, Walls)> {
+        let pid = self.pid.load(Ordering::Relaxed);
+        (pid != 0).then(|| (pid, locked(&self.walls).clone()))
     }
 
     /// True if the process has this number. It is a child that was not waited for, so no other

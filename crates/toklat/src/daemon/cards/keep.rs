@@ -7,7 +7,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jail::child::{Backoff, ChildSetup, Pipes, Supervised};
+use jail::Walls;
+use jail::child::{Backoff, ChildSetup, Confinement, Pipes, Supervised};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::ChildStdout;
 
@@ -86,10 +87,11 @@ impl Kept {
     /// Runs a process to its end. Returns the reason of its end, for people.
     async fn serve(&self, driven: &Driven, trouble: &Trouble) -> String {
         let address = &self.address;
-        let (child, pipes) = match self.spawn() {
+        let (child, pipes, walls) = match self.spawn() {
             Ok(started) => started,
             Err(error) => return format!("the driver of card {address} cannot start: {error}"),
         };
+        driven.confined(walls);
         driven.began(child.id());
         let said = match pipes.stdout.map(ChildStdout::from_std) {
             Some(Ok(reports)) => self.listen(reports, driven, trouble).await,
@@ -142,6 +144,7 @@ impl Kept {
                         let wall = refused.wall;
                         tracing::warn!(switch, port, %wall, reason, "a wall of the card's process does not stand");
                     }
+                    driven.confined(walls);
                 }
                 Ok(Report::Failed(why)) => return Some(printable(why.as_bytes())),
                 Err(error) => return Some(format!("its report is malformed: {error}")),
@@ -151,7 +154,7 @@ impl Kept {
     }
 
     /// Starts a process, which is killed when the result is dropped.
-    fn spawn(&self) -> io::Result<(Supervised, Pipes)> {
+    fn spawn(&self) -> io::Result<(Supervised, Pipes, Walls)> {
         let (switch, port) = &self.name;
         let mut command = std::process::Command::new(&self.exe);
         command.arg("--dir").arg(&self.dir).args(["card-process", "--card", &self.address]);
@@ -161,8 +164,17 @@ impl Kept {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         jail::parent_death::in_its_own_session(&mut command);
-        let (child, pipes) = Supervised::start(&mut command, &ChildSetup::new())?;
-        Ok((child.ending_with_this(), pipes))
+        // It raises the other walls when it has the card: VFIO needs files and capabilities first.
+        let confinement = Confinement::new().in_namespaces(true);
+        let (child, pipes, walls) =
+            Supervised::start_confined(&mut command, &ChildSetup::new(), confinement)?;
+        let child = child.ending_with_this();
+        match walls.refused.first().filter(|_| self.require_walls) {
+            Some(jail::Refused { wall, reason }) => Err(io::Error::other(format!(
+                "{wall} cannot be raised, and all walls are required: {reason}"
+            ))),
+            None => Ok((child, pipes, walls)),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ const BUDGET: usize = 64;
 const SPIN: Duration = Duration::from_micros(50);
 /// The time between two looks at the carrier and the card's counts.
 const LOOK: Duration = Duration::from_secs(1);
-/// Walls that need another process. They would hide what the system call filter forbids to use.
+/// Walls that need another process, and those that its supervisor has raised before it ran.
 const NAMESPACES: [Wall; 7] = [
     Wall::UserNamespace,
     Wall::Root,
@@ -119,6 +119,9 @@ fn confine(args: &CardProcessArgs) -> anyhow::Result<Walls> {
     let jail =
         Jail::new(user).without(&NAMESPACES).without(&[Wall::Descriptors, Wall::SystemCalls]);
     let mut walls = jail.enter(&[])?.walls;
+    if user.is_none() {
+        walls.note(Wall::User, Err(jail::user::NOT_ROOT.into()));
+    }
     let sealed = match dataplane::sandbox::is_wanted() {
         true => jail::calls::kill_others(&CALLS).map_err(|error| error.to_string()),
         false => Err(format!("{} is off", dataplane::sandbox::SWITCH)),

@@ -13,14 +13,15 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use jail::child::{Backoff, ChildSetup, Supervised};
+use jail::Walls;
+use jail::child::{Backoff, ChildSetup, Confinement, Supervised};
 use rustix::process::{Pid, Signal};
 use tokio::net::UnixStream;
 use topology::Evpn;
 
 use super::super::{children, locked, namespace};
 use super::own_socket;
-use crate::api::{ApiError, ErrorCode};
+use crate::api::{ApiError, ChildInfo, ErrorCode};
 
 /// The oldest version that can be used.
 const OLDEST: u32 = 4;
@@ -53,6 +54,8 @@ pub struct Keeper {
 struct State {
     /// The daemon: this one's child, or what an earlier one has left.
     process: Option<Supervised>,
+    /// The walls around it.
+    walls: Walls,
     trouble: Option<String>,
     /// No daemon is to be started any more.
     ended: bool,
@@ -78,6 +81,13 @@ impl Keeper {
     /// The reason why the daemon does not run.
     pub fn trouble(&self) -> Option<String> {
         locked(&self.state).trouble.clone()
+    }
+
+    /// The daemon as a child, with the walls around it.
+    pub fn child(&self) -> Option<ChildInfo> {
+        let state = locked(&self.state);
+        let pid = Some(state.process.as_ref()?.id());
+        Some(ChildInfo { name: "gobgpd".into(), pid, walls: state.walls.clone() })
     }
 
     /// Ends the daemon, if it is this one's.
@@ -110,8 +120,10 @@ impl Keeper {
             }
             let pause = pauses.after(began.elapsed());
             match self.start().await {
-                Ok(process) => {
+                Ok((process, walls)) => {
+                    self.record(&process, &walls);
                     let mut state = locked(&self.state);
+                    state.walls = walls;
                     match state.ended {
                         true => process.send(Signal::TERM),
                         false => state.process = Some(process),
@@ -139,13 +151,39 @@ impl Keeper {
         let peer = there.peer_cred().ok().and_then(|peer| peer.pid());
         state.process = peer.and_then(Pid::from_raw).and_then(|pid| self.recognise(pid));
         match &state.process {
-            Some(process) => tracing::info!(pid = process.id(), "found the routing daemon"),
+            Some(process) => {
+                tracing::info!(pid = process.id(), "found the routing daemon");
+                state.walls = self.recorded(process);
+            }
             None => tracing::warn!(
                 pid = peer,
                 "what listens at the routing daemon's socket is not the routing daemon: it is used, and never \
                  ended"
             ),
         }
+    }
+
+    /// The file that tells a later supervisor how the routing daemon is confined. It is outside of
+    /// the routing daemon's directory.
+    fn record_file(&self) -> Option<PathBuf> {
+        Some(self.socket.parent()?.parent()?.join("gobgpd.json"))
+    }
+
+    fn record(&self, process: &Supervised, walls: &Walls) {
+        for jail::Refused { wall, reason } in &walls.refused {
+            tracing::warn!(%wall, reason, "a wall of the routing daemon does not stand");
+        }
+        let text = serde_json::to_vec(&(process.id(), walls)).unwrap_or_default();
+        if let Some(Err(error)) = self.record_file().map(|file| std::fs::write(file, text)) {
+            tracing::warn!(%error, "a later daemon will not know the routing daemon's walls");
+        }
+    }
+
+    /// The walls that an earlier supervisor has recorded; none if they are those of another process.
+    fn recorded(&self, process: &Supervised) -> Walls {
+        let text = self.record_file().and_then(|file| std::fs::read(file).ok());
+        let record = text.and_then(|text| serde_json::from_slice::<(u32, Walls)>(&text).ok());
+        record.filter(|(pid, _)| *pid == process.id()).map(|(_, walls)| walls).unwrap_or_default()
     }
 
     /// Finds the routing daemon that has this number. The number comes from a socket in a directory
@@ -180,21 +218,21 @@ impl Keeper {
     }
 
     /// Starts the daemon, and waits until its socket is there.
-    async fn start(&self) -> Result<Supervised, ApiError> {
+    async fn start(&self) -> Result<(Supervised, Walls), ApiError> {
         self.check_version().await?;
         self.make_room().map_err(|e| cannot("prepare the routing daemon's directory", &e))?;
         let (program, socket, user) = (self.program.clone(), self.socket.clone(), self.user);
-        let process = namespace::in_namespace(self.netns.clone(), move || {
+        let (process, walls) = namespace::in_namespace(self.netns.clone(), move || {
             spawn(&program, &socket, user).map_err(|e| cannot(&format!("start {program}"), &e))
         })
-        .await?
-        .ending_with_this();
+        .await?;
+        let process = process.ending_with_this();
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             tokio::time::sleep(LOOK / 4).await;
             if UnixStream::connect(&self.socket).await.is_ok() {
                 tracing::info!(pid = process.id(), "the routing daemon runs");
-                return Ok(process.outliving_this());
+                return Ok((process.outliving_this(), walls));
             }
             if let Ok(Some(status)) = process.ended() {
                 let reason = format!("{} ended at once: {status}", self.program);
@@ -222,9 +260,11 @@ impl Keeper {
 
     /// Refuses a program that is too old, or none.
     async fn check_version(&self) -> Result<(), ApiError> {
-        let mut command = Command::new(&self.program);
+        let program = found(&self.program);
+        let mut command = Command::new(&program);
         command.arg("--version");
-        let said = children::answer(command, PATIENCE).await;
+        let confinement = confinement(&program, &[], self.user);
+        let said = children::answer(command, confinement, PATIENCE).await;
         let (_, text) = said.map_err(|e| cannot(&format!("run {}", self.program), &e))?;
         is_new_enough(&text).then_some(()).ok_or_else(|| {
             let reason = format!(
@@ -259,12 +299,14 @@ fn version_of(text: &str) -> Option<u32> {
 }
 
 /// Starts the program in the namespace of this thread.
-fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<Supervised> {
+fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<(Supervised, Walls)> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let (dir, name) = socket.parent().zip(socket.file_name()).ok_or_else(wrong)?;
+    let program = found(program);
+    let confinement = confinement(&program, &[dir], user);
     // The user of the routing daemon may be unable to walk to the directory.
     let dir = std::fs::File::open(dir)?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
     let place = format!("unix:///proc/self/fd/{}/{}", dir.as_raw_fd(), name.display());
     command
         .args([API, &place])
@@ -274,11 +316,31 @@ fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<Supervis
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .process_group(0);
-    if let Some(user) = user {
-        command.uid(user).gid(user);
-    }
     let setup = ChildSetup::new().with(dir.as_fd()).with_descriptors(MAX_DESCRIPTORS);
-    Ok(Supervised::start(&mut command, &setup)?.0)
+    let (process, _, walls) = Supervised::start_confined(&mut command, &setup, confinement)?;
+    Ok((process, walls))
+}
+
+/// What the routing daemon may read beside its own program: libraries, settings of the resolver,
+/// and what its run time asks of the machine.
+const READS: [&str; 7] = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/sys"];
+
+/// The walls around the routing daemon, which writes in these directories only. It needs the
+/// network of its namespace.
+fn confinement(program: &Path, writes: &[&Path], user: Option<u32>) -> Confinement {
+    let reads: Vec<&Path> = READS.iter().map(Path::new).chain([program]).collect();
+    let confinement = Confinement::new().as_user(user).without_capabilities();
+    confinement.in_namespaces(false).with_files(&reads, writes).with_calls(false)
+}
+
+/// The file of a program, as a shell would find it.
+fn found(program: &str) -> PathBuf {
+    let name = Path::new(program);
+    let all = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&all).map(|dir| dir.join(name));
+    let file = if name.components().count() > 1 { None } else { places.find(|file| file.is_file()) };
+    let file = file.unwrap_or_else(|| name.to_owned());
+    std::fs::canonicalize(&file).unwrap_or(file)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
 use jail::Walls;
-use jail::child::{ChildSetup, Supervised};
+use jail::child::{ChildSetup, Confinement, Supervised};
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
 use shmem::Memfd;
@@ -334,7 +334,8 @@ fn is_data_process(line: &[u8], switch: &str) -> bool {
 pub async fn check_version(exe: &Path) -> io::Result<()> {
     let mut command = std::process::Command::new(exe);
     command.arg("control-version");
-    let (status, said) = children::answer(command, ANSWER_TIMEOUT).await?;
+    let answered = children::answer(command, Confinement::new(), ANSWER_TIMEOUT);
+    let (status, said) = answered.await?;
     if status.success() && said.trim() == VERSION.to_string() {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use super::super::overview::Overview;
 use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
-use crate::api::{ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo};
+use crate::api::{ApiError, ChildInfo, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo};
 
 /// The VLAN of an address that is added at a port of this mode: the given one or the port's own.
 ///
@@ -135,12 +135,20 @@ impl Switch {
             restarts: self.restarts,
             ephemeral: self.ephemeral,
             walls: self.walls.clone(),
+            children: self.ports.values().filter_map(|port| self.card_process(port)).collect(),
             ports: self.ports.len(),
             owner: self.access.owner,
             user: self.access.user,
             sflow: self.sampling.as_ref().map(|sampling| sampling.info()),
             config: self.config.clone(),
         }
+    }
+
+    /// The process that drives a port's card.
+    fn card_process(&self, port: &Port) -> Option<ChildInfo> {
+        let (pid, walls) = port.waiting.as_ref()?.card()?.process()?;
+        let name = format!("card process of {}:{}", self.name, port.name);
+        Some(ChildInfo { name, pid: Some(pid), walls })
     }
 
     /// The reason why a port does not work; `None` if it does.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use jail::child::{ChildSetup, Supervised};
+use jail::child::{ChildSetup, Confinement, Supervised};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -153,10 +153,16 @@ fn spawn(
     command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     let outfit = ChildSetup::new().with(theirs).with_descriptors(MAX_DESCRIPTORS);
-    let started = Supervised::start(&mut command, &outfit.ending_by(Signal::KILL));
-    let (child, _) = started.with_context(|| {
+    // passt makes its own namespaces, and an empty root, in which Landlock would hinder it.
+    let confinement = Confinement::new().with_calls(true);
+    let outfit = outfit.ending_by(Signal::KILL);
+    let started = Supervised::start_confined(&mut command, &outfit, confinement);
+    let (child, _, walls) = started.with_context(|| {
         format!("Cannot start {program}; install it (apt install passt, https://passt.top)")
     })?;
+    for jail::Refused { wall, reason } in walls.refused {
+        eprintln!("toklat: a wall of {program} is missing, {wall}: {reason}");
+    }
     Ok(child.ending_with_this())
 }
 
