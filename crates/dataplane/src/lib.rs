@@ -16,4 +16,4 @@ mod worker;
 
 pub use config::{Policy, PortConfig, PortId, RingAttach, SwitchConfig};
 pub use turn::attach::AttachError;
-pub use turn::{state, user};
+pub use turn::{board, state, user};

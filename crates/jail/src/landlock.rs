@@ -8,8 +8,8 @@ use std::path::Path;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, NetPort,
-    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
-    path_beneath_rules,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 
 use super::{Wall, Walls};
@@ -100,9 +100,9 @@ pub fn note_files(walls: &mut Walls, done: &Result<(), String>) {
         let since = since as libc::c_long;
         let done = done.clone().and_then(|()| match has >= since {
             true => Ok(()),
-            false => Err(format!(
-                "the kernel's Landlock has version {has}, and this needs {since}"
-            )),
+            false => {
+                Err(format!("the kernel's Landlock has version {has}, and this needs {since}"))
+            }
         });
         walls.note(wall, done);
     }

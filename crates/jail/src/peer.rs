@@ -63,8 +63,7 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option
     message.msg_controllen = CONTROL as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: all of the buffers live during the call, and are as long as the message says.
-    let len =
-        unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
+    let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
     // SAFETY: the kernel has filled the message in.
     let head = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };

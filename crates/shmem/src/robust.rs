@@ -179,6 +179,14 @@ impl RobustLock {
         Ok(Held { lock: self, list, died, here: PhantomData })
     }
 
+    /// The number of the thread that holds the lock, in the PID namespace of those that share it;
+    /// `None` if the lock is free, or its keeper has it.
+    #[must_use]
+    pub fn holder(&self) -> Option<u32> {
+        let owner = self.word.load(Ordering::Relaxed) & OWNER;
+        (owner != 0 && owner != KEEPER).then_some(owner)
+    }
+
     /// Takes the lock for its *keeper*, of which there is one at a time. A keeper that dies leaves
     /// the lock to the next keeper, not to other threads. `None` if another thread holds the lock
     /// all the time.

@@ -190,6 +190,12 @@ impl Board {
         set.is_ok() || set == Err(namespace)
     }
 
+    /// The number of the thread that is the switch, and the PID namespace that the number is from.
+    #[must_use]
+    pub fn lock_holder(&self) -> Option<(u32, u64)> {
+        Some((self.head.lock.holder()?, self.head.namespace.load(Ordering::Relaxed)))
+    }
+
     fn slot(&self, id: PortId) -> Option<(Shared<SlotHead>, usize)> {
         let at = self.slots_at + usize::from(id) * SLOT;
         Some((self.map.shared(at)?, at + size_of::<SlotHead>())).filter(|_| id < self.ports)

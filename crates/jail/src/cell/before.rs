@@ -91,8 +91,7 @@ const NAMESPACES: [libc::c_int; 7] = [
 ];
 
 /// The families of sockets that are common.
-const FAMILIES: [libc::c_int; 4] =
-    [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Filters of system calls, or why they cannot be made.
 pub type Filters = Result<[BpfProgram; 2], String>;
@@ -192,14 +191,7 @@ fn set_mount(path: &CStr, flags: libc::c_int, (set, clear): (u64, u64)) -> io::R
     let (at, len) = (libc::AT_FDCWD, size_of_val(&attributes));
     // SAFETY: path and structure live during the call.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            at,
-            path.as_ptr(),
-            flags,
-            &raw const attributes,
-            len,
-        )
+        libc::syscall(libc::SYS_mount_setattr, at, path.as_ptr(), flags, &raw const attributes, len)
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

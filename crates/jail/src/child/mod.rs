@@ -182,7 +182,10 @@ mod tests {
     #[test]
     fn a_child_ends_with_the_thread_that_started_it_and_when_it_is_dropped() {
         let setup = ChildSetup::new().ending_by(Signal::KILL);
-        let start = { let setup = setup.clone(); move || sleeping(&setup) };
+        let start = {
+            let setup = setup.clone();
+            move || sleeping(&setup)
+        };
         let orphan = std::thread::spawn(start).join().unwrap();
         assert_eq!(signal(&orphan), Some(9));
         let child = sleeping(&setup);

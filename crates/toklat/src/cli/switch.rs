@@ -236,7 +236,8 @@ impl SwitchCommand {
                 if let ([info], false) = (&switches[..], global.json) {
                     let others: String = info.children.iter().map(child).collect();
                     let walls = walls(&info.walls);
-                    write!(std::io::stdout().lock(), "{walls}{others}{}", sflow(info))?;
+                    let out = format!("{}{walls}{others}{}", stopped(info), sflow(info));
+                    write!(std::io::stdout().lock(), "{out}")?;
                 }
                 Ok(())
             }
@@ -276,6 +277,15 @@ fn table(switches: &[SwitchInfo]) -> Table {
         ]);
     }
     table
+}
+
+/// Says that a trusted switch waits for a process that is stopped.
+fn stopped(info: &SwitchInfo) -> String {
+    let Some(pid) = info.stopped_holder else { return String::new() };
+    format!(
+        "process {pid} is stopped while it holds the switch: nothing is forwarded until it goes on (kill -CONT {pid}) \
+         or ends\n"
+    )
 }
 
 /// Returns the walls around a process, and the missing ones.

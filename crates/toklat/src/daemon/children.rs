@@ -85,7 +85,8 @@ mod tests {
 
     #[tokio::test]
     async fn programs_answer_or_are_killed_when_their_time_is_over() {
-        let (status, said) = answer(shell("echo 7; exit 3"), Confinement::new(), PATIENCE).await.unwrap();
+        let (status, said) =
+            answer(shell("echo 7; exit 3"), Confinement::new(), PATIENCE).await.unwrap();
         assert_eq!((status.code(), said.as_str()), (Some(3), "7\n"));
         let late = answer(shell("exec sleep 1000"), Confinement::new(), Duration::from_millis(20));
         let late = late.await;

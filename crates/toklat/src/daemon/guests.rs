@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use jail::{Wall, Walls};
 use jail::child::{Backoff, ChildSetup, Pipes, Supervised};
+use jail::{Wall, Walls};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
@@ -103,11 +103,7 @@ impl Guests {
             let entry = all.get(&kept.name).filter(|entry| entry.kept == kept);
             match entry.filter(|entry| locked(&entry.manager).is_none()) {
                 Some(entry) => {
-                    tracing::info!(
-                        guest = kept.name,
-                        pid = process.0.id(),
-                        "found its manager"
-                    );
+                    tracing::info!(guest = kept.name, pid = process.0.id(), "found its manager");
                     *locked(&entry.manager) = Some(Arc::new(process));
                 }
                 None => process.end().await,
@@ -221,7 +217,8 @@ impl Guests {
         let mut found = Vec::new();
         for number in talk::managers(&self.home()) {
             // The descriptor is opened before the question, so it names the process that answers.
-            let process = Pid::from_raw(number.cast_signed()).and_then(|pid| Supervised::found(pid).ok());
+            let process =
+                Pid::from_raw(number.cast_signed()).and_then(|pid| Supervised::found(pid).ok());
             let Some(process) = process.map(Process) else { continue };
             if let Some(Some(kept)) = self.ask::<Option<Kept>>(number, Request::Kept).await {
                 found.push((kept, process));

@@ -15,8 +15,7 @@ pub use crate::api::{GuestInfo, GuestState as State};
 /// A guest that has served for this long counts as started without failure.
 const HEALTHY: Duration = Duration::from_secs(10);
 /// The pauses before restarts.
-const PAUSES: Backoff =
-    Backoff::new(Duration::from_millis(100), Duration::from_secs(30), HEALTHY);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30), HEALTHY);
 
 pub struct Unit {
     pub name: String,

@@ -96,7 +96,9 @@ fn the_status_lists_the_walls_of_each_child() {
     assert_eq!(data["walls"], daemon.get("/v1/switches/vale0")["walls"]);
     assert!(standing(named("manager of guest.web")).contains(&"no_new_privileges"), "{status}");
     let shown = daemon.done(&["status"]);
-    for line in ["data process of vale0, process ", "manager of guest.web, process ", "system_calls"] {
+    for line in
+        ["data process of vale0, process ", "manager of guest.web, process ", "system_calls"]
+    {
         assert!(shown.contains(line), "{shown}");
     }
 }

@@ -1,4 +1,5 @@
 //! Trusted switches: clients forward what they send, in their own threads.
+#![allow(unsafe_code, reason = "a process is forked that stops while it holds a lock")]
 
 use std::time::{Duration, Instant};
 
@@ -325,4 +326,38 @@ fn processes_killed_at_any_instruction_leave_the_switch_to_the_others() {
     }
     eprintln!("the longest pause was {longest:?}");
     assert_eq!(unaccounted(&daemon), 0);
+}
+
+/// Objective: a process that is stopped while it is the switch is shown, until it goes on.
+#[test]
+fn a_stopped_holder_of_the_lock_is_shown() {
+    let daemon = daemon();
+    let [mut a, mut b] = two(&daemon);
+    // The first frame tells the switch the namespace of its processes.
+    assert!(send(&mut a, &frame(1, 2, 1)));
+    assert_eq!(receive(&mut b), [1]);
+    let holder = || daemon.get("/v1/switches/vale9")["stopped_holder"].as_i64();
+    assert_eq!(holder(), None);
+    let board = board(&daemon);
+    // What the child uses exists before there is a child.
+    drop(board.lock().unwrap());
+    // SAFETY: the child makes system calls and uses memory that is there.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let held = board.lock();
+        // SAFETY: it stops, and ends when it goes on.
+        unsafe {
+            libc::raise(libc::SIGSTOP);
+            libc::_exit(i32::from(held.is_err()))
+        }
+    }
+    wait_until("the holder", || holder() == Some(child.into()));
+    let shown = daemon.done(&["switch", "show", "vale9"]);
+    assert!(shown.contains(&format!("kill -CONT {child}")), "{shown}");
+    signal(child, rustix::process::Signal::CONT);
+    wait_until("the end of it", || holder().is_none());
+    // SAFETY: it is a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    assert!(send(&mut a, &frame(1, 2, 2)));
+    assert_eq!(receive(&mut b), [2]);
 }

@@ -200,7 +200,8 @@ impl Keeper {
             None => {
                 let line = std::fs::read(place.join("cmdline")).ok()?;
                 let mut words = line.split(|byte| *byte == 0);
-                uid == rustix::process::geteuid().as_raw() && words.any(|word| word == API.as_bytes())
+                uid == rustix::process::geteuid().as_raw()
+                    && words.any(|word| word == API.as_bytes())
             }
         };
         is_it.then_some(process)
@@ -338,7 +339,8 @@ fn found(program: &str) -> PathBuf {
     let name = Path::new(program);
     let all = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&all).map(|dir| dir.join(name));
-    let file = if name.components().count() > 1 { None } else { places.find(|file| file.is_file()) };
+    let file =
+        if name.components().count() > 1 { None } else { places.find(|file| file.is_file()) };
     let file = file.unwrap_or_else(|| name.to_owned());
     std::fs::canonicalize(&file).unwrap_or(file)
 }

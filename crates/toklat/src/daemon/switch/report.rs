@@ -1,5 +1,8 @@
 //! Descriptions of a switch, and operations on its forwarding table.
 
+use std::os::unix::fs::MetadataExt;
+
+use dataplane::board::Board;
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
 use dataplane::state::State;
@@ -12,7 +15,9 @@ use super::super::overview::Overview;
 use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
-use crate::api::{ApiError, ChildInfo, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo};
+use crate::api::{
+    ApiError, ChildInfo, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo,
+};
 
 /// The VLAN of an address that is added at a port of this mode: the given one or the port's own.
 ///
@@ -134,6 +139,7 @@ impl Switch {
             pid: self.process.as_ref().map(DataProcess::pid),
             restarts: self.restarts,
             ephemeral: self.ephemeral,
+            stopped_holder: self.stopped_holder(),
             walls: self.walls.clone(),
             children: self.ports.values().filter_map(|port| self.card_process(port)).collect(),
             ports: self.ports.len(),
@@ -142,6 +148,17 @@ impl Switch {
             sflow: self.sampling.as_ref().map(|sampling| sampling.info()),
             config: self.config.clone(),
         }
+    }
+
+    /// The process that is a trusted switch, if it is stopped: nothing is forwarded until it goes on.
+    fn stopped_holder(&self) -> Option<u32> {
+        let (thread, namespace) = Board::of(&self.view)?.lock_holder()?;
+        let own = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let is_stopped = field("State:")?.starts_with(['T', 't']) && own == namespace;
+        // One that went on meanwhile has freed the lock, or will.
+        is_stopped.then(|| field("Tgid:")?.parse().ok())?
     }
 
     /// The process that drives a port's card.

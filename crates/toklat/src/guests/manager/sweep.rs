@@ -23,9 +23,7 @@ impl Manager {
     /// Kills strangers, unless a copy is being made, which would look like one.
     pub(super) fn sweep(&mut self) {
         self.sweeps = false;
-        let copying = self.units.iter().any(|unit| {
-            unit.waits_for_copy() && unit.process.is_some()
-        });
+        let copying = self.units.iter().any(|unit| unit.waits_for_copy() && unit.process.is_some());
         if copying || self.strangers.kill() > 0 {
             self.sweep_soon();
         }

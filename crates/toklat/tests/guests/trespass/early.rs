@@ -27,9 +27,8 @@ fn lie(answer: &mut dyn FnMut(u32)) -> ! {
     loop {
         let mut bytes = [0; 4096];
         // SAFETY: the bytes exist. Descriptors are not asked for.
-        let len = unsafe {
-            libc::recv(super::control(), bytes.as_mut_ptr().cast(), bytes.len(), 0)
-        };
+        let len =
+            unsafe { libc::recv(super::control(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         if len <= 0 {
             std::process::exit(1);
         }
@@ -59,9 +58,8 @@ fn tried() -> String {
     let mount = {
         let flags = i64::from(libc::MS_REMOUNT as i32 | libc::MS_BIND as i32);
         // SAFETY: the texts end with zero.
-        let done = unsafe {
-            libc::syscall(libc::SYS_mount, c"none".as_ptr(), c"/".as_ptr(), 0, flags, 0)
-        };
+        let done =
+            unsafe { libc::syscall(libc::SYS_mount, c"none".as_ptr(), c"/".as_ptr(), 0, flags, 0) };
         if done >= 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) }
     };
     let (bytes, forks) = (written(), forked());
