@@ -1,4 +1,4 @@
-//! Groups of processes with a memory limit of their own (cgroup v1 and v2).
+//! Groups of processes with limits of their own: of memory (cgroup v1 and v2), and of processes (v2).
 //!
 //! A group counts all memory: heap, stacks, shared pages that were touched there first, and what
 //! the kernel holds for its processes. A process that needs more is killed alone.
@@ -63,15 +63,18 @@ impl Groups {
                 fs::write(parent.join("cgroup.subtree_control"), "+memory")?;
             }
             fs::write(groups.dir.join("cgroup.subtree_control"), "+memory")?;
+            // Processes are limited by `RLIMIT_NPROC`, too, so groups without a limit of them do.
+            let _ = fs::write(parent.join("cgroup.subtree_control"), "+pids");
+            let _ = fs::write(groups.dir.join("cgroup.subtree_control"), "+pids");
         }
         Ok(groups)
     }
 
-    /// Makes a group whose processes may together use this many bytes.
+    /// Makes a group that may use this many bytes, and have this many processes and threads.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn add(&self, name: &str, bytes: u64) -> io::Result<Group> {
+    pub fn add(&self, name: &str, bytes: u64, processes: u64) -> io::Result<Group> {
         let group = Group { dir: self.dir.join(name), version: self.version };
         fs::create_dir(&group.dir)?;
         let (limit, swap, swapped) = match self.version {
@@ -81,6 +84,10 @@ impl Groups {
         fs::write(group.dir.join(limit), bytes.to_string())?;
         // Without swap there is no such file, and nothing to limit.
         let _ = fs::write(group.dir.join(swap), swapped.to_string());
+        if self.version == Version::Two {
+            // There is no such file without the controller of processes.
+            let _ = fs::write(group.dir.join("pids.max"), processes.to_string());
+        }
         Ok(group)
     }
 }

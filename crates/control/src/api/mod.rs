@@ -152,8 +152,8 @@ pub struct SwitchInfo {
     /// The switch was made by the first client that opened a port of it, and goes with the last
     /// one.
     pub ephemeral: bool,
-    /// The process that holds the lock of a trusted switch and is stopped, by a signal or a debugger.
-    /// Nothing is forwarded until it goes on or ends.
+    /// The process that holds the lock of a trusted switch and is stopped, by a signal or a
+    /// debugger. Nothing is forwarded until it goes on or ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_holder: Option<u32>,
     /// How the data process is confined, and which walls are missing.

@@ -180,7 +180,8 @@ pub fn furnish() -> io::Result<()> {
     }
 }
 
-/// Sets and clears attributes of a mount, and separates it from other namespaces (mount_setattr(2)).
+/// Sets and clears attributes of a mount, and separates it from other namespaces
+/// (mount_setattr(2)).
 fn set_mount(path: &CStr, flags: libc::c_int, (set, clear): (u64, u64)) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: set,

@@ -66,8 +66,8 @@ impl Confinement {
         Self { user: Some(user), ..self }
     }
 
-    /// The program is in namespaces of its own: IPC, UTS and cgroup, and `network` if it needs none.
-    /// Only root may make them.
+    /// The program is in namespaces of its own: IPC, UTS and cgroup, and with `network` in one
+    /// without an interface. Only root may make them.
     #[must_use]
     pub fn in_namespaces(self, network: bool) -> Self {
         let all = NAMESPACES.into_iter().map(|(wall, _)| wall);

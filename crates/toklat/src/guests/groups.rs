@@ -47,6 +47,7 @@ pub struct Request {
     pub turn: u32,
     pub name: String,
     pub bytes: u64,
+    pub processes: u64,
     pub pid: Pid,
     pub member: Member,
 }
@@ -183,7 +184,7 @@ fn serve(
 
 /// Makes a group for a process, and moves it there.
 fn add(place: &cgroup::Groups, request: &Request) -> Option<Group> {
-    let group = place.add(&request.name, request.bytes).ok()?;
+    let group = place.add(&request.name, request.bytes, request.processes).ok()?;
     request.member.use_number(|| group.take(request.pid))?.ok()?;
     Some(group)
 }
@@ -199,7 +200,8 @@ mod tests {
         assert!(!groups.are_there());
         let (unit, turn, name, bytes) = (0, 1, "web".to_owned(), 1 << 20);
         let (pid, member) = (rustix::process::getpid(), Member::new());
-        groups.ask(Request { unit, turn, name, bytes, pid, member });
+        let processes = 1;
+        groups.ask(Request { unit, turn, name, bytes, processes, pid, member });
         let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let mut fds = [PollFd::new(&groups, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&wait)).unwrap(), 0);

@@ -179,7 +179,7 @@ impl Keeper {
         }
     }
 
-    /// The walls that an earlier supervisor has recorded; none if they are those of another process.
+    /// The walls that an earlier supervisor has recorded for this process; none if it has not.
     fn recorded(&self, process: &Supervised) -> Walls {
         let text = self.record_file().and_then(|file| std::fs::read(file).ok());
         let record = text.and_then(|text| serde_json::from_slice::<(u32, Walls)>(&text).ok());

@@ -150,7 +150,8 @@ impl Switch {
         }
     }
 
-    /// The process that is a trusted switch, if it is stopped: nothing is forwarded until it goes on.
+    /// The process that is a trusted switch, if it is stopped. Until it goes on, nothing is
+    /// forwarded.
     fn stopped_holder(&self) -> Option<u32> {
         let (thread, namespace) = Board::of(&self.view)?.lock_holder()?;
         let own = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();

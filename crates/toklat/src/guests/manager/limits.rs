@@ -1,5 +1,6 @@
 //! Limits of guests' memory.
 
+use guest::OTHER_PROCESSES;
 use jail::Wall;
 
 use super::Manager;
@@ -17,6 +18,7 @@ impl Manager {
             turn: unit.turn,
             name: format!("{}.{}", unit.name, unit.turn),
             bytes: self.kinds[unit.kind].memory(unit.ports.len()),
+            processes: OTHER_PROCESSES + unit.ports.len() as u64,
             pid: child.pid(),
             member: process.member.clone(),
         });
