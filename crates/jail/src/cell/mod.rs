@@ -194,7 +194,7 @@ impl Cell {
         let started = Supervised::start_by(|| self.clone_process(0));
         let Ok(None) = started else {
             program.environment.pop();
-            return started.and_then(|child| child.ok_or(io::ErrorKind::Other.into()));
+            return started.and_then(|child| child.ok_or_else(|| io::ErrorKind::Other.into()));
         };
         let result: Result<(), _> = self.settle(&maps, control, Some(output)).and_then(|entered| {
             before::install(filters).map_err(|error| (5, error))?;

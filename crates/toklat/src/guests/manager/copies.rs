@@ -126,7 +126,7 @@ impl Manager {
     /// Notes which process a copy is: the one that has sent its first report, as the kernel says.
     /// Returns false if it is not a new child: then the program lies, and its template ends.
     pub(super) fn identify(&mut self, index: usize, sender: Option<i32>) -> bool {
-        let found = sender.and_then(Pid::from_raw).ok_or(Errno::SRCH.into());
+        let found = sender.and_then(Pid::from_raw).ok_or_else(|| Errno::SRCH.into());
         // A child that is another guest, or a template, has an owner already.
         let child = found.and_then(Supervised::child).and_then(|child| {
             epoll::add(&self.epoll, &child, What::End.data(index), EventFlags::IN)?;
