@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use harness::children::{self, Held};
 use harness::Daemon;
+use harness::children::{self, Held};
 use rustix::process::{Pid, Signal};
 
 /// Adds a switch and removes it. The first may fail if its process is killed.

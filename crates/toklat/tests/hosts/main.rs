@@ -5,6 +5,7 @@ mod evpn;
 mod evpn_migration;
 mod evpn_neighbors;
 mod evpn_scale;
+mod evpn_walls;
 mod host;
 mod interface;
 mod vxlan;

@@ -1,18 +1,16 @@
 //! The routing daemon as a child: the walls around it, and which process is it.
 
-mod daemon;
-
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use daemon::routers::gobgpd;
-use daemon::{Daemon, kill_process, text};
+use harness::routers::gobgpd;
+use harness::{Daemon, kill_process, text};
 use serde_json::{Value, json};
 
 /// A daemon with EVPN, if there is a gobgpd.
 fn started(test: &str) -> Option<Daemon> {
-    let program = gobgpd().inspect_err(|why| daemon::skip(test, why)).ok()?;
+    let program = gobgpd().inspect_err(|why| harness::skip(test, why)).ok()?;
     let mut daemon = Daemon::start();
     daemon.end_with_this_process();
     daemon.apply(&format!(
