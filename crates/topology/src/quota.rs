@@ -110,6 +110,13 @@ pub struct Quota {
     pub connections: Option<Limit>,
     /// Learned addresses in the table of one switch. Default: a share of the table.
     pub addresses: Option<Limit>,
+    /// Descriptors that the daemon keeps for the user's ports, pipes, regions and connections.
+    /// Default: half of the daemon's, and at most as many as are left for others.
+    pub descriptors: Option<Limit>,
+    /// Open descriptors, adapters and regions of netmap's interface. Default: 8,192.
+    pub netmap_objects: Option<Limit>,
+    /// Persistent ports of netmap's interface (`VALE_NEWIF`). Default: 64.
+    pub netmap_ports: Option<Limit>,
 }
 
 impl Quota {
@@ -123,6 +130,9 @@ impl Quota {
             memory: self.memory.or(other.memory),
             connections: self.connections.or(other.connections),
             addresses: self.addresses.or(other.addresses),
+            descriptors: self.descriptors.or(other.descriptors),
+            netmap_objects: self.netmap_objects.or(other.netmap_objects),
+            netmap_ports: self.netmap_ports.or(other.netmap_ports),
         }
     }
 }

@@ -303,6 +303,19 @@ pub struct PipeInfo {
     pub slave: Option<Client>,
 }
 
+/// A port that a netmap program made to stay (`VALE_NEWIF`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NetmapPort {
+    /// Whose program made it.
+    pub uid: u32,
+    /// Its name. Other users may have ports of the same name.
+    pub name: String,
+    /// The switches that it is in.
+    pub switches: Vec<String>,
+    /// A program has it open, or a pipe or a monitor of it.
+    pub open: bool,
+}
+
 /// Which data processes to replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

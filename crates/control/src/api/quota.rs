@@ -19,6 +19,15 @@ pub struct Usage {
     pub connections: u64,
     /// Addresses, in the tables of all switches.
     pub addresses: u64,
+    /// Descriptors that the daemon keeps for the user.
+    #[serde(default)]
+    pub descriptors: u64,
+    /// Open descriptors, adapters and regions of netmap's interface.
+    #[serde(default)]
+    pub netmap_objects: u64,
+    /// Persistent ports of netmap's interface.
+    #[serde(default)]
+    pub netmap_ports: u64,
 }
 
 /// A user's quotas; `None` stands for no limit.
@@ -36,6 +45,15 @@ pub struct Limits {
     pub connections: Option<u64>,
     /// Addresses in the table of one switch; `None` also if the limit is a share of the table.
     pub addresses: Option<u64>,
+    /// Descriptors that the daemon keeps for the user.
+    #[serde(default)]
+    pub descriptors: Option<u64>,
+    /// Open descriptors, adapters and regions of netmap's interface.
+    #[serde(default)]
+    pub netmap_objects: Option<u64>,
+    /// Persistent ports of netmap's interface.
+    #[serde(default)]
+    pub netmap_ports: Option<u64>,
 }
 
 /// A user: what it holds, and its quotas.

@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use super::{
     Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, GuestEntry,
-    GuestLogQuery, GuestSpec, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec,
-    QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec, Topology, Upgraded,
+    GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PortInfo,
+    PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec, Topology,
+    Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.
@@ -55,6 +56,10 @@ pub enum Operation {
     GetStats,
     /// Replies a list of `PipeInfo`.
     ListPipes,
+    /// The persistent ports of netmap programs: replies a list of `NetmapPort`.
+    ListNetmapPorts,
+    /// Removes a persistent port of a user's netmap programs.
+    DeleteNetmapPort,
     /// The topology's guests: replies a list of `GuestEntry`.
     ListGuests,
     /// Replies `GuestEntry`.
@@ -184,6 +189,10 @@ routes! {
         "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
     GET "/v1/stats" GetStats (StatsQuery) () -> (Stats) "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes () () -> (Vec<PipeInfo>) "All pipes.";
+    GET "/v1/netmap/ports" ListNetmapPorts () () -> (Vec<NetmapPort>)
+        "The ports that netmap programs of all users made to stay.";
+    DELETE "/v1/netmap/ports/{uid}/{netmap_port}" DeleteNetmapPort () () -> ()
+        "Removes such a port of a user, also from its switches.";
     GET "/v1/guests" ListGuests () () -> (Vec<GuestEntry>) "The topology's guests.";
     GET "/v1/guests/{guest}" GetGuest () () -> (GuestEntry) "The guests of one entry.";
     PUT "/v1/guests/{guest}" PutGuest () (GuestSpec) -> (GuestEntry)

@@ -1,12 +1,16 @@
 //! Adapters, which descriptors bind to: ports of switches, persistent ports, ends of pipes,
 //! monitors, rings without a port.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use netring::Monitor;
 use netring::layout::{Format, RingSpec};
 
+use super::accounts::Charge;
+use super::effect::Place;
+use super::key::Key;
 use super::region::{File, Shape};
 use crate::abi::{Register, flags, mode};
 use rustix::io::Errno;
@@ -23,16 +27,17 @@ pub(super) enum Kind {
     /// An end of a pipe.
     Pipe {
         /// The adapter whose region the pipe uses.
-        parent: String,
+        parent: Key,
         /// The other end.
-        twin: String,
+        twin: Key,
         /// What wakes this end.
         wake: OwnedFd,
     },
     /// Gets copies of what another adapter sends or receives.
     Monitor {
-        /// The key of the adapter that is monitored.
-        parent: String,
+        /// The key of the adapter that is monitored, if it is the user's own: it stays as long as
+        /// the monitor.
+        parent: Option<Key>,
         /// Which frames of that adapter are copied.
         of: Monitor,
     },
@@ -40,7 +45,7 @@ pub(super) enum Kind {
     /// buffers of slots that are given back, or copies.
     Watcher {
         /// The key of the adapter that is monitored.
-        parent: String,
+        parent: Key,
         /// Its rings that are monitored, host rings by the monitor's host rings.
         of: Choice,
         /// The monitor gets copies.
@@ -127,13 +132,12 @@ impl Offsets {
 }
 
 /// An adapter, to which descriptors can be bound.
-#[derive(Debug)]
 pub(super) struct Adapter {
     pub(super) kind: Kind,
     pub(super) region: u16,
     pub(super) shape: Shape,
     /// The switch to which the adapter belongs, and its name there.
-    pub(super) place: Option<(String, String)>,
+    pub(super) place: Option<Place>,
     /// The second switch of a persistent port, which joins both; then no program can open it.
     pub(super) second: Option<String>,
     /// The rings. They exist while a descriptor is bound; for pipes, to either end.
@@ -147,7 +151,7 @@ pub(super) struct Adapter {
     /// The interface of the host that the adapter is.
     pub(super) ifname: Option<String>,
     /// The switch and the port that the host rings are, if these are another port.
-    pub(super) host_place: Option<(String, String)>,
+    pub(super) host_place: Option<Place>,
     /// The token of that port, while there is one.
     pub(super) host_token: Option<OwnedFd>,
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
@@ -162,6 +166,10 @@ pub(super) struct Adapter {
     /// Rings of monitors that were closed. A process that is about to fill them may not know yet,
     /// so they stay as long as the rings of this adapter.
     pub(super) retired: Vec<(Rings, Shape)>,
+    /// The ends of pipes and the monitors that keep this adapter.
+    pub(super) children: BTreeSet<Key>,
+    /// What its user is charged for it.
+    charges: Vec<Charge>,
     uses: [Vec<Use>; 4],
 }
 
@@ -187,20 +195,21 @@ impl Choice {
     }
 }
 
+impl std::fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Adapter {:?} in region {}", self.kind, self.region)
+    }
+}
+
 impl Adapter {
     /// Returns true if the adapter is this port of a switch.
     pub(super) fn is_at(&self, switch: &str, port: &str) -> bool {
-        self.place.as_ref().is_some_and(|(first, name)| {
-            name == port && (first == switch || self.second.as_deref() == Some(switch))
+        self.place.as_ref().is_some_and(|place| {
+            place.port == port && (place.switch == switch || self.second.as_deref() == Some(switch))
         })
     }
 
-    pub(super) fn new(
-        kind: Kind,
-        region: u16,
-        shape: Shape,
-        place: Option<(String, String)>,
-    ) -> Self {
+    pub(super) fn new(kind: Kind, region: u16, shape: Shape, place: Option<Place>) -> Self {
         let Shape { tx_rings, rx_rings, host: [host_tx, host_rx], .. } = shape;
         let rings = [tx_rings, rx_rings, host_tx, host_rx].map(|n| n as usize);
         Self {
@@ -220,9 +229,25 @@ impl Adapter {
             watchers: rings.map(|n| vec![None; n]),
             copiers: [0, 1].map(|_| vec![None; rings[0].max(rings[1])]),
             retired: Vec::new(),
+            children: BTreeSet::new(),
+            charges: Vec::new(),
             offsets: rings.map(|n| vec![None; n]),
             uses: rings.map(|n| vec![Use::default(); n]),
         }
+    }
+
+    /// The adapter that this one keeps.
+    pub(super) fn parent(&self) -> Option<&Key> {
+        match &self.kind {
+            Kind::Pipe { parent, .. } | Kind::Watcher { parent, .. } => Some(parent),
+            Kind::Monitor { parent, .. } => parent.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Keeps charges as long as the adapter exists.
+    pub(super) fn keep(&mut self, charges: impl IntoIterator<Item = Charge>) {
+        self.charges.extend(charges);
     }
 
     /// Returns true if the host rings are those of a port, or of a monitor of one.

@@ -1,119 +1,130 @@
 //! How adapters enter switches, and leave them. An interface with host rings has a port in two.
 
-use std::os::fd::OwnedFd;
+use std::collections::VecDeque;
 
 use netring::layout::RingSpec;
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, Kind};
-use super::host::CARD_KEY;
-use super::{Broker, End, NewPort, Requester, Switches};
+use super::effect::{Effect, NewPort, Place, Requester};
+use super::end::End;
+use super::host::ifname_of;
+use super::key::Key;
+use super::task::Step;
+use super::{Binding, Broker};
 
-impl<S: Switches> Broker<S> {
-    /// Attaches an adapter to its switches, if it belongs to any and is not attached. A card is
-    /// opened.
-    pub(super) async fn enter_switch(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
-        self.open_card(who, key).await?;
-        let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
+impl Broker {
+    /// The steps by which an adapter enters its switches, if it belongs to any and is not attached.
+    /// A card is opened.
+    pub(super) fn enter(&self, key: &Key) -> Vec<Step> {
+        let Some(adapter) = self.adapters.get(key) else { return Vec::new() };
+        if let Kind::Card { files: None, .. } = adapter.kind {
+            return vec![Step::OpenCard(key.clone())];
+        }
         if adapter.token.is_some() || adapter.host_token.is_some() {
-            return Ok(());
+            return Vec::new();
         }
-        let [port, host] = self.new_ports(who, adapter)?;
         // The card may be opened in a way that leaves the host its place, so the host comes first.
-        let host = match self.attach(host).await {
-            // If the host cannot have a port, the interface has no host rings.
-            Err(_) if adapter.ifname.is_some() => None,
-            host => host?,
-        };
-        let attached = self.attach(port).await;
-        if let (Err(_), Some((_, port)), Some((switch, _))) =
-            (&attached, &host, &adapter.host_place)
-        {
-            self.switches.detach(switch, port).await;
-        }
-        let attached = attached?;
-        let number = match (&attached, &adapter.place) {
-            (Some((_, name)), Some((switch, _))) => {
-                self.switches.number_if_trusted(switch, name).await
-            }
-            _ => None,
-        };
-        if let Some(adapter) = self.adapters.get_mut(key) {
-            adapter.number_if_trusted = number;
-            adapter.token = named(attached, &mut adapter.place);
-            adapter.host_token = named(host, &mut adapter.host_place);
-        }
-        Ok(())
+        [End::Host, End::Card].map(|end| Step::Attach(key.clone(), end)).into()
     }
 
-    async fn attach(&self, port: Option<NewPort<'_>>) -> Result<Option<(OwnedFd, String)>, Errno> {
-        match port {
-            Some(port) => self.switches.attach(port).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// The ports of an adapter: its own, and that of its host rings.
-    fn new_ports<'a>(
-        &'a self,
+    /// The port of an adapter, or that of its host rings, if it has such a port.
+    pub(super) fn new_port(
+        &self,
         who: Requester,
-        adapter: &'a Adapter,
-    ) -> Result<[Option<NewPort<'a>>; 2], Errno> {
-        let Some(rings) = adapter.rings else { return Ok([None, None]) };
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
-        let (memory, geometry) = (region.file(), region.geometry);
+        key: &Key,
+        end: End,
+    ) -> Result<Option<NewPort>, Errno> {
+        let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
+        let Some(rings) = adapter.rings else { return Ok(None) };
+        let host = rings.host;
+        let (place, tx, own, rx) = match (end, host) {
+            (End::Card, host) => {
+                (&adapter.place, rings.tx, host.map(|host| host.down).unwrap_or_default(), rings.rx)
+            }
+            (End::Host, Some(host)) => (&adapter.host_place, host.tx, host.up, host.rx),
+            (End::Host, None) => return Ok(None),
+        };
+        let Some(place) = place.clone() else { return Ok(None) };
         let monitor = match adapter.kind {
             Kind::Monitor { of, .. } => Some(of),
             _ => None,
         };
         // A monitor's send ring exists because programs expect one. Its frames go nowhere.
-        let sent = |tx: RingSpec, own: RingSpec| match monitor {
+        let tx = match monitor {
             Some(_) => RingSpec { rings: 0, ..rings.tx },
             None => RingSpec { rings: tx.rings + own.rings, ..tx },
         };
-        let new = |end: End, place: &'a Option<(String, String)>, tx, rx| {
-            let (switch, port) = place.as_ref()?;
-            let interface = adapter.ifname.as_deref().map(|ifname| (end, ifname));
-            Some(NewPort { who, switch, interface, port, monitor, memory, geometry, tx, rx })
-        };
-        let down = rings.host.map(|host| host.down).unwrap_or_default();
-        let port = new(End::Card, &adapter.place, sent(rings.tx, down), rings.rx);
-        let host = rings
-            .host
-            .and_then(|host| new(End::Host, &adapter.host_place, sent(host.tx, host.up), host.rx));
-        Ok([port, host])
+        let region = self.regions.get(adapter.region).ok_or(Errno::INVAL)?;
+        let memory = region.file().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
+        let interface = adapter.ifname.clone().map(|ifname| (end, ifname));
+        let geometry = region.geometry;
+        Ok(Some(NewPort { who, place, interface, monitor, memory, geometry, tx, rx }))
     }
 
-    /// Detaches an adapter from its switches.
-    pub(super) async fn leave_switch(&mut self, key: &str) {
-        let Some(adapter) = self.adapters.get_mut(key) else { return };
+    /// Begins to undo a binding. Returns the steps that take its adapter out of its switches, if
+    /// this was its last descriptor.
+    pub(super) fn leave(&mut self, binding: Binding) -> VecDeque<Step> {
+        let Some(adapter) = self.adapters.get_mut(&binding.adapter) else { return VecDeque::new() };
+        adapter.give(&binding.choice);
+        adapter.bindings = adapter.bindings.saturating_sub(1);
+        let last = adapter.bindings == 0;
+        let effects = if last { self.leave_switch(&binding.adapter) } else { Vec::new() };
+        let left = Step::Left(binding, last);
+        effects.into_iter().map(Step::Tell).chain([left]).collect()
+    }
+
+    /// What detaches an adapter from its switches, and closes its card.
+    fn leave_switch(&mut self, key: &Key) -> Vec<Effect> {
+        let Some(adapter) = self.adapters.get_mut(key) else { return Vec::new() };
+        let mut effects = Vec::new();
         if let Kind::Card { files, descriptors, .. } = &mut adapter.kind
             && let Some(files) = files.take()
         {
-            let region = self.regions.get(&adapter.region);
+            let region = self.regions.get(adapter.region);
             let lost = region.zip(*descriptors).map(|(region, first)| region.card_losses(first));
-            let ifname = key.trim_start_matches(CARD_KEY);
-            self.switches.close_card(ifname, files, lost.unwrap_or_default()).await;
+            let ifname = ifname_of(key).to_owned();
+            effects.push(Effect::CloseCard { ifname, files, lost: lost.unwrap_or_default() });
         }
         let tokens = [adapter.token.take(), adapter.host_token.take()];
         let places = [adapter.place.clone(), adapter.host_place.clone()];
-        let left = tokens.map(|token| token.is_some()).into_iter().zip(places);
-        for (switch, port) in
-            left.filter_map(|(was_attached, place)| place.filter(|_| was_attached))
-        {
-            self.switches.detach(&switch, &port).await;
+        let left: Vec<Place> = tokens
+            .map(|token| token.is_some())
+            .into_iter()
+            .zip(places)
+            .filter_map(|(was_attached, place)| place.filter(|_| was_attached))
+            .collect();
+        for place in left {
+            if self.attached.get(&place) == Some(key) {
+                self.attached.remove(&place);
+            }
+            effects.push(Effect::Detach(place));
         }
+        effects
     }
-}
 
-/// Notes the name that a port has got; returns its token.
-fn named(
-    attached: Option<(OwnedFd, String)>,
-    place: &mut Option<(String, String)>,
-) -> Option<OwnedFd> {
-    let (token, name) = attached?;
-    if let Some((_, port)) = place {
-        *port = name;
+    /// Ends the undoing of a binding, once its adapter left its switches.
+    pub(super) fn left(&mut self, binding: &Binding, last: bool) {
+        let Some(id) = self.adapters.get(&binding.adapter).map(|adapter| adapter.region) else {
+            return;
+        };
+        if last {
+            if self.unwatch(&binding.adapter) {
+                self.retire(&binding.adapter);
+            } else {
+                self.lose_watchers(&binding.adapter);
+            }
+        }
+        if let Some(region) = self.regions.get_mut(id) {
+            region.remove_interface(binding.interface);
+        }
+        let is_pipe = |adapter: &Adapter| matches!(adapter.kind, Kind::Pipe { .. });
+        if last && !self.adapters.get(&binding.adapter).is_some_and(is_pipe) {
+            self.remove_rings(&binding.adapter);
+        }
+        if let Some(region) = self.regions.get_mut(id) {
+            region.leave();
+        }
+        self.collect(&binding.adapter);
     }
-    Some(token)
 }

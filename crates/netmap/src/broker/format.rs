@@ -6,25 +6,24 @@ use netring::layout::Format;
 use rustix::io::Errno;
 
 use super::adapter::{Kind, Offsets};
-use super::{Binding, Broker, Call, Switches};
+use super::effect::Effect;
+use super::key::Key;
+use super::task::{Call, Step};
+use super::{Binding, Broker};
 use crate::abi::option;
 
 /// What the slots of the rings of transparent mode hold: frames at any offset.
 const FORWARDED: Format = Format::from_bits(64 << 8);
 
-impl<S: Switches> Broker<S> {
+impl Broker {
     /// Carries out the option OFFSETS for the rings of a new binding, if it was given.
-    pub(super) fn set_offsets(
-        &mut self,
-        call: &mut Call<'_>,
-        binding: &Binding,
-    ) -> Result<(), Errno> {
-        if !call.options.has(option::OFFSETS) {
+    pub(super) fn set_offsets(&mut self, call: &mut Call, binding: &Binding) -> Result<(), Errno> {
+        if !call.options().has(option::OFFSETS) {
             return Ok(());
         }
-        let done = self.offset_rings(&mut call.options.offsets, binding);
+        let done = self.offset_rings(&mut call.options().offsets, binding);
         let errno = done.err().map_or(0, Errno::raw_os_error);
-        call.options.status[option::OFFSETS as usize] = errno.unsigned_abs();
+        call.options().status[option::OFFSETS as usize] = errno.unsigned_abs();
         done
     }
 
@@ -37,7 +36,7 @@ impl<S: Switches> Broker<S> {
         if matches!(adapter.kind, Kind::Watcher { copies: false, .. } | Kind::Card { .. }) {
             return Err(Errno::OPNOTSUPP);
         }
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let region = self.regions.get(adapter.region).ok_or(Errno::INVAL)?;
         let offsets = check(asked, region.geometry.buf_size)?;
         let ranges = binding.choice.ranges().map(Clone::clone).into_iter().enumerate();
         let chosen = ranges.flat_map(|(way, rings)| rings.map(move |ring| (way, ring)));
@@ -64,9 +63,9 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Writes what the slots of an adapter's rings hold besides frames.
-    pub(super) fn write_formats(&self, key: &str) -> Result<(), Errno> {
+    pub(super) fn write_formats(&self, key: &Key) -> Result<(), Errno> {
         let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let region = self.regions.get(adapter.region).ok_or(Errno::INVAL)?;
         let Some(rings) = adapter.rings else { return Ok(()) };
         let onward =
             rings.host.map_or_else(Default::default, |host| [(1, host.up), (3, host.down)]);
@@ -83,27 +82,20 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Returns true if an adapter is in its switch already.
-    pub(super) fn is_attached(&self, key: &str) -> bool {
+    pub(super) fn is_attached(&self, key: &Key) -> bool {
         self.adapters.get(key).is_some_and(|adapter| adapter.token.is_some())
     }
 
-    /// Has the switch of an adapter read its format, if the request came with a new one.
-    pub(super) async fn announce_format(&self, call: &Call<'_>, key: &str) {
-        if call.options.has(option::OFFSETS) {
-            self.have_format_read(key).await;
-        }
-    }
-
-    /// Has the switch of an adapter read what was written by
+    /// The steps by which the switch of an adapter reads what was written by
     /// [`write_formats`](Self::write_formats).
-    pub(super) async fn have_format_read(&self, key: &str) {
-        let Some(adapter) = self.adapters.get(key) else { return };
+    pub(super) fn have_format_read(&self, key: &Key) -> Vec<Step> {
+        let Some(adapter) = self.adapters.get(key) else { return Vec::new() };
         let places = [(&adapter.token, &adapter.place), (&adapter.host_token, &adapter.host_place)];
-        for (token, place) in places {
-            if let (Some(_), Some((switch, port))) = (token, place) {
-                self.switches.read_format(switch, port).await;
-            }
-        }
+        let attached = places.into_iter().filter_map(|(token, place)| {
+            let place = place.clone().filter(|_| token.is_some())?;
+            Some(Step::Tell(Effect::ReadFormat(place)))
+        });
+        attached.collect()
     }
 }
 

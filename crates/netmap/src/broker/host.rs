@@ -4,77 +4,65 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, Kind};
+use super::effect::{Interface, Place};
+use super::end::{CARD_PORT, End};
+use super::key::Key;
 use super::region::Shape;
 use super::register::{MOST_EXTRA, shape_of};
-use super::{Binding, Broker, CARD_PORT, Call, End, Requester, Switches};
+use super::task::Call;
+use super::{Binding, Broker};
 use crate::abi::{Register, flags};
 use crate::wire::CARD_BUFFERS;
 
 /// The prefix of the keys of interfaces.
-pub(super) const CARD_KEY: &str = "netmap:";
+const CARD_KEY: &str = "netmap:";
 /// Slots of each ring of a card that programs drive.
 const CARD_SLOTS: u32 = 256;
 
-impl<S: Switches> Broker<S> {
+impl Broker {
     /// The port by which programs reach an interface of the host.
     pub(super) fn card_port(
         &mut self,
-        call: &Call<'_>,
-        ifname: &str,
+        call: &Call,
+        interface: &Interface,
         request: &Register,
-    ) -> Result<String, Errno> {
-        let key = card_key(ifname);
+    ) -> Result<Key, Errno> {
+        let ifname = &*interface.name;
+        let key = card_key(call.uid, ifname);
         if self.adapters.contains_key(&key) {
             return Ok(key);
         }
         if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
             return Err(Errno::INVAL);
         }
-        if self.switches.is_card(ifname) {
+        if interface.is_card {
             return self.driven_card(call, key, request);
         }
         let shape = shape_of(request).with_host([request.host_tx_rings, request.host_rx_rings]);
         let extra = request.extra_bufs.min(MOST_EXTRA);
-        let region = self.region_for(call.uid, request.mem_id, || shape.geometry(extra))?;
-        let place = |end: End| Some((end.switch(ifname), CARD_PORT.to_owned()));
+        let region = self.regions.for_port(call.uid, request.mem_id, || shape.geometry(extra))?;
+        let place = |end: End| Some(Place::new(end.switch(ifname), CARD_PORT));
         let mut card = Adapter::new(Kind::Ephemeral, region, shape, place(End::Card));
         (card.ifname, card.host_place) = (Some(ifname.to_owned()), place(End::Host));
-        self.adapters.insert(key.clone(), card);
+        self.insert(call.uid, key.clone(), card, None)?;
         Ok(key)
     }
 
     /// A card that programs drive themselves. It has one ring in each direction, of as many slots
     /// as cards have descriptors.
-    fn driven_card(
-        &mut self,
-        call: &Call<'_>,
-        key: String,
-        request: &Register,
-    ) -> Result<String, Errno> {
+    fn driven_card(&mut self, call: &Call, key: Key, request: &Register) -> Result<Key, Errno> {
         let shape = Shape::asked((1, CARD_SLOTS), (1, CARD_SLOTS));
         let extra = request.extra_bufs.min(MOST_EXTRA) + CARD_BUFFERS;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let region = self.region_for(call.uid, request.mem_id, || shape.geometry(extra))?;
-        let bytes = self.regions.get(&region).map_or(0, |region| region.geometry.buf_size);
+        let region = self.regions.for_port(call.uid, request.mem_id, || shape.geometry(extra))?;
+        let bytes = self.regions.get(region).map_or(0, |region| region.geometry.buf_size);
         if bytes < card::BUFFER {
+            self.regions.drop_unused(region);
             return Err(Errno::INVAL);
         }
         let kind = Kind::Card { wake, files: None, descriptors: None };
-        self.adapters.insert(key.clone(), Adapter::new(kind, region, shape, None));
+        self.insert(call.uid, key.clone(), Adapter::new(kind, region, shape, None), None)?;
         Ok(key)
-    }
-
-    /// Opens an adapter's card, unless it is open or the adapter is none.
-    pub(super) async fn open_card(&mut self, who: Requester, key: &str) -> Result<(), Errno> {
-        let Some(Adapter { kind: Kind::Card { files: None, .. }, .. }) = self.adapters.get(key)
-        else {
-            return Ok(());
-        };
-        let opened = self.switches.open_card(who, key.trim_start_matches(CARD_KEY)).await?;
-        if let Some(Adapter { kind: Kind::Card { files, .. }, .. }) = self.adapters.get_mut(key) {
-            *files = Some(opened);
-        }
-        Ok(())
     }
 
     /// Writes the number of host rings into a reply. Without a port they are as if there were none.
@@ -93,6 +81,11 @@ impl<S: Switches> Broker<S> {
 }
 
 /// The key of an interface's adapter. No other adapter has its form.
-pub(super) fn card_key(ifname: &str) -> String {
-    format!("{CARD_KEY}{ifname}")
+pub(super) fn card_key(uid: u32, ifname: &str) -> Key {
+    Key::new(uid, format!("{CARD_KEY}{ifname}"))
+}
+
+/// The interface of such a key.
+pub(super) fn ifname_of(key: &Key) -> &str {
+    key.name.trim_start_matches(CARD_KEY)
 }

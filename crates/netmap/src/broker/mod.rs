@@ -1,172 +1,192 @@
 //! The daemon's side of netmap: manages names, regions and descriptors, and carries out requests.
 //!
 //! ```text
-//!   descriptor (by its cookie) --bound to--> adapter (by its name) --in--> region (by its number)
-//!                                               |
+//!   descriptor (by its cookie) --bound to--> adapter (by its user and name) --in--> region (by its
+//!                                               |                                     number)
 //!                                               v
-//!                                            Switches: a port of a switch, while a descriptor is bound
+//!                                            Effect: a port of a switch, while a descriptor is
+//!                                            bound
 //! ```
 //!
-//! Requests run one after the other. Their effects on switches go through [`Switches`].
+//! The broker only changes its own state. What a request wants done to switches it returns as
+//! [`Effect`]s, one after the other ([`Task`]); so the requests of several users can be under way at
+//! the same time. Those of one user come one after the other, and so do those that concern one
+//! user's adapters: see [`Broker::concerns`].
+//!
+//! No step takes longer because others have made much: each looks at what it names, by indexes.
 
+mod accounts;
 mod adapter;
 mod books;
+mod effect;
+mod end;
 mod enter;
 mod format;
 mod host;
+mod key;
 mod list;
+mod lowest;
 mod name;
+mod persistent;
 mod polling;
 mod region;
+mod regions;
 mod register;
-mod switches;
+mod task;
 mod vale;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netring::layout::{Geometry, RingSpec};
+use netring::layout::RingSpec;
 use rustix::io::Errno;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
+pub use self::accounts::{Accounts, Charge, Held};
 pub use self::adapter::CardFiles;
 use self::adapter::{Adapter, Choice, HostRings, Kind, Rings};
-use self::list::List;
+pub use self::effect::{Attached, Effect, Facts, Interface, NewPort, Outcome, Place, Requester};
+pub use self::end::{CARD_PORT, End};
+use self::key::Key;
+use self::list::{List, Owner};
+pub use self::name::interface_name;
+pub use self::persistent::PersistentPort;
 pub use self::region::File;
-use self::region::Region;
-pub use self::switches::{CARD_PORT, Charge, End, NewPort, Requester, Switches};
+use self::regions::Regions;
+use self::task::Call;
+pub use self::task::Task;
 pub use self::vale::host_of;
-use crate::abi::{name_of, reqtype, text};
-use crate::wire::{Answer, Ask, Bound, CARD_BUFFERS, Options, port};
-
-/// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
-const MOST_MEMORY: u64 = 256 << 20;
+use crate::abi::{Register, name_of, reqtype};
+use crate::wire::{Answer, Ask, Bound, CARD_BUFFERS, port};
 
 /// An open descriptor of a program.
-#[derive(Debug)]
 struct Opened {
     uid: u32,
     binding: Option<Binding>,
+    _charge: Charge,
 }
 
 /// The adapter and rings that a descriptor is bound to.
 #[derive(Clone, Debug)]
 struct Binding {
-    adapter: String,
+    adapter: Key,
     interface: u32,
     choice: Choice,
     flags: u64,
 }
 
 /// The daemon's side of netmap's interface.
-#[derive(Debug)]
-pub struct Broker<S> {
-    switches: S,
+pub struct Broker {
     opened: HashMap<u64, Opened>,
-    adapters: BTreeMap<String, Adapter>,
-    regions: BTreeMap<u16, Region>,
+    adapters: BTreeMap<Key, Adapter>,
+    /// The adapters that are in switches; of each interface, and its host, the programs' ports.
+    attached: BTreeMap<Place, Key>,
+    /// The ports that `VALE_NEWIF` made.
+    persistent: BTreeSet<Key>,
+    regions: Regions,
     list: List,
-    /// The interfaces in switches that are polled: the names of the switch and of the interface.
-    polled: BTreeSet<(String, String)>,
+    /// The interfaces of the host that are ports of switches, and the hosts behind them.
+    plugged: BTreeSet<Place>,
+    /// The interfaces in switches that are polled.
+    polled: BTreeSet<Place>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (opened, adapters) = (self.opened.len(), self.adapters.len());
+        write!(f, "Broker of {opened} descriptors, {adapters} adapters")
+    }
 }
 
 /// An answer, and the descriptors that are sent with it.
 pub type Reply = (Answer, Vec<OwnedFd>);
 
-/// A request in progress: its input, and its answer.
-struct Call<'a> {
-    cookie: u64,
-    /// The user who opened the descriptor.
-    uid: u32,
-    pid: u32,
-    name: &'a mut [u8; crate::abi::NAME],
-    body: &'a mut [u8; crate::abi::MOST_BODY],
-    options: &'a mut Options,
-    /// Memory of the program's.
-    memory: Option<File>,
-}
-
-impl Call<'_> {
-    const fn who(&self) -> Requester {
-        Requester { uid: self.uid, pid: self.pid }
-    }
-
-    fn name(&self) -> Result<&str, Errno> {
-        text(&self.name[..]).ok_or(Errno::INVAL)
-    }
-
-    fn body<T: FromBytes>(&self) -> Result<T, Errno> {
-        T::read_from_prefix(&self.body[..]).map(|(body, _)| body).map_err(|_| Errno::INVAL)
-    }
-
-    fn answer<T: IntoBytes + zerocopy::Immutable>(&mut self, body: &T) {
-        self.body[..size_of::<T>()].copy_from_slice(body.as_bytes());
-    }
-}
-
-impl<S: Switches> Broker<S> {
-    /// Makes a broker without descriptors and regions.
-    pub fn new(switches: S) -> Self {
-        let list = List::default();
-        let (opened, adapters, regions, polled) = Default::default();
-        Self { switches, opened, adapters, regions, list, polled }
-    }
-
-    /// The switches.
-    #[cfg(test)]
-    pub(crate) fn into_switches(self) -> S {
-        self.switches
+impl Broker {
+    /// Makes a broker without descriptors and regions, which charges users on these accounts.
+    #[must_use]
+    pub fn new(accounts: Box<dyn Accounts>) -> Self {
+        let (opened, adapters, attached) = Default::default();
+        let (persistent, plugged, polled) = Default::default();
+        let (regions, list) = (Regions::new(accounts), List::default());
+        Self { opened, adapters, attached, persistent, regions, list, plugged, polled }
     }
 
     /// Registers a new descriptor of a program of this user.
-    pub fn open(&mut self, cookie: u64, uid: u32) {
-        self.opened.insert(cookie, Opened { uid, binding: None });
+    ///
+    /// # Errors
+    /// The user may have no more.
+    pub fn open(&mut self, cookie: u64, uid: u32) -> Result<(), Errno> {
+        let charge = self.regions.accounts().charge(uid, Held::Opened)?;
+        self.opened.insert(cookie, Opened { uid, binding: None, _charge: charge });
+        Ok(())
     }
 
-    /// Returns how many descriptors the programs of a user have.
+    /// The user who opened a descriptor.
     #[must_use]
-    pub fn opened_by(&self, uid: u32) -> usize {
-        self.opened.values().filter(|opened| opened.uid == uid).count()
+    pub fn user_of(&self, cookie: u64) -> Option<u32> {
+        self.opened.get(&cookie).map(|opened| opened.uid)
     }
 
-    /// Carries out a request of a process, which may pass memory of its own.
-    pub async fn control(
+    /// The user besides the descriptor's whose adapters a request of it, or its close, concerns:
+    /// only root may ask for another user's region.
+    #[must_use]
+    pub fn concerns(&self, cookie: u64, ask: Option<&Ask>) -> Option<u32> {
+        let opened = self.opened.get(&cookie)?;
+        let bound = opened.binding.as_ref().map(|binding| binding.adapter.uid);
+        let asked = ask.filter(|ask| ask.reqtype == reqtype::REGISTER && opened.uid == 0);
+        let asked = asked.and_then(|ask| {
+            let request = Register::read_from_prefix(&ask.body).ok()?.0;
+            Some(self.regions.get(request.mem_id)?.uid)
+        });
+        bound.or(asked).filter(|uid| *uid != opened.uid)
+    }
+
+    /// Begins a request of a process, which may pass memory of its own. [`next`](Self::next) goes
+    /// on with it.
+    pub fn control(
         &mut self,
         cookie: u64,
         pid: u32,
         ask: &Ask,
         memory: Option<File>,
-    ) -> Reply {
-        let mut answer = Answer::to(ask);
-        let Some(opened) = self.opened.get(&cookie) else {
-            answer.status = Errno::NXIO.raw_os_error();
-            return (answer, Vec::new());
-        };
-        let uid = opened.uid;
-        let Answer { name, body, options, .. } = &mut answer;
-        let call = Call { cookie, uid, pid, name, body, options, memory };
-        let done = self.dispatch(ask.reqtype, call).await;
-        answer.status = done.err().map_or(0, Errno::raw_os_error);
-        self.describe(cookie, answer)
+        facts: Facts,
+    ) -> Task {
+        let (answer, uid) = (Answer::to(ask), self.user_of(cookie));
+        let call = Call { cookie, uid: uid.unwrap_or(0), pid, facts, answer, memory };
+        let mut task = Task::new(call);
+        let begun =
+            if uid.is_some() { self.dispatch(ask.reqtype, &mut task) } else { Err(Errno::NXIO) };
+        if let Err(error) = begun {
+            task.status = Err(error);
+        }
+        task
     }
 
-    async fn dispatch(&mut self, reqtype: u16, call: Call<'_>) -> Result<(), Errno> {
+    fn dispatch(&mut self, reqtype: u16, task: &mut Task) -> Result<(), Errno> {
         match reqtype {
-            reqtype::REGISTER => self.register(call).await,
-            reqtype::PORT_INFO_GET => self.port_info(call),
-            reqtype::POOLS_INFO_GET => self.pools_info(call),
-            reqtype::VALE_ATTACH => self.vale_attach(call).await,
-            reqtype::VALE_DETACH => self.vale_detach(call).await,
-            reqtype::VALE_LIST => self.vale_list(call).await,
-            reqtype::VALE_NEWIF => self.vale_newif(call),
-            reqtype::VALE_DELIF => self.vale_delif(&call),
-            reqtype::PORT_HDR_SET => self.port_header_set(&call).await,
-            reqtype::PORT_HDR_GET => self.port_header_get(call),
-            reqtype::VALE_POLLING_ENABLE => self.polling(call, true).await,
-            reqtype::VALE_POLLING_DISABLE => self.polling(call, false).await,
+            reqtype::REGISTER => self.register(task),
+            reqtype::PORT_INFO_GET => self.port_info(&mut task.call),
+            reqtype::POOLS_INFO_GET => self.pools_info(&mut task.call),
+            reqtype::VALE_ATTACH => self.vale_attach(task),
+            reqtype::VALE_DETACH => self.vale_detach(task),
+            reqtype::VALE_LIST => self.vale_list(&mut task.call),
+            reqtype::VALE_NEWIF => self.vale_newif(&mut task.call),
+            reqtype::VALE_DELIF => self.vale_delif(&task.call),
+            reqtype::PORT_HDR_SET => self.port_header_set(task),
+            reqtype::PORT_HDR_GET => self.port_header_get(&mut task.call),
+            reqtype::VALE_POLLING_ENABLE => self.polling(task, true),
+            reqtype::VALE_POLLING_DISABLE => self.polling(task, false),
             _ => Err(Errno::INVAL),
         }
+    }
+
+    /// The answer to a request that is done.
+    #[must_use]
+    pub fn reply(&self, task: Task) -> Reply {
+        let mut answer = task.call.answer;
+        answer.status = task.status.err().map_or(0, Errno::raw_os_error);
+        self.describe(task.call.cookie, answer)
     }
 
     /// Answers what a descriptor is bound to.
@@ -199,7 +219,7 @@ impl<S: Switches> Broker<S> {
 
     fn bound(&self, binding: &Binding) -> Option<(Bound, Vec<BorrowedFd<'_>>)> {
         let adapter = self.adapters.get(&binding.adapter)?;
-        let region = self.regions.get(&adapter.region)?;
+        let region = self.regions.get(adapter.region)?;
         let rings = adapter.rings?;
         let mut bound = Bound {
             port: port::SILENT,
@@ -215,7 +235,7 @@ impl<S: Switches> Broker<S> {
         }
         if let Some(token) = &adapter.token {
             fds.push(token.as_fd());
-            if let (Some(number), Some((switch, port))) =
+            if let (Some(number), Some(Place { switch, port })) =
                 (adapter.number_if_trusted, &adapter.place)
             {
                 bound.trusted = u32::from(number) + 1;
@@ -249,118 +269,96 @@ impl<S: Switches> Broker<S> {
         Some((bound, fds))
     }
 
-    /// Unbinds and forgets a descriptor whose last copy was closed.
-    pub async fn close(&mut self, cookie: u64) {
-        let Some(Opened { binding: Some(binding), .. }) = self.opened.remove(&cookie) else {
-            return;
-        };
-        self.unbind(&binding).await;
-        self.collect(&binding.adapter).await;
+    /// Forgets a descriptor whose last copy was closed, and begins to unbind it.
+    pub fn close(&mut self, cookie: u64) -> Task {
+        let opened = self.opened.remove(&cookie);
+        let uid = opened.as_ref().map_or(0, |opened| opened.uid);
+        let answer = Answer::to(&Ask::new(0, 0));
+        let call = Call { cookie, uid, pid: 0, facts: Facts::default(), answer, memory: None };
+        let mut task = Task::new(call);
+        if let Some(binding) = opened.and_then(|opened| opened.binding) {
+            task.steps = self.leave(binding);
+        }
+        task
     }
 
-    /// Returns the region for a new port: the requested one, or one of its own. The number of the
-    /// region that would be made next may be requested, too.
-    fn region_for(
+    /// Adds an adapter, and charges a user for it and for what it is besides. If that is refused,
+    /// its region goes unless others use it.
+    fn insert(
         &mut self,
-        uid: u32,
-        wanted: u16,
-        geometry: impl FnOnce() -> Geometry,
-    ) -> Result<u16, Errno> {
-        if wanted != 0 {
-            if wanted == region::GLOBAL && !self.regions.contains_key(&wanted) {
-                self.admit(Region::create(wanted, uid, region::global())?)?;
+        payer: u32,
+        key: Key,
+        mut adapter: Adapter,
+        besides: Option<Held<'_>>,
+    ) -> Result<(), Errno> {
+        let charge = |held| self.regions.accounts().charge(payer, held);
+        let charges = charge(Held::Adapter).and_then(|own| {
+            let besides = besides.map(charge).transpose()?;
+            Ok([Some(own), besides])
+        });
+        match charges {
+            Ok(charges) => adapter.keep(charges.into_iter().flatten()),
+            Err(error) => {
+                self.regions.drop_unused(adapter.region);
+                return Err(error);
             }
-            if let Some(region) = self.regions.get(&wanted) {
-                let may = region.uid == uid || uid == 0;
-                return if may { Ok(wanted) } else { Err(Errno::ACCESS) };
-            }
         }
-        let id = self.free_region_id().ok_or(Errno::NOMEM)?;
-        // `PORT_INFO_GET` answers which region a port that is not there would get.
-        if ![0, id].contains(&wanted) {
-            return Err(Errno::INVAL);
+        self.regions.use_by_adapter(adapter.region);
+        if let Some(parent) = adapter.parent().and_then(|parent| self.adapters.get_mut(parent)) {
+            parent.children.insert(key.clone());
         }
-        self.admit(Region::create(id, uid, geometry())?)?;
-        Ok(id)
-    }
-
-    /// Adds a new region, and charges its user for it.
-    fn admit(&mut self, mut region: Region) -> Result<(), Errno> {
-        let most = if region.uid == 0 { u64::MAX } else { MOST_MEMORY };
-        if region.geometry.file_size() > most {
-            return Err(Errno::NOMEM);
-        }
-        region.charge = Some(self.switches.charge(region.uid, region.file())?);
-        self.regions.insert(region.id, region);
+        self.adapters.insert(key, adapter);
         Ok(())
     }
 
-    fn free_region_id(&self) -> Option<u16> {
-        (region::GLOBAL + 1..u16::MAX).find(|id| !self.regions.contains_key(id))
-    }
-
     /// Removes an adapter that is not needed any more, and what only it needed.
-    async fn collect(&mut self, name: &str) {
-        let mut next = Some(name.to_owned());
-        while let Some(name) = next.take() {
-            let Some(adapter) = self.adapters.get(&name) else { return };
-            if adapter.bindings > 0 || self.has_children(&name) {
+    fn collect(&mut self, key: &Key) {
+        let mut next = Some(key.clone());
+        while let Some(key) = next.take() {
+            let Some(adapter) = self.adapters.get(&key) else { return };
+            if adapter.bindings > 0 || !adapter.children.is_empty() {
                 return;
             }
+            next = adapter.parent().cloned();
             match &adapter.kind {
                 Kind::Persistent { auto: false } => return,
-                Kind::Pipe { parent, twin, .. } => {
+                Kind::Pipe { twin, .. } => {
                     let twin = twin.clone();
                     if self.adapters.get(&twin).is_some_and(|twin| twin.bindings > 0) {
                         return;
                     }
-                    next = Some(parent.clone());
-                    self.settle_pipe(&name, &twin);
-                    self.remove_rings(&name);
+                    self.settle_pipe(&key, &twin);
+                    self.remove_rings(&key);
                     self.remove_rings(&twin);
-                    self.adapters.remove(&twin);
+                    self.remove_adapter(&twin);
                 }
-                Kind::Monitor { parent, .. } | Kind::Watcher { parent, .. } => {
-                    next = Some(parent.clone());
-                }
-                Kind::Ephemeral | Kind::Persistent { .. } | Kind::Card { .. } | Kind::Null => {}
+                _ => {}
             }
-            self.remove_adapter(&name);
+            self.remove_adapter(&key);
         }
-    }
-
-    fn has_children(&self, name: &str) -> bool {
-        self.adapters.values().any(|other| match &other.kind {
-            Kind::Pipe { parent, .. }
-            | Kind::Monitor { parent, .. }
-            | Kind::Watcher { parent, .. } => parent == name,
-            _ => false,
-        })
     }
 
     /// Removes an adapter, and its region if no other adapter uses it.
-    fn remove_adapter(&mut self, name: &str) {
-        let Some(adapter) = self.adapters.remove(name) else { return };
-        if let Some((switch, port)) = &adapter.place
+    fn remove_adapter(&mut self, key: &Key) {
+        let Some(adapter) = self.adapters.remove(key) else { return };
+        if let Some(parent) = adapter.parent().and_then(|parent| self.adapters.get_mut(parent)) {
+            parent.children.remove(key);
+        }
+        self.persistent.remove(key);
+        if let Some(place) = &adapter.place
             && !matches!(adapter.kind, Kind::Monitor { .. })
         {
-            self.list.remove(switch, port);
+            self.list.remove(&place.switch, &place.port, Owner::User(key.uid));
         }
-        self.drop_region(adapter.region);
-    }
-
-    /// Drops a region that no adapter uses.
-    fn drop_region(&mut self, id: u16) {
-        if !self.adapters.values().any(|other| other.region == id) {
-            self.regions.remove(&id);
-        }
+        self.regions.leave_by_adapter(adapter.region);
     }
 
     /// Puts the buffers that are under way between two ends of a pipe back into the send rings.
-    fn settle_pipe(&self, name: &str, twin: &str) {
-        let rings = |name| self.adapters.get(name).and_then(|end| Some((end.region, end.rings?)));
+    fn settle_pipe(&self, name: &Key, twin: &Key) {
+        let rings =
+            |name: &Key| self.adapters.get(name).and_then(|end| Some((end.region, end.rings?)));
         let (Some((region, ours)), Some((_, theirs))) = (rings(name), rings(twin)) else { return };
-        let Some(region) = self.regions.get(&region) else { return };
+        let Some(region) = self.regions.get(region) else { return };
         for (tx, rx) in [(ours.tx, theirs.rx), (theirs.tx, ours.rx)] {
             // Buffers that cannot be read are free when the region's last user leaves.
             let _ = region.settle_pipe(tx, rx);
@@ -369,12 +367,12 @@ impl<S: Switches> Broker<S> {
 
     /// Removes an adapter's rings. A pipe's receive rings share the buffers of the twin's send
     /// rings.
-    fn remove_rings(&mut self, name: &str) {
+    fn remove_rings(&mut self, name: &Key) {
         let Some(adapter) = self.adapters.get_mut(name) else { return };
         let own = !matches!(adapter.kind, Kind::Pipe { .. });
         adapter.watchers.iter_mut().chain(&mut adapter.copiers).for_each(|rings| rings.fill(None));
         let retired = std::mem::take(&mut adapter.retired);
-        let (rings, region) = (adapter.rings.take(), self.regions.get_mut(&adapter.region));
+        let (rings, region) = (adapter.rings.take(), self.regions.get_mut(adapter.region));
         adapter.offsets.iter_mut().for_each(|rings| rings.fill(None));
         if let (Some(rings), Some(region)) = (rings, region) {
             if let Kind::Card { descriptors, .. } = &mut adapter.kind {

@@ -2,6 +2,9 @@
 
 use rustix::io::Errno;
 
+use crate::abi::{reqtype, text};
+use crate::wire::Ask;
+
 /// The kinds of names in requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Name {
@@ -62,6 +65,18 @@ impl Name {
     /// Returns true for names of ports of switches, existing or not.
     pub(super) fn is_switched(text: &str) -> bool {
         text.starts_with(PREFIX)
+    }
+}
+
+/// The name in a request that may be one of an interface of the host: without an end of a pipe, and
+/// of a port of a switch only where the request attaches interfaces.
+#[must_use]
+pub fn interface_name(ask: &Ask) -> Option<&str> {
+    let name = text(&ask.name[..])?;
+    let base = name.split(['{', '}']).next().unwrap_or(name);
+    match base.split_once(':') {
+        None => Some(base),
+        Some((_, port)) => (ask.reqtype == reqtype::VALE_ATTACH).then_some(port),
     }
 }
 

@@ -3,66 +3,60 @@
 
 use rustix::io::Errno;
 
+use super::Broker;
+use super::effect::{Effect, Place};
 use super::name::Name;
-use super::{Broker, Call, Switches};
+use super::task::{Step, Task, Then};
 use crate::abi::{ValePolling, polling};
 
-impl<S: Switches> Broker<S> {
+impl Broker {
     /// Begins to poll the interface that the request names, or ends it.
-    pub(super) async fn polling(&mut self, mut call: Call<'_>, on: bool) -> Result<(), Errno> {
-        let asked: ValePolling = call.body()?;
-        let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
+    pub(super) fn polling(&mut self, task: &mut Task, on: bool) -> Result<(), Errno> {
+        let asked: ValePolling = task.call.body()?;
+        let Name::Vale { switch, port } = Name::parse(task.call.name()?)? else {
             return Err(Errno::INVAL);
         };
-        self.forget_unplugged(&call).await;
-        let place = (switch, port);
-        if !self.switches.plugged().await.contains(&place) {
-            let exists = self.find_vale(&place.0, &place.1)?.is_some();
+        self.forget_unplugged(task);
+        let place = Place::new(switch, port);
+        if !self.plugged.contains(&place) {
+            let exists = self.find_vale(task.call.uid, &place.switch, &place.port)?.is_some();
             return Err(if exists { Errno::OPNOTSUPP } else { Errno::NXIO });
         }
         if self.polled.contains(&place) == on {
             return Err(Errno::FAULT);
         }
-        let (switch, ifname) = &place;
+        let who = task.call.who();
         if on {
-            let queues = queues(&asked, self.switches.cpus())?;
-            self.switches.poll(call.who(), switch, ifname, Some(queues)).await?;
-            self.polled.insert(place);
-        } else {
+            let queues = Some(queues(&asked, task.call.facts.cpus)?);
+            let effect = Effect::Poll { who, place: place.clone(), queues };
+            task.steps.push_back(Step::Ask(effect, Then::Polled(place, true)));
+        } else if self.polled.iter().filter(|other| other.switch == place.switch).count() > 1 {
             self.polled.remove(&place);
-            let ended = self.end_polling(&call, switch, ifname).await;
-            if ended.is_err() {
-                self.polled.insert(place);
-            }
-            ended?;
+        } else {
+            let effect = Effect::Poll { who, place: place.clone(), queues: None };
+            task.steps.push_back(Step::Ask(effect, Then::Polled(place, false)));
         }
-        call.answer(&asked);
+        task.call.answer(&asked);
         Ok(())
     }
 
     /// Returns true if an interface in a switch is polled.
-    pub(super) fn is_polled(&self, switch: &str, ifname: &str) -> bool {
-        self.polled.iter().any(|(s, i)| s == switch && i == ifname)
+    pub(super) fn is_polled(&self, place: &Place) -> bool {
+        self.polled.contains(place)
     }
 
     /// Ends the polling of interfaces that left their switches by other ways.
-    async fn forget_unplugged(&mut self, call: &Call<'_>) {
-        let plugged = self.switches.plugged().await;
-        let gone: Vec<_> =
-            self.polled.iter().filter(|place| !plugged.contains(place)).cloned().collect();
-        for (switch, ifname) in gone {
-            self.polled.remove(&(switch.clone(), ifname.clone()));
-            // The switch may be gone, too.
-            let _ = self.end_polling(call, &switch, &ifname).await;
+    fn forget_unplugged(&mut self, task: &mut Task) {
+        let is_gone = |place: &&Place| !self.plugged.contains(place);
+        let gone: Vec<Place> = self.polled.iter().filter(is_gone).cloned().collect();
+        for place in gone {
+            self.polled.remove(&place);
+            if self.polled.iter().all(|other| other.switch != place.switch) {
+                // The switch may be gone, too.
+                let (who, queues) = (task.call.who(), None);
+                task.steps.push_back(Step::Tell(Effect::Poll { who, place, queues }));
+            }
         }
-    }
-
-    /// Has a switch sleep again if none of its interfaces is polled any more.
-    async fn end_polling(&self, call: &Call<'_>, switch: &str, ifname: &str) -> Result<(), Errno> {
-        if self.polled.iter().any(|(other, _)| other == switch) {
-            return Ok(());
-        }
-        self.switches.poll(call.who(), switch, ifname, None).await
     }
 }
 

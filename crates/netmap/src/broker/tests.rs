@@ -1,92 +1,187 @@
-use std::sync::Mutex;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use zerocopy::IntoBytes;
 
 use super::*;
 use crate::abi::{
-    PortHeader, PortInfo, Register, ValeAttach, ValeList, ValeNewif, ValePolling, flags, mode,
-    name_of, option, polling,
+    PortHeader, PortInfo, ValeAttach, ValeList, ValeNewif, ValePolling, flags, mode, option,
+    polling,
 };
 use crate::wire::kind;
 
-/// Fake switches that record their calls.
-#[derive(Default)]
-struct Noted {
-    ports: Mutex<Vec<String>>,
+mod strangers;
+
+/// Accounts that count what is charged, and refuse large regions of users other than root.
+#[derive(Clone, Debug, Default)]
+struct Counted(Arc<AtomicU64>);
+
+/// One of the counted charges.
+struct One(Counted);
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Accounts for Counted {
+    fn charge(&self, uid: u32, held: Held<'_>) -> Result<Charge, Errno> {
+        if let Held::Region(memory) = held
+            && uid != 0
+            && rustix::fs::fstat(memory)?.st_size > 100 << 20
+        {
+            return Err(Errno::NOMEM);
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(One(self.clone())))
+    }
+}
+
+/// Fake switches that record what is done to them.
+#[derive(Debug, Default)]
+struct Switches {
+    ports: Vec<String>,
     refuse: bool,
     /// Refuse what is in switches of this name.
     refused: Option<&'static str>,
     /// Interfaces that are ports of switches.
-    plugged: Mutex<Vec<(String, String)>>,
+    plugged: Vec<(String, String)>,
     /// What was said to be polled, with how many queues, or not any more.
-    polled: Mutex<Vec<String>>,
+    polled: Vec<String>,
 }
 
-impl Switches for Noted {
-    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno> {
-        let bytes = rustix::fs::fstat(memory)?.st_size;
-        if uid != 0 && bytes > 100 << 20 { Err(Errno::NOMEM) } else { Ok(Box::new(())) }
+impl Switches {
+    fn carry_out(&mut self, effect: Effect) -> Outcome {
+        match effect {
+            Effect::Attach(port) => Outcome::Attached(self.attach(&port)),
+            Effect::Detach(Place { switch, port }) => {
+                let name = format!("{switch}:{port}");
+                self.ports.retain(|known| *known != name);
+                Outcome::Done(Ok(()))
+            }
+            Effect::Poll { place: Place { switch, port }, queues, .. } => {
+                self.polled.push(format!("{switch}:{port} {queues:?}"));
+                Outcome::Done(Ok(()))
+            }
+            Effect::OpenCard { .. } => Outcome::Card(Err(Errno::NXIO)),
+            _ => Outcome::Done(Ok(())),
+        }
     }
 
-    fn interface(&self, uid: u32, ifname: &str) -> Option<String> {
-        (uid == 0 && matches!(ifname, "eth0" | "also-eth0")).then(|| "eth0".into())
-    }
-
-    async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        if self.refuse || self.refused == Some(port.switch) {
+    /// A switch has one port of a name.
+    fn attach(&mut self, port: &NewPort) -> Result<Attached, Errno> {
+        let Place { switch, port: name } = &port.place;
+        if self.refuse || self.refused == Some(switch) {
             return Err(Errno::NOMEM);
         }
         let name = match port.monitor {
-            None => port.port.to_owned(),
-            Some(_) => format!("{}/#", port.port),
+            None => name.clone(),
+            Some(_) => format!("{name}/#"),
         };
-        self.ports.lock().unwrap().push(format!("{}:{name}", port.switch));
+        let full = format!("{switch}:{name}");
+        if port.monitor.is_none() && self.ports.contains(&full) {
+            return Err(Errno::BUSY);
+        }
+        self.ports.push(full);
         let flags = SocketFlags::CLOEXEC;
         let (token, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        Ok((token, name))
-    }
-
-    async fn plugged(&self) -> Vec<(String, String)> {
-        self.plugged.lock().unwrap().clone()
-    }
-
-    async fn poll(
-        &self,
-        _: Requester,
-        switch: &str,
-        ifname: &str,
-        queues: Option<u32>,
-    ) -> Result<(), Errno> {
-        self.polled.lock().unwrap().push(format!("{switch}:{ifname} {queues:?}"));
-        Ok(())
-    }
-
-    fn cpus(&self) -> u32 {
-        4
-    }
-
-    async fn detach(&self, switch: &str, port: &str) {
-        let name = format!("{switch}:{port}");
-        self.ports.lock().unwrap().retain(|known| *known != name);
+        Ok(Attached { token, name, number_if_trusted: None })
     }
 }
 
-type Tested = Broker<Noted>;
+/// A broker, and switches that carry its effects out.
+struct Tested {
+    broker: Broker,
+    switches: Switches,
+    charged: Counted,
+}
 
-fn run<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+impl Deref for Tested {
+    type Target = Broker;
+
+    fn deref(&self) -> &Broker {
+        &self.broker
+    }
+}
+
+impl DerefMut for Tested {
+    fn deref_mut(&mut self) -> &mut Broker {
+        &mut self.broker
+    }
+}
+
+impl Tested {
+    fn new() -> Self {
+        let charged = Counted::default();
+        let broker = Broker::new(Box::new(charged.clone()));
+        Self { broker, switches: Switches::default(), charged }
+    }
+
+    fn open(&mut self, cookie: u64, uid: u32) {
+        self.broker.open(cookie, uid).unwrap();
+    }
+
+    fn finish(&mut self, mut task: Task) -> Reply {
+        while let Some(effect) = self.broker.next(&mut task) {
+            let outcome = self.switches.carry_out(effect);
+            self.broker.told(&mut task, outcome);
+        }
+        self.broker.reply(task)
+    }
+
+    fn begin(&mut self, cookie: u64, ask: &Ask) -> Task {
+        let places = self.switches.plugged.iter();
+        let places: Vec<_> = places.map(|(switch, port)| Place::new(switch, port)).collect();
+        self.broker.set_plugged(places);
+        let is_root = self.broker.user_of(cookie) == Some(0);
+        let name = interface_name(ask).filter(|_| is_root);
+        let known = name.is_some_and(|name| matches!(name, "eth0" | "also-eth0"));
+        let interface = known.then(|| Interface { name: "eth0".into(), is_card: false });
+        self.broker.control(cookie, 1, ask, None, Facts { interface, cpus: 4 })
+    }
+
+    fn control(&mut self, cookie: u64, ask: &Ask) -> Reply {
+        let task = self.begin(cookie, ask);
+        self.finish(task)
+    }
+
+    fn close_later(&mut self, cookie: u64) -> Task {
+        self.broker.close(cookie)
+    }
+
+    fn close(&mut self, cookie: u64) {
+        let task = self.close_later(cookie);
+        self.finish(task);
+    }
+
+    /// True if a user has an adapter of this name.
+    fn has(&self, uid: u32, name: &str) -> bool {
+        self.adapters.contains_key(&Key::new(uid, name))
+    }
+
+    /// Nothing is left but open descriptors, which are charged.
+    fn assert_empty(&self) {
+        let Broker { adapters, attached, persistent, regions, opened, .. } = &self.broker;
+        assert!(adapters.is_empty() && attached.is_empty() && persistent.is_empty());
+        assert!(regions.is_empty() && self.switches.ports.is_empty());
+        assert_eq!(self.charged.0.load(Ordering::Relaxed), opened.len() as u64);
+        assert_eq!(self.list.next(0, 0, 0), None);
+    }
 }
 
 /// Makes a broker with descriptors 1 to 9 of root, and 11 to 19 of another user.
 fn broker() -> Tested {
-    let mut broker = Broker::new(Noted::default());
+    let mut broker = Tested::new();
     (1..10).for_each(|cookie| broker.open(cookie, 0));
     (11..20).for_each(|cookie| broker.open(cookie, 1000));
     broker
 }
 
 fn ports(broker: &Tested) -> Vec<String> {
-    broker.switches.ports.lock().unwrap().clone()
+    broker.switches.ports.clone()
 }
 
 fn ask<T: IntoBytes + zerocopy::Immutable>(reqtype: u16, name: &str, body: &T) -> Ask {
@@ -103,7 +198,7 @@ fn control<T: IntoBytes + FromBytes + zerocopy::Immutable>(
     name: &str,
     body: &T,
 ) -> Result<T, Errno> {
-    let (answer, _) = run(broker.control(cookie, 1, &ask(reqtype, name, body), None));
+    let (answer, _) = broker.control(cookie, &ask(reqtype, name, body));
     match answer.status {
         0 => Ok(T::read_from_prefix(&answer.body).ok().map(|(body, _)| body).unwrap()),
         errno => Err(Errno::from_raw_os_error(errno)),
@@ -130,9 +225,9 @@ fn a_port_is_in_its_switch_from_its_first_descriptor_to_its_last() {
     let second = register(&mut broker, 2, "vale0:a").unwrap();
     assert_eq!((ports(&broker), first.mem_id), (vec!["vale0:a".to_owned()], second.mem_id));
     assert_ne!(first.offset, second.offset, "an interface each");
-    run(broker.close(1));
+    broker.close(1);
     assert_eq!(ports(&broker).len(), 1);
-    run(broker.close(2));
+    broker.close(2);
     assert!(ports(&broker).is_empty() && broker.adapters.is_empty() && broker.regions.is_empty());
     assert_eq!(register(&mut broker, 1, "vale0:a"), Err(Errno::NXIO), "a closed descriptor");
 }
@@ -157,8 +252,7 @@ fn the_answer_describes_what_is_bound_with_its_descriptors() {
         rx_rings: 2,
         ..Register::default()
     };
-    let (answer, fds) =
-        run(broker.control(1, 1, &ask(reqtype::REGISTER, "vale0:a", &request), None));
+    let (answer, fds) = broker.control(1, &ask(reqtype::REGISTER, "vale0:a", &request));
     assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 3));
     assert_eq!((answer.bound.tx.rings, answer.bound.rx.rings), (1, 1));
     let (again, fds) = broker.identify(1, &Ask::new(kind::IDENTIFY, 0));
@@ -178,10 +272,10 @@ fn both_ends_of_a_pipe_have_twin_rings_and_wake_each_other() {
     assert_eq!((master.bound.port, fds.len()), (port::PIPE, 4));
     assert_eq!((master.bound.twin_rx, master.bound.twin_tx), (slave.bound.rx, slave.bound.tx));
     assert!(ports(&broker).is_empty(), "the port itself is not open");
-    run(broker.close(1));
+    broker.close(1);
     register(&mut broker, 3, "vale0:p{1").unwrap();
-    run(broker.close(2));
-    run(broker.close(3));
+    broker.close(2);
+    broker.close(3);
     assert!(broker.adapters.is_empty() && broker.regions.is_empty());
 }
 
@@ -191,9 +285,9 @@ fn a_port_that_pipes_made_goes_with_the_last_of_them() {
     register(&mut broker, 1, "made{a").unwrap();
     register(&mut broker, 2, "made{b").unwrap();
     register(&mut broker, 3, "made").unwrap();
-    [1, 2].into_iter().for_each(|cookie| run(broker.close(cookie)));
-    assert!(broker.adapters.contains_key("made"), "it is open itself");
-    run(broker.close(3));
+    [1, 2].into_iter().for_each(|cookie| broker.close(cookie));
+    assert!(broker.has(0, "made"), "it is open itself");
+    broker.close(3);
     assert!(broker.adapters.is_empty());
 }
 
@@ -204,11 +298,11 @@ fn regions_are_their_users_own() {
     let into = Register { mode: mode::ALL_NIC, mem_id: theirs.mem_id, ..Register::default() };
     broker.open(21, 1001);
     assert_eq!(register_as(&mut broker, 21, "vale0:b", into), Err(Errno::ACCESS));
-    assert_eq!(register(&mut broker, 21, "vale0:a"), Err(Errno::ACCESS));
-    assert_eq!(register(&mut broker, 21, "vale0:a{1"), Err(Errno::ACCESS));
+    assert_eq!(register(&mut broker, 21, "vale0:a"), Err(Errno::BUSY), "the switch has it");
+    let own = register(&mut broker, 21, "vale0:a{1").unwrap();
+    assert_ne!(own.mem_id, theirs.mem_id, "a pipe of their own");
     let root = register_as(&mut broker, 1, "vale0:b", into).unwrap();
     assert_eq!(root.mem_id, theirs.mem_id);
-    assert_eq!(broker.opened_by(1000), 9);
 }
 
 #[test]
@@ -220,14 +314,14 @@ fn persistent_ports_stay_and_move() {
     let attach = ValeAttach { register: register_1, port_index: 9, pad: 0 };
     broker.open(21, 1001);
     let refused = control(&mut broker, 21, reqtype::VALE_ATTACH, "vale0:vi0", &attach);
-    assert_eq!(refused.err(), Some(Errno::ACCESS), "another user's");
+    assert_eq!(refused.err(), Some(Errno::INVAL), "another user's name");
     let done = control(&mut broker, 11, reqtype::VALE_ATTACH, "vale0:vi0", &attach).unwrap();
     assert_eq!((done.port_index, done.register.mem_id), (0, 0));
     assert!(ports(&broker).is_empty(), "nobody has it open");
     register(&mut broker, 12, "vale0:vi0").unwrap();
     assert_eq!(ports(&broker), ["vale0:vi0"]);
-    run(broker.close(12));
-    assert!(ports(&broker).is_empty() && broker.adapters.contains_key("vi0"));
+    broker.close(12);
+    assert!(ports(&broker).is_empty() && broker.has(1000, "vi0"));
 }
 
 #[test]
@@ -243,11 +337,15 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
     register(&mut broker, 2, "also-eth0").unwrap();
     assert_eq!(ports(&broker), ["os-eth0:netmap", "nic-eth0:netmap"]);
     let info = control(&mut broker, 4, reqtype::PORT_INFO_GET, "also-eth0", &none).unwrap();
-    assert_eq!(info.mem_id, broker.adapters["netmap:eth0"].region, "by any of its names");
+    assert_eq!(
+        info.mem_id,
+        broker.adapters[&Key::new(0, "netmap:eth0")].region,
+        "by any of its names"
+    );
     register_as(&mut broker, 3, "eth0", watch).unwrap();
     let first = ValeList { bridge: 0, pad: 0, port: 0 };
     assert!(control(&mut broker, 4, reqtype::VALE_LIST, "", &first).is_err(), "no switch");
-    (1..4).for_each(|cookie| run(broker.close(cookie)));
+    (1..4).for_each(|cookie| broker.close(cookie));
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
     assert_eq!(register(&mut broker, 4, "eth1"), Err(Errno::NXIO));
 }
@@ -256,7 +354,7 @@ fn an_interface_is_a_port_of_a_switch_of_its_own_which_lists_do_not_show() {
 fn a_switch_polls_while_any_of_its_interfaces_is_polled() {
     let mut broker = broker();
     let place = |ifname: &str| ("vale0".to_owned(), ifname.to_owned());
-    *broker.switches.plugged.lock().unwrap() = vec![place("eth0"), place("eth1")];
+    broker.switches.plugged = vec![place("eth0"), place("eth1")];
     let asked = ValePolling { mode: polling::MULTI_CPU, first_cpu: 1, cpus: 2, pad: 0 };
     let poll = |broker: &mut Tested, on: bool, name: &str| {
         let reqtype = if on { reqtype::VALE_POLLING_ENABLE } else { reqtype::VALE_POLLING_DISABLE };
@@ -268,11 +366,11 @@ fn a_switch_polls_while_any_of_its_interfaces_is_polled() {
     assert_eq!(poll(&mut broker, true, "vale0:eth1"), Err(Errno::FAULT));
     assert_eq!(poll(&mut broker, false, "vale0:eth0"), Ok(()));
     let said = ["vale0:eth0 Some(3)", "vale0:eth1 Some(3)"];
-    assert_eq!(*broker.switches.polled.lock().unwrap(), said, "the other is polled");
+    assert_eq!(broker.switches.polled, said, "the other is polled");
     // What leaves its switch by other ways is not polled any more.
-    *broker.switches.plugged.lock().unwrap() = vec![place("eth0")];
+    broker.switches.plugged = vec![place("eth0")];
     assert_eq!(poll(&mut broker, false, "vale0:eth1"), Err(Errno::NXIO));
-    assert_eq!(broker.switches.polled.lock().unwrap()[2..], ["vale0:eth1 None"]);
+    assert_eq!(broker.switches.polled[2..], ["vale0:eth1 None"]);
     assert_eq!(poll(&mut broker, true, "eth0"), Err(Errno::INVAL));
 }
 
@@ -286,7 +384,7 @@ fn regression_a_pipe_of_an_interface_is_not_a_port_of_its_own() {
     let before = info(&mut broker, name);
     let end = register(&mut broker, 1, name).unwrap();
     assert_eq!((end.mem_id, end.memsize), (before.mem_id, before.memsize));
-    assert!(ports(&broker).is_empty() && !broker.adapters.contains_key("eth0"));
+    assert!(ports(&broker).is_empty() && !broker.has(0, "eth0"));
     let other = Register { tx_slots: 64, rx_slots: 64, ..Register::default() };
     let other = register_as(&mut broker, 2, "eth0}2", Register { mode: mode::ALL_NIC, ..other });
     assert_eq!(other.unwrap().mem_id, end.mem_id, "in the region of the interface");
@@ -297,13 +395,13 @@ fn regression_a_pipe_of_an_interface_is_not_a_port_of_its_own() {
     // It does not keep the interface from being opened, and stays when that is closed.
     let nic = register(&mut broker, 3, "eth0").unwrap();
     assert_eq!((nic.mem_id, ports(&broker).len()), (end.mem_id, 2));
-    run(broker.close(3));
-    assert!(ports(&broker).is_empty() && broker.adapters.contains_key("netmap:eth0{1"));
-    (1..3).for_each(|cookie| run(broker.close(cookie)));
+    broker.close(3);
+    assert!(ports(&broker).is_empty() && broker.has(0, "netmap:eth0{1"));
+    (1..3).for_each(|cookie| broker.close(cookie));
     assert!(broker.adapters.is_empty() && broker.regions.is_empty());
     // For those who may not open the interface, the name is free.
     register(&mut broker, 11, name).unwrap();
-    assert!(broker.adapters.contains_key("eth0{1"));
+    assert!(broker.has(1000, "eth0{1"));
 }
 
 #[test]
@@ -321,7 +419,7 @@ fn a_port_may_ask_for_the_region_that_it_was_said_to_get() {
 #[test]
 fn an_interface_has_host_rings_if_its_host_can_have_a_port() {
     let mut broker = broker();
-    let free = |broker: &Tested| broker.regions[&2].free_buffers();
+    let free = |broker: &Tested| broker.regions.get(2).unwrap().free_buffers();
     let sw = Register { mode: mode::SW, ..Register::default() };
     let host = register_as(&mut broker, 1, "eth0", sw).unwrap();
     assert_eq!((host.host_tx_rings, host.host_rx_rings, host.tx_rings), (1, 1, 1));
@@ -339,7 +437,7 @@ fn an_interface_has_host_rings_if_its_host_can_have_a_port() {
     assert_eq!(both.up.first, both.host_tx.first + 1);
     let fds = broker.identify(2, &ask).1;
     assert_eq!(fds.len(), 4, "memory, bell and two tokens");
-    (1..3).for_each(|cookie| run(broker.close(cookie)));
+    (1..3).for_each(|cookie| broker.close(cookie));
     assert!(broker.adapters.is_empty() && broker.regions.is_empty() && ports(&broker).is_empty());
     // Without a port, the host's rings are as if there were none.
     broker.switches.refused = Some("os-eth0");
@@ -347,7 +445,7 @@ fn an_interface_has_host_rings_if_its_host_can_have_a_port() {
     assert!(ports(&broker).is_empty());
     let card = register(&mut broker, 3, "eth0").unwrap();
     assert_eq!((card.host_tx_rings, bound(&broker, 3).up.rings), (0, 0));
-    run(broker.close(3));
+    broker.close(3);
     // Without the card, its host is left alone.
     broker.switches.refused = Some("nic-eth0");
     assert!(register(&mut broker, 4, "eth0").is_err());
@@ -386,10 +484,10 @@ fn monitors_are_ports_of_their_own() {
     let both = flags::MONITOR_TX | flags::MONITOR_RX | flags::ZCOPY_MON;
     assert_eq!((watcher.flags, watcher.mem_id != monitor.mem_id), (both, true));
     assert_eq!(ports(&broker), ["vale0:a", "vale0:a/#"], "it is in no switch");
-    run(broker.close(1));
-    assert!(broker.adapters.contains_key("vale0:a"), "its monitors are open");
-    run(broker.close(2));
-    run(broker.close(3));
+    broker.close(1);
+    assert!(broker.has(0, "vale0:a"), "its monitors are open");
+    broker.close(2);
+    broker.close(3);
     assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
 }
 
@@ -397,14 +495,14 @@ fn monitors_are_ports_of_their_own() {
 fn rings_of_closed_zero_copy_monitors_are_used_again_and_go_with_their_port() {
     let mut broker = broker();
     let port = register(&mut broker, 1, "vale0:a").unwrap();
-    let free = |broker: &Tested| broker.regions[&port.mem_id].free_buffers();
+    let free = |broker: &Tested| broker.regions.get(port.mem_id).unwrap().free_buffers();
     let alone = free(&broker);
     let request = Register { mode: mode::ALL_NIC, flags: flags::ZCOPY_MON, ..Register::default() };
     register_as(&mut broker, 2, "vale0:a", request).unwrap();
     let with_one = free(&broker);
     assert!(with_one < alone);
     for _ in 0..100 {
-        run(broker.close(2));
+        broker.close(2);
         broker.open(2, 0);
         register_as(&mut broker, 2, "vale0:a", request).unwrap();
         assert_eq!(free(&broker), with_one);
@@ -412,9 +510,12 @@ fn rings_of_closed_zero_copy_monitors_are_used_again_and_go_with_their_port() {
     // Another descriptor keeps the region; the rings of the port and its monitors are free.
     let null = Register { mode: mode::NULL, mem_id: port.mem_id, ..Register::default() };
     register_as(&mut broker, 3, "none", null).unwrap();
-    run(broker.close(2));
-    run(broker.close(1));
-    assert_eq!(free(&broker), broker.regions[&port.mem_id].geometry.buf_num as usize - 2);
+    broker.close(2);
+    broker.close(1);
+    assert_eq!(
+        free(&broker),
+        broker.regions.get(port.mem_id).unwrap().geometry.buf_num as usize - 2
+    );
 }
 
 #[test]
@@ -423,12 +524,12 @@ fn lists_show_interfaces_however_they_came() {
     register(&mut broker, 1, "vale0:a").unwrap();
     let mut walk = |plugged: &[(&str, &str)]| {
         let owned = plugged.iter().map(|(switch, port)| (switch.to_string(), port.to_string()));
-        *broker.switches.plugged.lock().unwrap() = owned.collect();
+        broker.switches.plugged = owned.collect();
         let mut at = ValeList { bridge: 0, pad: 0, port: 0 };
         let mut names = Vec::new();
         loop {
             let ask = ask(reqtype::VALE_LIST, "", &at);
-            let (answer, _) = run(broker.control(2, 1, &ask, None));
+            let (answer, _) = broker.control(2, &ask);
             if answer.status != 0 {
                 return names;
             }
@@ -494,10 +595,10 @@ fn monitors_of_host_rings_are_ports_of_the_hosts_switch() {
         assert_eq!(given.len(), fds, "{cookie}");
     }
     // A zero-copy monitor is in the chain of each ring that it was made for.
-    let of_port = &broker.adapters["netmap:eth0"].watchers;
+    let of_port = &broker.adapters[&Key::new(0, "netmap:eth0")].watchers;
     let watched = |way: usize| of_port[way].iter().filter(|watcher| watcher.is_some()).count();
     assert_eq!([watched(0), watched(1), watched(2), watched(3)], [1, 1, 2, 3]);
-    (1..6).for_each(|cookie| run(broker.close(cookie)));
+    (1..6).for_each(|cookie| broker.close(cookie));
     assert!(broker.adapters.is_empty() && broker.regions.is_empty() && ports(&broker).is_empty());
     // Without host rings there is nothing to see.
     broker.switches.refused = Some("os-eth0");
@@ -514,7 +615,7 @@ fn a_refused_option_has_its_status() {
     let mut ask = ask(reqtype::REGISTER, "vale0:a", &request);
     ask.options.given = 1 << option::OFFSETS;
     ask.options.status.fill(0);
-    let (answer, _) = run(broker.control(2, 1, &ask, None));
+    let (answer, _) = broker.control(2, &ask);
     let refused = Errno::OPNOTSUPP.raw_os_error();
     let status = answer.options.status[option::OFFSETS as usize];
     assert_eq!((answer.status, status), (refused, refused.unsigned_abs()));
@@ -555,6 +656,6 @@ fn many_pipes_use_a_region_up_and_give_it_back() {
         refused += u32::from(register(&mut broker, cookie, &format!("vale0:p{{{cookie}")).is_err());
     }
     assert!((50..100).contains(&refused), "{refused}");
-    (100..200).for_each(|cookie| run(broker.close(cookie)));
+    (100..200).for_each(|cookie| broker.close(cookie));
     assert!(broker.adapters.is_empty() && broker.regions.is_empty());
 }

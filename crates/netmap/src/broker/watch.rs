@@ -10,20 +10,25 @@
 use netring::layout::RingSpec;
 use rustix::io::Errno;
 
+use super::Broker;
 use super::adapter::{Adapter, Choice, Kind, Rings};
+use super::key::Key;
 use super::region::Shape;
-use super::{Broker, Call, Switches};
+use super::task::Call;
 use crate::abi::{Register, flags};
 
-impl<S: Switches> Broker<S> {
+/// Limit of the pipes and monitors of a port that gets one more monitor: each looks at the others.
+const MOST_MONITORS: usize = 64;
+
+impl Broker {
     /// Makes a monitor of an adapter that has descriptors. A copying one has to be in the region of
     /// the adapter, too.
     pub(super) fn make_watcher(
         &mut self,
-        call: &Call<'_>,
-        parent: &str,
+        call: &Call,
+        parent: &Key,
         request: &Register,
-    ) -> Result<String, Errno> {
+    ) -> Result<Key, Errno> {
         let of = self.adapters.get(parent).ok_or(Errno::INVAL)?;
         let mut chosen = Choice { exclusive: false, ..of.choose(request)? };
         let shape = monitor_shape(of, &chosen, request)?;
@@ -38,14 +43,17 @@ impl<S: Switches> Broker<S> {
                 *rings = 0..0;
             }
         }
-        let kind = Kind::Watcher { parent: parent.into(), of: chosen, copies, lost: false };
-        let name = format!("monitor#{}", call.cookie);
-        self.adapters.insert(name.clone(), Adapter::new(kind, of.region, shape, None));
-        Ok(name)
+        if of.children.len() >= MOST_MONITORS {
+            return Err(Errno::NOMEM);
+        }
+        let kind = Kind::Watcher { parent: parent.clone(), of: chosen, copies, lost: false };
+        let (region, key) = (of.region, parent.beside(format!("monitor#{}", call.cookie)));
+        self.insert(call.uid, key.clone(), Adapter::new(kind, region, shape, None), None)?;
+        Ok(key)
     }
 
     /// The rings that a new monitor gets: those of an earlier one of the same port, if they fit.
-    pub(super) fn retired_rings(&mut self, key: &str) -> Result<Option<Rings>, Errno> {
+    pub(super) fn retired_rings(&mut self, key: &Key) -> Result<Option<Rings>, Errno> {
         let Some(Adapter { kind: Kind::Watcher { parent, .. }, shape, region, .. }) =
             self.adapters.get(key)
         else {
@@ -56,14 +64,14 @@ impl<S: Switches> Broker<S> {
         let Some(retired) = retired else { return Ok(None) };
         let Some(at) = retired.iter().position(|(_, of)| *of == shape) else { return Ok(None) };
         let (rings, _) = retired.swap_remove(at);
-        let region = self.regions.get(&region).ok_or(Errno::INVAL)?;
+        let region = self.regions.get(region).ok_or(Errno::INVAL)?;
         let [_, rx, _, host_rx] = rings.specs();
         [rx, host_rx].into_iter().try_for_each(|rx| region.empty(rx))?;
         Ok(Some(rings))
     }
 
     /// Puts a new monitor behind the last one of each ring that it monitors.
-    pub(super) fn watch(&mut self, key: &str) -> Result<(), Errno> {
+    pub(super) fn watch(&mut self, key: &Key) -> Result<(), Errno> {
         let Some(Adapter { kind: Kind::Watcher { parent, of, copies, .. }, rings, .. }) =
             self.adapters.get(key)
         else {
@@ -81,10 +89,10 @@ impl<S: Switches> Broker<S> {
                 let ours = (own.first + ring, own.slots);
                 let (mut last, mut place) = (parent.clone(), (way, ring));
                 while let Some(next) = self.watcher_of(&last, place) {
-                    let Some(owner) = self.owner_of(next.0) else { break };
+                    let Some(owner) = self.owner_of(&parent, next.0) else { break };
                     (last, place) = owner;
                 }
-                if last != key {
+                if last != *key {
                     self.set_watcher(&last, place, Some(ours))?;
                 }
             }
@@ -95,20 +103,20 @@ impl<S: Switches> Broker<S> {
     /// Puts a new copying monitor at the end of the list of each ring that it monitors.
     fn add_to_lists(
         &mut self,
-        key: &str,
-        parent: &str,
+        key: &Key,
+        parent: &Key,
         of: &Choice,
         own: RingSpec,
     ) -> Result<(), Errno> {
         for (list, range) in [of.tx.clone(), of.rx.clone()].into_iter().enumerate() {
             for ring in range {
-                let mut last = parent.to_owned();
+                let mut last = parent.clone();
                 while let Some(next) = self.copier_of(&last, (list, ring)) {
-                    let Some((owner, _)) = self.owner_of(next.0) else { break };
+                    let Some((owner, _)) = self.owner_of(parent, next.0) else { break };
                     last = owner;
                 }
                 // Each descriptor of a monitor gets here.
-                if last != key {
+                if last != *key {
                     self.set_copier(&last, (list, ring), Some((own.first + ring, own.slots)))?;
                 }
             }
@@ -116,18 +124,18 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    fn copier_of(&self, name: &str, (list, ring): (usize, u32)) -> Option<(u32, u32)> {
+    fn copier_of(&self, name: &Key, (list, ring): (usize, u32)) -> Option<(u32, u32)> {
         self.adapters.get(name)?.copiers[list].get(ring as usize).copied().flatten()
     }
 
     fn set_copier(
         &mut self,
-        name: &str,
+        name: &Key,
         (list, ring): (usize, u32),
         monitor: Option<(u32, u32)>,
     ) -> Result<(), Errno> {
         let adapter = self.adapters.get_mut(name).ok_or(Errno::NXIO)?;
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let region = self.regions.get(adapter.region).ok_or(Errno::INVAL)?;
         let specs = adapter.rings.ok_or(Errno::NOMEM)?.specs();
         let is_monitor = matches!(adapter.kind, Kind::Watcher { .. });
         let spec = if is_monitor { specs[1] } else { specs[list] };
@@ -137,7 +145,7 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Takes the rings of a monitor out of the list of an adapter.
-    fn take_from_lists(&mut self, name: &str, key: &str, own: RingSpec) {
+    fn take_from_lists(&mut self, name: &Key, key: &Key, own: RingSpec) {
         let Some(adapter) = self.adapters.get(name) else { return };
         let ours = |next: &Option<(u32, u32)>| {
             next.is_some_and(|(number, _)| (own.first..own.first + own.rings).contains(&number))
@@ -157,7 +165,7 @@ impl<S: Switches> Broker<S> {
 
     /// Takes a monitor that is about to go out of the chains. Returns true if its rings may still
     /// be filled.
-    pub(super) fn unwatch(&mut self, key: &str) -> bool {
+    pub(super) fn unwatch(&mut self, key: &Key) -> bool {
         let Some(Adapter { kind: Kind::Watcher { parent, lost, .. }, rings, .. }) =
             self.adapters.get(key)
         else {
@@ -165,11 +173,7 @@ impl<S: Switches> Broker<S> {
         };
         let (parent, lost, rings) = (parent.clone(), *lost, *rings);
         let Some(rings) = rings.filter(|_| !lost) else { return false };
-        let related = |(name, other): (&String, &Adapter)| {
-            let sibling = matches!(&other.kind, Kind::Watcher { parent: of, .. } if *of == parent);
-            (sibling || *name == parent).then(|| name.clone())
-        };
-        let before: Vec<_> = self.adapters.iter().filter_map(related).collect();
+        let before: Vec<_> = self.monitors_of(&parent).chain([parent.clone()]).collect();
         for name in before {
             self.take_from_lists(&name, key, rings.rx);
             let Some(adapter) = self.adapters.get(&name) else { continue };
@@ -190,7 +194,7 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Leaves the rings of a zero-copy monitor to the port that it monitors.
-    pub(super) fn retire(&mut self, key: &str) {
+    pub(super) fn retire(&mut self, key: &Key) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
         let Kind::Watcher { parent, .. } = &adapter.kind else { return };
         let (parent, shape) = (parent.clone(), adapter.shape);
@@ -200,27 +204,33 @@ impl<S: Switches> Broker<S> {
         }
     }
 
+    /// The monitors of an adapter whose rings are in its region.
+    fn monitors_of(&self, parent: &Key) -> impl Iterator<Item = Key> {
+        let children = self.adapters.get(parent).map(|parent| &parent.children);
+        children.into_iter().flatten().cloned()
+    }
+
     /// Tells the monitors of an adapter that its last descriptor was closed.
-    pub(super) fn lose_watchers(&mut self, parent: &str) {
-        let mut unlinked = vec![parent.to_owned()];
-        for (name, adapter) in &mut self.adapters {
-            let Kind::Watcher { parent: of, lost, .. } = &mut adapter.kind else { continue };
-            if of == parent
-                && !std::mem::replace(lost, true)
+    pub(super) fn lose_watchers(&mut self, parent: &Key) {
+        let mut unlinked = vec![parent.clone()];
+        for key in self.monitors_of(parent).collect::<Vec<_>>() {
+            let Some(adapter) = self.adapters.get_mut(&key) else { continue };
+            let Kind::Watcher { lost, .. } = &mut adapter.kind else { continue };
+            if !std::mem::replace(lost, true)
                 && let (Some(rings), Some(region)) =
-                    (adapter.rings, self.regions.get(&adapter.region))
+                    (adapter.rings, self.regions.get(adapter.region))
             {
                 let [_, rx, _, host_rx] = rings.specs();
                 let _ = region.lose_port(rx);
                 let _ = region.lose_port(host_rx);
-                unlinked.push(name.clone());
+                unlinked.push(key);
             }
         }
-        unlinked.iter().for_each(|name| self.unlink(name));
+        unlinked.iter().for_each(|key| self.unlink(key));
     }
 
     /// Empties the lists of an adapter's rings: what is lost gives nothing on.
-    fn unlink(&mut self, name: &str) {
+    fn unlink(&mut self, name: &Key) {
         let Some(adapter) = self.adapters.get(name) else { return };
         let [watched, copied] = [&adapter.watchers[..], &adapter.copiers[..]].map(named);
         for place in watched {
@@ -231,26 +241,28 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    fn watcher_of(&self, name: &str, (way, ring): (usize, u32)) -> Option<(u32, u32)> {
+    fn watcher_of(&self, name: &Key, (way, ring): (usize, u32)) -> Option<(u32, u32)> {
         self.adapters.get(name)?.watchers[way].get(ring as usize).copied().flatten()
     }
 
-    /// The monitor that has a receive ring, and the ring's place there.
-    fn owner_of(&self, number: u32) -> Option<(String, (usize, u32))> {
-        self.adapters.iter().find_map(|(name, adapter)| {
+    /// The monitor of this adapter that has a receive ring, and the ring's place there.
+    fn owner_of(&self, parent: &Key, number: u32) -> Option<(Key, (usize, u32))> {
+        self.monitors_of(parent).find_map(|key| {
+            let adapter = self.adapters.get(&key)?;
             let Kind::Watcher { .. } = adapter.kind else { return None };
-            Some((name.clone(), place_of(&adapter.rings?, number)?))
+            let place = place_of(&adapter.rings?, number)?;
+            Some((key, place))
         })
     }
 
     fn set_watcher(
         &mut self,
-        name: &str,
+        name: &Key,
         (way, ring): (usize, u32),
         watcher: Option<(u32, u32)>,
     ) -> Result<(), Errno> {
         let adapter = self.adapters.get_mut(name).ok_or(Errno::NXIO)?;
-        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let region = self.regions.get(adapter.region).ok_or(Errno::INVAL)?;
         let specs = adapter.rings.ok_or(Errno::NOMEM)?.specs();
         let place = adapter.watchers[way].get_mut(ring as usize).ok_or(Errno::INVAL)?;
         *place = watcher;

@@ -1,6 +1,5 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use netring::layout::{RingHeader, SlotWord, slot_flags};
@@ -10,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::ring::Ring;
 use super::*;
 use crate::abi::{Header, Legacy, OptionHeader, Register, flags, mode, name_of, option, reqtype};
-use crate::broker::{Broker, Charge, NewPort, Switches};
+use crate::broker::{Accounts, Attached, Broker, Charge, Effect, Facts, Held, Interface, Outcome};
 use crate::wire::{Answer, Ask, kind};
 
 /// A program's memory, which starts at [`BASE`].
@@ -159,40 +158,45 @@ fn the_old_interface_says_the_same_in_other_words() {
     }
 }
 
-/// Stands in for the switches, which pipes do not need.
-struct None;
+/// Accounts that refuse nothing.
+#[derive(Debug)]
+struct Free;
 
-impl Switches for None {
-    fn charge(&self, _: u32, _: BorrowedFd<'_>) -> Result<Charge, Errno> {
+impl Accounts for Free {
+    fn charge(&self, _: u32, _: Held<'_>) -> Result<Charge, Errno> {
         Ok(Box::new(()))
     }
+}
 
-    fn interface(&self, _: u32, _: &str) -> Option<String> {
-        Option::None
+/// Has a broker carry out a request. Returns what it is bound to, and the switches' ends of tokens.
+fn ask_broker(broker: &mut Broker, cookie: u64, ask: &Ask, facts: Facts) -> (Bound, Vec<OwnedFd>) {
+    let mut task = broker.control(cookie, 1, ask, None, facts);
+    let mut tokens = Vec::new();
+    while let Some(effect) = broker.next(&mut task) {
+        let Effect::Attach(port) = effect else { panic!("{effect:?} is not expected") };
+        let (ours, token) = std::os::unix::net::UnixStream::pair().unwrap();
+        tokens.push(ours.into());
+        let (token, name) = (token.into(), port.place.port);
+        let attached = Attached { token, name, number_if_trusted: None };
+        broker.told(&mut task, Outcome::Attached(Ok(attached)));
     }
-
-    async fn attach(&self, _: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        Err(Errno::NOMEM)
-    }
-
-    async fn detach(&self, _: &str, _: &str) {}
+    let (answer, fds) = broker.reply(task);
+    assert_eq!(answer.status, 0);
+    (Bound::new(&answer.bound, fds, |fd| fd).unwrap(), tokens)
 }
 
 /// A pipe: both ends, bound.
 fn pipe() -> [Bound; 2] {
-    let mut broker = Broker::new(None);
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut broker = Broker::new(Box::new(Free));
     ["p{1", "p}1"].map(|name| {
         let cookie = if name == "p{1" { 1 } else { 2 };
-        broker.open(cookie, 0);
+        broker.open(cookie, 0).unwrap();
         let request =
             Register { mode: mode::ALL_NIC, tx_slots: 8, rx_slots: 8, ..Register::default() };
         let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
         ask.name = name_of(name);
         ask.body[..56].copy_from_slice(request.as_bytes());
-        let (answer, fds) = runtime.block_on(broker.control(cookie, 1, &ask, Option::None));
-        assert_eq!(answer.status, 0);
-        Bound::new(&answer.bound, fds, |fd| fd).unwrap()
+        ask_broker(&mut broker, cookie, &ask, Facts::default()).0
     })
 }
 
@@ -291,28 +295,6 @@ fn cursors_that_make_no_sense_are_put_right_and_told() {
     assert_eq!(cursors(&r.header), (0, 0));
 }
 
-/// Stands in for the switches of an interface and of its host.
-#[derive(Default)]
-struct Ends(Mutex<Vec<OwnedFd>>);
-
-impl Switches for Ends {
-    fn charge(&self, _: u32, _: BorrowedFd<'_>) -> Result<Charge, Errno> {
-        Ok(Box::new(()))
-    }
-
-    fn interface(&self, _: u32, ifname: &str) -> Option<String> {
-        (ifname == "eth0").then(|| ifname.into())
-    }
-
-    async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        let (ours, token) = std::os::unix::net::UnixStream::pair().unwrap();
-        self.0.lock().unwrap().push(ours.into());
-        Ok((token.into(), port.port.into()))
-    }
-
-    async fn detach(&self, _: &str, _: &str) {}
-}
-
 /// An interface with its host rings, of 8 slots each, and the switches' ends of its tokens: the
 /// host's, and the card's.
 fn interface() -> (Bound, Vec<OwnedFd>) {
@@ -321,18 +303,15 @@ fn interface() -> (Bound, Vec<OwnedFd>) {
 
 /// The rings of an interface that a request with these options gets.
 fn interface_in(mode: u32, give: impl FnOnce(&mut crate::wire::Options)) -> (Bound, Vec<OwnedFd>) {
-    let mut broker = Broker::new(Ends::default());
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    broker.open(1, 0);
+    let mut broker = Broker::new(Box::new(Free));
+    broker.open(1, 0).unwrap();
     let request = Register { mode, tx_slots: 8, rx_slots: 8, ..Register::default() };
     let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
     ask.name = name_of("eth0");
     give(&mut ask.options);
     ask.body[..56].copy_from_slice(request.as_bytes());
-    let (answer, fds) = runtime.block_on(broker.control(1, 1, &ask, Option::None));
-    assert_eq!(answer.status, 0);
-    let tokens = broker.into_switches().0.into_inner().unwrap();
-    (Bound::new(&answer.bound, fds, |fd| fd).unwrap(), tokens)
+    let interface = Some(Interface { name: "eth0".into(), is_card: false });
+    ask_broker(&mut broker, 1, &ask, Facts { interface, cpus: 1 })
 }
 
 /// Puts frames into the next slots of a receive ring, as its switch would.

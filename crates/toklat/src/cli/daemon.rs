@@ -37,8 +37,8 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
     /// Limits of each user, except root and the daemon's user, as in ports=100,memory=2GiB. Limits
-    /// exist for ports, switches, pipes, memory, connections and addresses. Configured limits
-    /// (toklat quota) take precedence
+    /// exist for ports, switches, pipes, memory, connections, addresses, descriptors,
+    /// netmap_objects and netmap_ports. Configured limits (toklat quota) take precedence
     #[arg(long, value_name = "WHAT=LIMIT,...", value_delimiter = ',')]
     quota: Vec<QuotaOption>,
     /// Refuse to open ports of switches that do not exist, instead of creating the switch

@@ -10,6 +10,7 @@ mod evpn;
 mod fdb;
 mod guest;
 mod manual;
+mod netmap;
 mod port;
 pub(crate) mod port_options;
 mod quota;
@@ -89,6 +90,9 @@ enum Command {
     Evpn(evpn::EvpnCommand),
     /// Show pipes
     Pipes,
+    /// Show and remove the ports that netmap programs made to stay
+    #[command(subcommand)]
+    Netmap(netmap::NetmapCommand),
     /// Show and change users' limits
     #[command(subcommand)]
     Quota(quota::QuotaCommand),
@@ -185,6 +189,7 @@ impl Command {
             Self::Fdb(command) => command.run(global),
             Self::Evpn(command) => command.run(global),
             Self::Pipes => service::pipes(global),
+            Self::Netmap(command) => command.run(global),
             Self::Quota(command) => command.run(global),
             Self::Stats(args) => stats::run(&args, global),
             Self::Top(args) => top::run(&args, global),

@@ -28,8 +28,9 @@ pub struct SetArgs {
     /// Change the limits of this user only, by name or uid
     #[arg(long, value_parser = users::uid)]
     user: Option<u32>,
-    /// Limits of ports, switches, pipes, memory, connections and addresses, as in ports=100,
-    /// memory=2GiB, pipes=none (no limit) or switches=default
+    /// Limits of ports, switches, pipes, memory, connections, addresses, descriptors,
+    /// netmap_objects and netmap_ports, as in ports=100, memory=2GiB, pipes=none (no limit) or
+    /// switches=default
     #[arg(required = true, value_name = "WHAT=LIMIT")]
     quota: Vec<QuotaOption>,
 }
@@ -52,7 +53,10 @@ impl FromStr for QuotaOption {
         };
         let option = Self { what: what.into(), limit };
         serde_json::from_value::<Quota>(option.json().into()).map_err(|_| {
-            format!("{what:?} is not one of ports, switches, pipes, memory, connections, addresses")
+            format!(
+                "{what:?} is not one of ports, switches, pipes, memory, connections, addresses, \
+                 descriptors, netmap_objects, netmap_ports"
+            )
         })?;
         Ok(option)
     }
@@ -108,6 +112,9 @@ fn table(info: &QuotaInfo) -> Table {
         ">memory",
         ">connections",
         ">addresses",
+        ">descriptors",
+        ">netmap_objects",
+        ">netmap_ports",
     ]);
     let cell = |held: Option<u64>, limit: Option<u64>| {
         let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
@@ -122,6 +129,9 @@ fn table(info: &QuotaInfo) -> Table {
             cell(held.map(|held| held.memory), limits.memory),
             cell(held.map(|held| held.connections), limits.connections),
             cell(None, limits.addresses),
+            cell(held.map(|held| held.descriptors), limits.descriptors),
+            cell(held.map(|held| held.netmap_objects), limits.netmap_objects),
+            cell(held.map(|held| held.netmap_ports), limits.netmap_ports),
         ]);
     };
     for user in &info.users {

@@ -220,6 +220,10 @@ async fn answer(
             reply(&to.stats(switch.as_deref()).await?)
         }
         Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::ListNetmapPorts => reply(&to.netmap_ports()),
+        Operation::DeleteNetmapPort => {
+            done(to.delete_netmap_port(param("uid"), param("netmap_port")).await)
+        }
         Operation::ListGuests => reply(&to.guest_entries().await),
         Operation::GetGuest => reply(&to.guest_entry(guest).await?),
         Operation::PutGuest => match to.put_guest(guest, parse(body)?, caller).await? {

@@ -135,6 +135,8 @@ impl Schemas {
             "switch" => json!({ "type": "string", "pattern": SWITCH_PATTERN }),
             "port" | "guest" => json!({ "type": "string", "pattern": PORT_PATTERN }),
             "mac" => self.asked.subschema_for::<frame::Mac>().into(),
+            "uid" => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
+            "netmap_port" => json!({ "type": "string", "pattern": "^[^/:]{1,15}$" }),
             _ => json!({ "type": "string" }),
         }
     }

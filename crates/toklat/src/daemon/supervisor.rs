@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::config::SwitchConfig;
@@ -47,15 +47,11 @@ pub struct Supervisor {
     /// The names of the trusted ones, which have no tunnels.
     trusted: Mutex<BTreeSet<String>>,
     pub(super) pipes: Pipes,
-    pub(super) netmap: Netmap<Ports>,
+    pub(super) netmap: Netmap,
     pub(super) evpn: Speaking,
     pub(super) guests: Arc<Guests>,
     stop: watch::Sender<Option<Stop>>,
 }
-
-/// The daemon's switches, as an interface for the broker.
-#[derive(Debug)]
-pub(super) struct Ports(pub Weak<Supervisor>);
 
 impl Supervisor {
     /// A supervisor without switches.

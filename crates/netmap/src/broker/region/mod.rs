@@ -197,6 +197,8 @@ pub(super) struct Region {
     books: Books,
     /// The charge to its user.
     pub(super) charge: Option<super::Charge>,
+    /// Number of adapters that use the region, which goes with the last.
+    pub(super) adapters: u32,
     /// Number of bound descriptors. When the last is unbound, everything in the region is freed.
     users: u32,
 }
@@ -232,12 +234,13 @@ impl Region {
     ) -> Result<Self, Errno> {
         let books = Books::new(&geometry);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { id, uid, geometry, file, bell, identity, books, charge: None, users: 0 })
+        let (charge, adapters, users) = (None, 0, 0);
+        Ok(Self { id, uid, geometry, file, bell, identity, books, charge, adapters, users })
     }
 
-    /// Returns true if the region lies in this file.
-    pub(super) fn is_in(&self, identity: (u64, u64)) -> bool {
-        self.identity == Some(identity)
+    /// What identifies the file, if a program made it.
+    pub(super) const fn identity(&self) -> Option<(u64, u64)> {
+        self.identity
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {

@@ -44,6 +44,9 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-guest-stop", "  toklat guest stop web\n  toklat guest stop --all"),
     ("toklat-guest-programs", "  toklat guest programs"),
     ("toklat-pipes", "  toklat pipes"),
+    ("toklat-netmap", "  toklat netmap show\n  toklat netmap rm --user alice vi0"),
+    ("toklat-netmap-show", "  toklat netmap show"),
+    ("toklat-netmap-rm", "  toklat netmap rm --user alice vi0"),
     ("toklat-quota", "  toklat quota show\n  toklat quota set ports=100"),
     ("toklat-quota-show", "  toklat quota show"),
     (

@@ -104,28 +104,6 @@ impl Supervisor {
         added
     }
 
-    /// The interfaces and hosts that are ports of switches as [`plug`](Self::plug) makes them.
-    pub(in crate::daemon) async fn plugged(&self) -> Vec<(String, String)> {
-        let topology = self.topology.lock().await;
-        let mut found = Vec::new();
-        for (name, switch) in &topology.switch {
-            for (port, spec) in &switch.port {
-                match &spec.kind {
-                    PortKind::Interface(Interface { ifname, netns: None, .. })
-                        if ifname == port =>
-                    {
-                        found.push((name.clone(), ifname.clone()));
-                    }
-                    PortKind::Host(Host { ifname, netns: None }) if *port == host_port(ifname) => {
-                        found.push((name.clone(), host_of(ifname)));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        found
-    }
-
     /// Removes an interface and the host behind it from a switch.
     ///
     /// # Errors
@@ -240,6 +218,25 @@ impl Supervisor {
         let reason = format!("A netmap program has interface {ifname} open");
         Err(ApiError::new(ErrorCode::Busy, reason, "end the program"))
     }
+}
+
+/// The interfaces and hosts that are ports of switches as [`Supervisor::plug`] makes them.
+pub(super) fn plugged(topology: &Topology) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (name, switch) in &topology.switch {
+        for (port, spec) in &switch.port {
+            match &spec.kind {
+                PortKind::Interface(Interface { ifname, netns: None, .. }) if ifname == port => {
+                    found.push((name.clone(), ifname.clone()));
+                }
+                PortKind::Host(Host { ifname, netns: None }) if *port == host_port(ifname) => {
+                    found.push((name.clone(), host_of(ifname)));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 /// Checks that a switch is one that [`Supervisor::join_end`] has made.

@@ -1,37 +1,36 @@
 //! netmap's interface on the attach socket: descriptors that programs have for `/dev/netmap`, and
 //! the [`Broker`] that knows what they are bound to.
+//!
+//! Each user's requests stand in a queue of their own, one after the other. The broker's lock is
+//! held for its own steps only; what it wants done to switches is done without it, so a user whose
+//! switch does not answer holds up no other.
 
+mod accounts;
 pub mod card;
+mod effects;
 pub mod end;
 mod join;
 pub mod opened;
+mod persistent;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::card::vfio::Files;
-use dataplane::config::RingAttach;
-use frame::OffloadSet;
 use jail::strangers::Descriptor;
-use netmap::broker::{self, Broker, CardFiles, Charge, End, NewPort, Reply, Requester, Switches};
+use netmap::broker::{self, Broker, Facts, Interface, Place, Task, interface_name};
 use netmap::wire::{Answer, Ask, kind};
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use zerocopy::FromBytes;
 
-use self::opened::Token;
-use super::attach::request::{How, Lent, errno};
+use self::opened::{Token, User};
 use super::hangups::{Gone, WatchId};
-use super::quota::{File, Item};
 use super::seqpacket::Message;
-use super::supervisor::{Ports, Supervisor};
+use super::supervisor::Supervisor;
 use super::{locked, token_pair};
-use crate::api::{Client, ErrorCode};
+use crate::api::Client;
 
-/// The maximum number of descriptors of one user's programs.
-const MOST_OPENED: usize = 4096;
 /// How long an answer waits for a close.
 const CLOSING: Duration = Duration::from_secs(5);
 /// Bytes of a question.
@@ -90,16 +89,25 @@ async fn open(
     let (theirs, ours) = token_pair(client.uid).map_err(|_| Errno::NFILE)?;
     supervisor.check_descriptors(&theirs).map_err(|_| Errno::NFILE)?;
     let cookie = socket_cookie(&theirs)?;
-    let mut broker = supervisor.netmap.broker.lock().await;
-    let broker = broker.get_or_insert_with(|| Broker::new(Ports(Arc::downgrade(supervisor))));
-    if broker.opened_by(client.uid) >= MOST_OPENED {
-        return Err(Errno::MFILE);
+    let user = supervisor.netmap.user(&supervisor.environment.ledger, client.uid)?;
+    let _turn = user.queue.lock().await;
+    // What the user's programs have closed just now counts no more.
+    supervisor.close_hung_up(&user, client.uid).await;
+    supervisor.broker(|broker| broker.open(cookie, client.uid))?;
+    let watched = user.closed.add(&ours, cookie).map_err(io::Error::from);
+    let watched =
+        watched.and_then(|()| supervisor.environment.hangups.watch(&ours, Gone::Netmap { cookie }));
+    match watched {
+        Ok(watch) => {
+            let token = Token { end: ours, watch };
+            locked(&supervisor.netmap.tokens).insert((client.uid, cookie), token);
+            Ok((Answer::to(ask), vec![Descriptor::ours(theirs)]))
+        }
+        Err(_) => {
+            supervisor.broker(|broker| broker.close(cookie));
+            Err(Errno::NFILE)
+        }
     }
-    let hangups = &supervisor.environment.hangups;
-    let watch = hangups.watch(&ours, Gone::Netmap { cookie }).map_err(|_| Errno::NFILE)?;
-    locked(&supervisor.netmap.tokens).insert(cookie, Token { end: ours, watch });
-    broker.open(cookie, client.uid);
-    Ok((Answer::to(ask), vec![Descriptor::ours(theirs)]))
 }
 
 /// Carries out a request on a descriptor.
@@ -111,20 +119,15 @@ async fn control(
     supervisor: &Arc<Supervisor>,
 ) -> Result<(Answer, Vec<Descriptor>), Errno> {
     let cookie = socket_cookie(token).map_err(|_| Errno::BADF)?;
-    let mut broker = supervisor.netmap.broker.lock().await;
-    let broker = broker.as_mut().ok_or(Errno::NXIO)?;
-    close_hung_up(broker, supervisor).await;
-    let (answer, fds): Reply = match ask.kind {
-        kind::IDENTIFY => broker.identify(cookie, ask),
+    let uid = supervisor.broker(|broker| broker.user_of(cookie)).ok_or(Errno::NXIO)?;
+    let user = supervisor.netmap.user(&supervisor.environment.ledger, uid)?;
+    let _turn = user.queue.lock().await;
+    supervisor.close_hung_up(&user, uid).await;
+    let (answer, fds) = match ask.kind {
+        kind::IDENTIFY => supervisor.broker(|broker| broker.identify(cookie, ask)),
         _ => {
-            broker
-                .control(
-                    cookie,
-                    client.pid,
-                    ask,
-                    memory.map(|memory| Box::new(memory) as broker::File),
-                )
-                .await
+            let memory = memory.map(|memory| Box::new(memory) as broker::File);
+            supervisor.request(cookie, (uid, client.pid), ask, memory).await?
         }
     };
     let Client { uid, pid } = client;
@@ -132,234 +135,106 @@ async fn control(
     Ok((answer, fds.into_iter().map(|fd| Descriptor::of(client.uid, fd)).collect()))
 }
 
-/// Closes descriptors whose last copy was closed just now, so that this request can use what they
-/// had.
-async fn close_hung_up(broker: &mut Broker<Ports>, supervisor: &Supervisor) {
-    let gone: Vec<u64> = {
-        let tokens = locked(&supervisor.netmap.tokens);
-        let mut look: Vec<_> =
-            tokens.values().map(|token| PollFd::new(&token.end, PollFlags::RDHUP)).collect();
-        let now = Duration::ZERO.try_into().ok();
-        if !rustix::event::poll(&mut look, now.as_ref()).is_ok_and(|ready| ready > 0) {
-            return;
-        }
-        let ready = look.iter().map(|fd| !fd.revents().is_empty());
-        tokens.keys().zip(ready).filter(|(_, ready)| *ready).map(|(cookie, _)| *cookie).collect()
-    };
-    for cookie in gone {
-        close(broker, supervisor, cookie).await;
-    }
-}
-
-async fn close(broker: &mut Broker<Ports>, supervisor: &Supervisor, cookie: u64) {
-    let token = locked(&supervisor.netmap.tokens).remove(&cookie);
-    if let Some(Token { end, watch }) = token {
-        supervisor.environment.hangups.unwatch(watch, &end);
-    }
-    broker.close(cookie).await;
-}
-
 /// Handles that the last copy of a descriptor was closed.
 pub async fn hung_up(supervisor: &Supervisor, cookie: u64, watch: WatchId) {
-    let mut broker = supervisor.netmap.broker.lock().await;
+    let Some(uid) = supervisor.broker(|broker| broker.user_of(cookie)) else { return };
+    let Ok(user) = supervisor.netmap.user(&supervisor.environment.ledger, uid) else { return };
+    let turn = user.queue.lock().await;
     let is_known =
-        locked(&supervisor.netmap.tokens).get(&cookie).is_some_and(|token| token.watch == watch);
-    if let (Some(broker), true) = (broker.as_mut(), is_known) {
-        close(broker, supervisor, cookie).await;
+        locked(&supervisor.netmap.tokens).get(&(uid, cookie)).is_some_and(|of| of.watch == watch);
+    if is_known {
+        supervisor.close_netmap(&user, uid, cookie).await;
     }
+    drop(turn);
+    drop(user);
+    supervisor.netmap.forget(uid);
 }
 
-impl Switches for Ports {
-    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno> {
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        let file = File::of(memory).map_err(|_| Errno::IO)?;
-        let charge = supervisor.environment.ledger.charge(uid, Item::Memory(file));
-        charge.map(|charge| Box::new(charge) as Charge).map_err(|error| {
-            tracing::info!(uid, %error, "netmap region refused");
-            Errno::NOMEM
-        })
+impl Supervisor {
+    /// Carries out a step of the broker.
+    fn broker<T>(&self, step: impl FnOnce(&mut Broker) -> T) -> T {
+        let make = || Broker::new(Box::new(accounts::Accounts::of(&self.environment.ledger)));
+        step(locked(&self.netmap.broker).get_or_insert_with(make))
     }
 
-    fn interface(&self, uid: u32, ifname: &str) -> Option<String> {
+    /// Carries out a request of a user whose turn it is.
+    async fn request(
+        &self,
+        cookie: u64,
+        (uid, pid): (u32, u32),
+        ask: &Ask,
+        memory: Option<broker::File>,
+    ) -> Result<broker::Reply, Errno> {
+        let facts = self.facts(uid, ask);
+        // Root may ask for another user's memory: then that user's turn is waited for, too.
+        let other = self.broker(|broker| broker.concerns(cookie, Some(ask)));
+        let other = other.map(|uid| self.netmap.user(&self.environment.ledger, uid)).transpose()?;
+        let _other = match &other {
+            Some(other) => Some(other.queue.lock().await),
+            None => None,
+        };
+        self.note_plugged();
+        let task = self.broker(|broker| broker.control(cookie, pid, ask, memory, facts));
+        let task = self.run_task(task).await;
+        Ok(self.broker(|broker| broker.reply(task)))
+    }
+
+    /// Carries out the effects of a request or a close.
+    async fn run_task(&self, mut task: Task) -> Task {
+        while let Some(effect) = self.broker(|broker| broker.next(&mut task)) {
+            let outcome = self.effect(effect).await;
+            self.broker(|broker| broker.told(&mut task, outcome));
+        }
+        task
+    }
+
+    /// Closes a user's descriptors whose last copies were closed just now, so that this request can
+    /// use what they had.
+    async fn close_hung_up(&self, user: &User, uid: u32) {
+        while let Some(cookie) = user.closed.next() {
+            self.close_netmap(user, uid, cookie).await;
+        }
+    }
+
+    async fn close_netmap(&self, user: &User, uid: u32, cookie: u64) {
+        let token = locked(&self.netmap.tokens).remove(&(uid, cookie));
+        if let Some(Token { end, watch }) = token {
+            user.closed.remove(&end);
+            self.environment.hangups.unwatch(watch, &end);
+        }
+        let other = self.broker(|broker| broker.concerns(cookie, None));
+        let other = other.and_then(|uid| self.netmap.user(&self.environment.ledger, uid).ok());
+        let _other = match &other {
+            Some(other) => Some(other.queue.lock().await),
+            None => None,
+        };
+        let task = self.broker(|broker| broker.close(cookie));
+        self.run_task(task).await;
+    }
+
+    /// Tells the broker which interfaces are ports of switches, if that has changed.
+    fn note_plugged(&self) {
+        let last = Arc::clone(&*locked(&self.last));
+        let mut told = locked(&self.netmap.told);
+        if told.as_ref().is_none_or(|told| !Arc::ptr_eq(told, &last)) {
+            let plugged = card::plugged(&last.0).into_iter();
+            let places = plugged.map(|(switch, port)| Place::new(switch, port));
+            self.broker(|broker| broker.set_plugged(places));
+            *told = Some(last);
+        }
+    }
+
+    /// What the broker has to know of the machine for a request.
+    fn facts(&self, uid: u32, ask: &Ask) -> Facts {
         // The kernel is asked only on behalf of users that may open interfaces.
-        let of = Client { uid, pid: 0 };
-        let may = self.0.upgrade().is_some_and(|supervisor| supervisor.is_trusted(of));
-        if may { card::called(ifname) } else { None }
-    }
-
-    fn is_card(&self, ifname: &str) -> bool {
-        card::driven_card(ifname).is_some()
-    }
-
-    async fn open_card(&self, who: Requester, ifname: &str) -> Result<CardFiles, Errno> {
-        let address = card::driven_card(ifname).ok_or(Errno::NXIO)?;
-        let opened = tokio::task::spawn_blocking(move || card::open(&address)).await;
-        let opened = opened.map_err(|_| Errno::IO)?;
-        let Files { device, group, container } = opened.map_err(|error| {
-            tracing::info!(uid = who.uid, ifname, %error, "card refused");
-            card::errno_of(&error)
-        })?;
-        // The kernel may take long to close a card.
-        let file = |fd| Box::new(Descriptor::of(who.uid, fd)) as broker::File;
-        Ok(CardFiles([device.into(), group, container].map(file)))
-    }
-
-    async fn close_card(&self, ifname: &str, files: CardFiles, [unsendable, damaged]: [u32; 2]) {
-        if let Err(error) = ::card::vfio::stop(files.0[0].as_fd()) {
-            tracing::warn!(ifname, %error, "card was not stopped");
+        if !self.is_trusted(Client { uid, pid: 0 }) {
+            return Facts { interface: None, cpus: 1 };
         }
-        if unsendable > 0 || damaged > 0 {
-            tracing::warn!(
-                ifname,
-                unsendable,
-                damaged,
-                "frames of a netmap program's card were lost"
-            );
-        }
-    }
-
-    async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        let NewPort {
-            who: Requester { uid, pid },
-            switch,
-            interface,
-            port,
-            monitor,
-            memory,
-            geometry,
-            tx,
-            rx,
-        } = new;
-        let client = Client { uid, pid };
-        let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
-        let memory = Lent { file, len: geometry.file_size() as usize };
-        let ring = RingAttach {
-            geometry,
-            tx,
-            rx,
-            buf_usable: geometry.buf_size,
-            supervised: true,
-            offloads: OffloadSet::NONE,
-        };
-        let how = How { monitor, existing: false, netmap: true };
-        let joined = match interface {
-            Some((end, ifname)) => supervisor.join_end(client, end, ifname).await,
-            None => Ok(()),
-        };
-        let opened = match joined {
-            Ok(()) => supervisor.open_port(client, switch, port, how, ring, memory).await,
-            Err(error) => Err(error),
-        };
-        if opened.is_err() && End::of(switch).is_some() {
-            supervisor.leave_card(switch).await;
-        }
-        let opened = opened.map_err(|error| {
-            tracing::info!(uid, switch, port, %error, "netmap port refused");
-            match Errno::from_raw_os_error(errno(error.code)) {
-                Errno::NOSPC => Errno::NOMEM,
-                errno => errno,
-            }
-        })?;
-        Ok((opened.token.into_ours(), opened.name))
-    }
-
-    async fn number_if_trusted(&self, switch: &str, port: &str) -> Option<u16> {
-        self.0.upgrade()?.number_if_trusted(switch, port).await
-    }
-
-    async fn plug(
-        &self,
-        who: Requester,
-        switch: &str,
-        ifname: &str,
-        host: bool,
-    ) -> Result<(), Errno> {
-        let Requester { uid, pid } = who;
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        supervisor.plug(Client { uid, pid }, switch, ifname, host).await.map_err(|error| {
-            tracing::info!(uid, switch, ifname, %error, "interface was not attached");
-            match error.code {
-                ErrorCode::Exists => Errno::BUSY,
-                code => Errno::from_raw_os_error(errno(code)),
-            }
-        })
-    }
-
-    async fn unplug(&self, who: Requester, switch: &str, ifname: &str) -> Result<(), Errno> {
-        let Requester { uid, pid } = who;
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        supervisor.unplug(Client { uid, pid }, switch, ifname).await.map_err(|error| {
-            tracing::info!(uid, switch, ifname, %error, "interface was not detached");
-            match error.code {
-                ErrorCode::NotFound => Errno::NXIO,
-                code => Errno::from_raw_os_error(errno(code)),
-            }
-        })
-    }
-
-    async fn plugged(&self) -> Vec<(String, String)> {
-        match self.0.upgrade() {
-            Some(supervisor) => supervisor.plugged().await,
-            None => Vec::new(),
-        }
-    }
-
-    async fn join(&self, who: Requester, switches: [&str; 2], port: &str) -> Result<(), Errno> {
-        let Requester { uid, pid } = who;
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        supervisor.join_switches(Client { uid, pid }, switches, port).await.map_err(|error| {
-            tracing::info!(uid, ?switches, port, %error, "switches are not joined");
-            match error.code {
-                ErrorCode::Exists => Errno::BUSY,
-                code => Errno::from_raw_os_error(errno(code)),
-            }
-        })
-    }
-
-    async fn part(&self, switches: [&str; 2], port: &str) {
-        if let Some(supervisor) = self.0.upgrade() {
-            supervisor.part_switches(switches, port).await;
-        }
-    }
-
-    async fn poll(
-        &self,
-        who: Requester,
-        switch: &str,
-        ifname: &str,
-        queues: Option<u32>,
-    ) -> Result<(), Errno> {
-        let Requester { uid, pid } = who;
-        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        supervisor.set_polling(Client { uid, pid }, switch, ifname, queues).await.map_err(|error| {
-            tracing::info!(uid, switch, ifname, %error, "interface is not polled");
-            Errno::from_raw_os_error(errno(error.code))
-        })
-    }
-
-    fn cpus(&self) -> u32 {
-        // The daemon's own affinity says nothing of the machine.
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let is_cpu = |line: &&str| {
-            let number = line.strip_prefix("cpu");
-            number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        (stat.lines().filter(is_cpu).count() as u32).max(1)
-    }
-
-    async fn read_format(&self, switch: &str, port: &str) {
-        if let Some(supervisor) = self.0.upgrade() {
-            supervisor.read_format(switch, port).await;
-        }
-    }
-
-    async fn detach(&self, switch: &str, port: &str) {
-        if let Some(supervisor) = self.0.upgrade() {
-            supervisor.close_port(switch, port).await;
-            if End::of(switch).is_some() {
-                supervisor.leave_card(switch).await;
-            }
-        }
+        let name = interface_name(ask).and_then(card::called);
+        let interface = name.map(|name| {
+            let is_card = card::driven_card(&name).is_some();
+            Interface { name, is_card }
+        });
+        Facts { interface, cpus: effects::cpus() }
     }
 }

@@ -3,6 +3,7 @@
 //! The programs are in `tests/programs/netmap`, written from the interface's documentation.
 
 mod interfaces;
+mod strangers;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

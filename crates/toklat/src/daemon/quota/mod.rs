@@ -9,15 +9,19 @@
 //!    however many users are greedy, the next one finds room. One user has at most a
 //!    quarter of a switch's ports.
 //! 3. An eighth of everything is kept for root and the daemon's user.
+//!
+//! The descriptors that this process keeps for an item are charged with it.
+
+mod item;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::config::UserLimits;
 
+use self::item::Resource;
+pub use self::item::{File, Item};
 use super::locked;
 use crate::api::{self, ApiError, ErrorCode, Limit, Quota, Quotas, Usage};
 
@@ -29,120 +33,57 @@ const PACE: Duration = Duration::from_millis(250);
 const AT_ONCE: u32 = 8;
 /// Pipes.
 const MAX_PIPES: u64 = 1024;
+/// Open descriptors, adapters and regions of netmap's interface: regions have 16-bit numbers.
+const MAX_NETMAP_OBJECTS: u64 = 1 << 16;
+/// Persistent ports of netmap's interface.
+const MAX_NETMAP_PORTS: u64 = 1 << 14;
 /// Connections to the attach socket.
 pub const MAX_CONNECTIONS: u64 = 256;
 
-/// An item that a user is charged for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
-    /// A port of a switch.
-    Port {
-        /// The switch.
-        switch: String,
-        /// How many ports the switch may have.
-        of: u64,
-        /// The switch belongs to the user, so it needs no room for other users.
-        own: bool,
-    },
-    /// A switch that a client makes by opening a port of it.
-    Switch,
-    /// A pipe.
-    Pipe,
-    /// A connection to the attach socket.
-    Connection,
-    /// A lent memory file. It is counted once, for however many ports.
-    Memory(File),
-    /// The state memory of a trusted switch, all of which the switch's user can fill.
-    State {
-        /// The switch.
-        switch: String,
-        /// How many ports it may have, which decides its size.
-        ports: u16,
-        /// Its size.
-        bytes: u64,
-    },
+/// The resources that a user, or several, hold.
+#[derive(Debug, Default)]
+struct Held {
+    usage: Usage,
+    /// Ports by switch.
+    ports: HashMap<String, u64>,
 }
 
-/// A memory file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct File {
-    id: (u64, u64),
-    len: u64,
-}
-
-impl File {
-    /// Identifies the file of a descriptor that is known to be a sealed memory file, so fstat does
-    /// not block.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn of(memory: impl AsFd) -> io::Result<Self> {
-        let stat = rustix::fs::fstat(memory)?;
-        Ok(Self { id: (stat.st_dev, stat.st_ino), len: u64::try_from(stat.st_size).unwrap_or(0) })
-    }
-}
-
-/// The resources that have quotas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resource {
-    Ports,
-    Switches,
-    Pipes,
-    Memory,
-    Connections,
-}
-
-impl Resource {
-    /// The resource's name in the API.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ports => "ports",
-            Self::Switches => "switches",
-            Self::Pipes => "pipes",
-            Self::Memory => "memory",
-            Self::Connections => "connections",
+impl Held {
+    /// How much is held of the resource that an item counts towards; of ports, in its switch.
+    fn beside(&self, resource: Resource, item: &Item) -> u64 {
+        match (resource, item) {
+            (Resource::Ports, Item::Port { switch, .. }) => {
+                self.ports.get(switch).copied().unwrap_or(0)
+            }
+            _ => resource.held(&self.usage),
         }
     }
 
-    const fn of(self, quota: &Quota) -> Option<Limit> {
-        match self {
-            Self::Ports => quota.ports,
-            Self::Switches => quota.switches,
-            Self::Pipes => quota.pipes,
-            Self::Memory => quota.memory,
-            Self::Connections => quota.connections,
+    fn add(&mut self, item: &Item, prices: [(Resource, u64); 2]) {
+        for (resource, price) in prices {
+            *resource.held_mut(&mut self.usage) += price;
+        }
+        if let Item::Port { switch, .. } = item {
+            *self.ports.entry(switch.clone()).or_default() += 1;
         }
     }
 
-    const fn held(self, usage: &Usage) -> u64 {
-        match self {
-            Self::Ports => usage.ports,
-            Self::Switches => usage.switches,
-            Self::Pipes => usage.pipes,
-            Self::Memory => usage.memory,
-            Self::Connections => usage.connections,
+    fn remove(&mut self, item: &Item, prices: [(Resource, u64); 2]) {
+        for (resource, price) in prices {
+            let held = resource.held_mut(&mut self.usage);
+            *held = held.saturating_sub(price);
         }
-    }
-
-    const fn held_mut(self, usage: &mut Usage) -> &mut u64 {
-        match self {
-            Self::Ports => &mut usage.ports,
-            Self::Switches => &mut usage.switches,
-            Self::Pipes => &mut usage.pipes,
-            Self::Memory => &mut usage.memory,
-            Self::Connections => &mut usage.connections,
+        if let Item::Port { switch, .. } = item {
+            less(&mut self.ports, switch);
         }
     }
 }
 
-impl Item {
-    const fn resource(&self) -> Resource {
-        match self {
-            Self::Port { .. } => Resource::Ports,
-            Self::Switch => Resource::Switches,
-            Self::Pipe => Resource::Pipes,
-            Self::Connection => Resource::Connections,
-            Self::Memory(_) | Self::State { .. } => Resource::Memory,
+fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }
@@ -150,59 +91,22 @@ impl Item {
 /// The resources that one user holds.
 #[derive(Debug, Default)]
 struct Account {
-    usage: Usage,
-    /// Ports by switch.
-    ports: HashMap<String, u64>,
+    held: Held,
     /// Memory files, and how often each is lent.
     files: HashMap<(u64, u64), u64>,
 }
 
 impl Account {
-    /// How much an item adds to the user's account.
-    fn price(&self, item: &Item) -> u64 {
-        match item {
+    /// How much an item adds to the user's account, of each resource that it counts towards.
+    fn prices(&self, item: &Item) -> [(Resource, u64); 2] {
+        let price = match item {
             Item::Memory(file) if self.files.contains_key(&file.id) => 0,
             Item::Memory(file) => file.len,
             Item::State { bytes, .. } => *bytes,
+            Item::NetmapQueue => 0,
             _ => 1,
-        }
-    }
-
-    /// How much the user holds of the resource that an item counts towards.
-    fn held_beside(&self, item: &Item) -> u64 {
-        match item {
-            Item::Port { switch, .. } => self.ports.get(switch).copied().unwrap_or(0),
-            _ => item.resource().held(&self.usage),
-        }
-    }
-
-    fn add(&mut self, item: &Item) {
-        *item.resource().held_mut(&mut self.usage) += self.price(item);
-        match item {
-            Item::Port { switch, .. } => *self.ports.entry(switch.clone()).or_default() += 1,
-            Item::Memory(file) => *self.files.entry(file.id).or_default() += 1,
-            _ => {}
-        }
-    }
-
-    fn remove(&mut self, item: &Item) {
-        fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
-            if let Some(count) = counts.get_mut(key) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(key);
-                }
-            }
-        }
-        match item {
-            Item::Port { switch, .. } => less(&mut self.ports, switch),
-            Item::Memory(file) => less(&mut self.files, &file.id),
-            _ => {}
-        }
-        // A file that is still lent elsewhere stays charged.
-        let price = self.price(item);
-        let held = item.resource().held_mut(&mut self.usage);
-        *held = held.saturating_sub(price);
+        };
+        [(item.resource(), price), (Resource::Descriptors, item.descriptors())]
     }
 }
 
@@ -230,6 +134,9 @@ struct Book {
     base: Quota,
     configured: Quotas,
     accounts: BTreeMap<u32, Account>,
+    /// What all users hold together, and what those do who are not trusted.
+    all: Held,
+    strangers: Held,
     refused: Usage,
     /// By user: the time up to which its new switches are paced.
     paces: HashMap<u32, Instant>,
@@ -253,13 +160,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut book = locked(&self.ledger.book);
-        if let Some(account) = book.accounts.get_mut(&self.uid) {
-            account.remove(&self.item);
-            if account.usage == Usage::default() && account.files.is_empty() {
-                book.accounts.remove(&self.uid);
-            }
-        }
+        locked(&self.ledger.book).remove(self.uid, &self.item);
     }
 }
 
@@ -273,6 +174,8 @@ impl Ledger {
             base,
             configured: Quotas::default(),
             accounts: BTreeMap::new(),
+            all: Held::default(),
+            strangers: Held::default(),
             refused: Usage::default(),
             paces: HashMap::new(),
         };
@@ -285,8 +188,8 @@ impl Ledger {
     /// The user's limit, or the total limit, is reached.
     pub fn charge(self: &Arc<Self>, uid: u32, item: Item) -> Result<Charge, ApiError> {
         let mut book = locked(&self.book);
-        if let Err(refusal) = book.check(uid, &item) {
-            *item.resource().held_mut(&mut book.refused) += 1;
+        if let Err((resource, refusal)) = book.check(uid, &item) {
+            *resource.held_mut(&mut book.refused) += 1;
             return Err(refusal);
         }
         drop(book);
@@ -316,7 +219,7 @@ impl Ledger {
     /// Charges a user without checking limits: for what an operator adds, and what exists already.
     #[must_use]
     pub fn count(self: &Arc<Self>, uid: u32, item: Item) -> Charge {
-        locked(&self.book).accounts.entry(uid).or_default().add(&item);
+        locked(&self.book).add(uid, &item);
         Charge { ledger: Arc::clone(self), uid, item }
     }
 
@@ -335,7 +238,7 @@ impl Ledger {
             book.accounts.keys().copied().chain(named).collect();
         let user = |uid: u32| api::UserQuota {
             uid,
-            usage: book.accounts.get(&uid).map(|account| account.usage).unwrap_or_default(),
+            usage: book.accounts.get(&uid).map(|account| account.held.usage).unwrap_or_default(),
             limits: book.limits(uid),
         };
         api::QuotaInfo {
@@ -393,6 +296,9 @@ impl Book {
             memory: none,
             connections: none,
             addresses: none,
+            descriptors: none,
+            netmap_objects: none,
+            netmap_ports: none,
         };
         self.limits_by(if self.is_trusted(uid) { quota.or(all) } else { quota })
     }
@@ -409,6 +315,9 @@ impl Book {
             memory: limit(Resource::Memory),
             connections: limit(Resource::Connections),
             addresses: quota.addresses.and_then(Limit::number),
+            descriptors: limit(Resource::Descriptors),
+            netmap_objects: limit(Resource::NetmapObjects),
+            netmap_ports: limit(Resource::NetmapPorts),
         }
     }
 
@@ -421,65 +330,114 @@ impl Book {
             Resource::Pipes => (self.machine.descriptors / 32).min(MAX_PIPES / 8),
             Resource::Memory => self.machine.memory / 4,
             Resource::Connections => MAX_CONNECTIONS / 4,
+            Resource::Descriptors => self.machine.descriptors / 2,
+            Resource::NetmapObjects => MAX_NETMAP_OBJECTS / 8,
+            Resource::NetmapPorts => 64,
         }
     }
 
-    fn check(&self, uid: u32, item: &Item) -> Result<(), ApiError> {
-        let resource = item.resource();
+    fn add(&mut self, uid: u32, item: &Item) {
+        let account = self.accounts.entry(uid).or_default();
+        let prices = account.prices(item);
+        account.held.add(item, prices);
+        if let Item::Memory(file) = item {
+            *account.files.entry(file.id).or_default() += 1;
+        }
+        self.all.add(item, prices);
+        if !self.is_trusted(uid) {
+            self.strangers.add(item, prices);
+        }
+    }
+
+    fn remove(&mut self, uid: u32, item: &Item) {
+        let Some(account) = self.accounts.get_mut(&uid) else { return };
+        if let Item::Memory(file) = item {
+            less(&mut account.files, &file.id);
+        }
+        // A file that is still lent elsewhere stays charged.
+        let prices = account.prices(item);
+        account.held.remove(item, prices);
+        if account.held.usage == Usage::default() && account.files.is_empty() {
+            self.accounts.remove(&uid);
+        }
+        self.all.remove(item, prices);
+        if !self.is_trusted(uid) {
+            self.strangers.remove(item, prices);
+        }
+    }
+
+    /// Checks each resource that an item counts towards. An error names the one that is short.
+    fn check(&self, uid: u32, item: &Item) -> Result<(), (Resource, ApiError)> {
         let nothing = Account::default();
         let account = self.accounts.get(&uid).unwrap_or(&nothing);
-        let limit = match resource.of(&self.quota(uid)) {
-            None if !self.is_trusted(uid) => Some(self.default_limit(resource)),
-            limit => limit.and_then(Limit::number),
-        };
-        let (has, price) = (resource.held(&account.usage), account.price(item));
-        if let Some(limit) = limit
-            && has.saturating_add(price) > limit
-        {
-            return Err(over(uid, item, has, limit));
+        for (resource, price) in account.prices(item) {
+            let limit = match resource.of(&self.quota(uid)) {
+                None if !self.is_trusted(uid) => Some(self.default_limit(resource)),
+                limit => limit.and_then(Limit::number),
+            };
+            let has = resource.held(&account.held.usage);
+            if let Some(limit) = limit
+                && (price > 0 || resource == item.resource())
+                && has.saturating_add(price) > limit
+            {
+                return Err((resource, over(uid, item, resource, has, limit)));
+            }
+            let room = self.room(resource, item);
+            let checked =
+                room.map_or(Ok(()), |room| self.check_room(uid, item, (resource, price), room));
+            checked.map_err(|error| (resource, error))?;
         }
-        self.room(item).map_or(Ok(()), |room| self.check_room(uid, item, price, room))
+        Ok(())
     }
 
-    /// The total of the resource that an item counts towards.
-    const fn room(&self, item: &Item) -> Option<u64> {
-        match item {
-            Item::Port { own: true, .. } => None,
-            Item::Port { of, .. } => Some(*of),
-            Item::Switch => Some(MAX_SWITCHES),
-            Item::Pipe => Some(MAX_PIPES),
-            Item::Connection => Some(MAX_CONNECTIONS),
-            Item::Memory(_) | Item::State { .. } => Some(self.machine.memory),
+    /// The total of a resource that an item counts towards.
+    const fn room(&self, resource: Resource, item: &Item) -> Option<u64> {
+        match (resource, item) {
+            (Resource::Ports, Item::Port { own: false, of, .. }) => Some(*of),
+            (Resource::Ports, _) => None,
+            (Resource::Switches, _) => Some(MAX_SWITCHES),
+            (Resource::Pipes, _) => Some(MAX_PIPES),
+            (Resource::Connections, _) => Some(MAX_CONNECTIONS),
+            (Resource::Memory, _) => Some(self.machine.memory),
+            (Resource::Descriptors, _) => Some(self.machine.descriptors),
+            (Resource::NetmapObjects, _) => Some(MAX_NETMAP_OBJECTS),
+            (Resource::NetmapPorts, _) => Some(MAX_NETMAP_PORTS),
         }
     }
 
     /// Checks that there is room for an item of this price in addition to what is kept for others.
-    fn check_room(&self, uid: u32, item: &Item, price: u64, room: u64) -> Result<(), ApiError> {
-        let held = |(_, account): (&u32, &Account)| account.held_beside(item);
-        let resource = item.resource();
+    fn check_room(
+        &self,
+        uid: u32,
+        item: &Item,
+        (resource, price): (Resource, u64),
+        room: u64,
+    ) -> Result<(), ApiError> {
         let is_counted_here = !matches!(resource, Resource::Ports | Resource::Memory);
-        if is_counted_here && self.accounts.iter().map(held).sum::<u64>() >= room {
+        if is_counted_here && price > 0 && self.all.beside(resource, item) >= room {
             return Err(full(room, resource));
         }
         if price == 0 || self.is_trusted(uid) {
             return Ok(());
         }
-        let strangers = self.accounts.iter().filter(|(uid, _)| !self.is_trusted(**uid));
-        let left = (room - room / 8).saturating_sub(strangers.map(held).sum());
-        let own = self.accounts.get(&uid).map_or(0, |account| account.held_beside(item));
+        let left = (room - room / 8).saturating_sub(self.strangers.beside(resource, item));
+        let own = self.accounts.get(&uid).map_or(0, |account| account.held.beside(resource, item));
         let by_default = resource.of(&self.quota(uid)).is_none();
         let quarter = resource == Resource::Ports && own >= (room / 4).max(1);
         if price > left || by_default && (quarter || own.saturating_add(price) > left) {
-            return Err(for_others(uid, item, own, room));
+            return Err(for_others(uid, (resource, item), own, room));
         }
         Ok(())
     }
 }
 
 /// The error for a limit that is reached: which limit, and whom to ask.
-fn over(uid: u32, item: &Item, has: u64, limit: u64) -> ApiError {
-    let name = item.resource().name();
+fn over(uid: u32, item: &Item, resource: Resource, has: u64, limit: u64) -> ApiError {
+    let name = resource.name();
     let reason = match item {
+        _ if resource != item.resource() => {
+            format!("User {uid} has {has} {name}, and may have {limit}")
+        }
         Item::Memory(file) => {
             format!("User {uid} lends {has} bytes, and {} more are over {limit}", file.len)
         }
@@ -497,10 +455,12 @@ fn over(uid: u32, item: &Item, has: u64, limit: u64) -> ApiError {
     ApiError::new(ErrorCode::Limit, reason, remedy)
 }
 
-fn for_others(uid: u32, item: &Item, own: u64, room: u64) -> ApiError {
-    let name = item.resource().name();
+fn for_others(uid: u32, (resource, item): (Resource, &Item), own: u64, room: u64) -> ApiError {
+    let name = resource.name();
     let whose = match item {
-        Item::Port { switch, .. } => format!("{switch}'s {room} {name}"),
+        Item::Port { switch, .. } if resource == Resource::Ports => {
+            format!("{switch}'s {room} {name}")
+        }
         _ => format!("{room} {name}"),
     };
     let reason = format!("User {uid} has {own} of {whose}; what is left is for others");
@@ -532,94 +492,4 @@ fn full(room: u64, resource: Resource) -> ApiError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MACHINE: Machine = Machine { descriptors: 4096, memory: 1 << 30 };
-
-    fn ledger(base: Quota) -> Arc<Ledger> {
-        Ledger::new(1000, base, MACHINE)
-    }
-
-    fn port(switch: &str) -> Item {
-        Item::Port { switch: switch.into(), of: 16, own: false }
-    }
-
-    /// Charges as many items as the user may have.
-    fn take_all(ledger: &Arc<Ledger>, uid: u32, item: &Item) -> Vec<Charge> {
-        std::iter::from_fn(|| ledger.charge(uid, item.clone()).ok()).take(10_000).collect()
-    }
-
-    #[test]
-    fn however_many_users_are_greedy_the_next_finds_room_and_root_more() {
-        let ledger = ledger(Quota::default());
-        let held: Vec<_> = (1..6).map(|uid| take_all(&ledger, uid, &Item::Pipe)).collect();
-        assert!(held.iter().all(|held| !held.is_empty() && held.len() <= 128));
-        assert!(!take_all(&ledger, 6, &Item::Pipe).is_empty());
-        for trusted in [0, 1000] {
-            assert!(ledger.charge(trusted, Item::Pipe).is_ok());
-        }
-        let ports = take_all(&ledger, 1, &port("a"));
-        assert_eq!(ports.len(), 4, "a quarter of one switch's");
-        assert_eq!(take_all(&ledger, 1, &port("b")).len(), 4, "and of another's");
-        drop(ports);
-        assert_eq!(take_all(&ledger, 1, &port("a")).len(), 4, "what is dropped is given back");
-    }
-
-    #[test]
-    fn a_file_that_is_lent_twice_counts_once_until_its_last_charge_goes() {
-        let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
-        let ledger = ledger(base);
-        let file = |id, len| Item::Memory(File { id: (1, id), len });
-        let first = ledger.charge(1, file(1, 100)).unwrap();
-        let second = ledger.charge(1, file(1, 100)).unwrap();
-        assert_eq!(ledger.charge(1, file(2, 1)).unwrap_err().code, ErrorCode::Limit);
-        drop(first);
-        assert!(ledger.charge(1, file(2, 1)).is_err(), "it is lent still");
-        drop(second);
-        ledger.charge(1, file(2, 1)).unwrap();
-        assert_eq!(ledger.info().refused.memory, 2);
-        assert!(ledger.info().users.is_empty());
-    }
-
-    #[test]
-    fn the_state_of_a_trusted_switch_counts_with_lent_memory() {
-        let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
-        let ledger = ledger(base);
-        let state = |bytes| Item::State { switch: "vale9".into(), ports: 7, bytes };
-        let held = ledger.charge(1, state(60)).unwrap();
-        let file = Item::Memory(File { id: (1, 1), len: 40 });
-        let lent = ledger.charge(1, file.clone()).unwrap();
-        let refused = ledger.charge(1, state(1)).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::Limit);
-        assert!(refused.reason.contains("vale9 with 7 ports needs 1 bytes"), "{refused}");
-        assert!(refused.remedy.contains("max_ports"), "{refused}");
-        drop(held);
-        assert_eq!(ledger.info().users[0].usage.memory, 40);
-        drop(lent);
-        assert!(ledger.info().users.is_empty());
-    }
-
-    #[test]
-    fn switches_come_eight_at_once_and_then_one_in_a_while() {
-        let ledger = ledger(Quota::default());
-        let now = Instant::now();
-        assert!((0..AT_ONCE).all(|_| ledger.pace(1, now).is_zero()));
-        assert_eq!(ledger.pace(1, now), PACE);
-        assert!(ledger.pace(2, now).is_zero() && ledger.pace(0, now).is_zero());
-        assert!(ledger.pace(1, now + 3 * PACE).is_zero());
-    }
-
-    #[test]
-    fn what_is_configured_comes_first_and_names_root_too() {
-        let few = Quota { ports: Some(Limit::AtMost(2)), ..Quota::default() };
-        let ledger = ledger(few);
-        let held = take_all(&ledger, 1, &port("a"));
-        assert_eq!(held.len(), 2);
-        let one = Quota { ports: Some(Limit::AtMost(3)), ..Quota::default() };
-        ledger.configure(Quotas { each: Quota::default(), user: [(0, one), (1, one)].into() });
-        assert_eq!(take_all(&ledger, 1, &port("a")).len(), 1);
-        assert_eq!(take_all(&ledger, 0, &port("b")).len(), 3);
-        assert_eq!(take_all(&ledger, 2, &port("b")).len(), 2, "as the daemon was started");
-    }
-}
+mod tests;

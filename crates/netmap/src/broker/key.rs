@@ -1,0 +1,28 @@
+//! Keys of adapters. A name belongs to the user who made it: two users may use the same name for
+//! two adapters.
+
+use std::fmt;
+
+/// A user's name of an adapter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) uid: u32,
+    pub(super) name: String,
+}
+
+impl Key {
+    pub(super) fn new(uid: u32, name: impl Into<String>) -> Self {
+        Self { uid, name: name.into() }
+    }
+
+    /// The key of another adapter of the same user.
+    pub(super) fn beside(&self, name: impl Into<String>) -> Self {
+        Self::new(self.uid, name)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of user {}", self.name, self.uid)
+    }
+}

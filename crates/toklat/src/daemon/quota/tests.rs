@@ -1,0 +1,91 @@
+//! The rules of the ledger.
+
+use super::*;
+
+const MACHINE: Machine = Machine { descriptors: 4096, memory: 1 << 30 };
+
+fn ledger(base: Quota) -> Arc<Ledger> {
+    Ledger::new(1000, base, MACHINE)
+}
+
+fn port(switch: &str) -> Item {
+    Item::Port { switch: switch.into(), of: 16, own: false }
+}
+
+/// Charges as many items as the user may have.
+fn take_all(ledger: &Arc<Ledger>, uid: u32, item: &Item) -> Vec<Charge> {
+    std::iter::from_fn(|| ledger.charge(uid, item.clone()).ok()).take(10_000).collect()
+}
+
+#[test]
+fn however_many_users_are_greedy_the_next_finds_room_and_root_more() {
+    let ledger = ledger(Quota::default());
+    let held: Vec<_> = (1..6).map(|uid| take_all(&ledger, uid, &Item::Pipe)).collect();
+    assert!(held.iter().all(|held| !held.is_empty() && held.len() <= 128));
+    assert!(!take_all(&ledger, 6, &Item::Pipe).is_empty());
+    for trusted in [0, 1000] {
+        assert!(ledger.charge(trusted, Item::Pipe).is_ok());
+    }
+    let ports = take_all(&ledger, 1, &port("a"));
+    assert_eq!(ports.len(), 4, "a quarter of one switch's");
+    assert_eq!(take_all(&ledger, 1, &port("b")).len(), 4, "and of another's");
+    drop(ports);
+    assert_eq!(take_all(&ledger, 1, &port("a")).len(), 4, "what is dropped is given back");
+}
+
+#[test]
+fn a_file_that_is_lent_twice_counts_once_until_its_last_charge_goes() {
+    let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
+    let ledger = ledger(base);
+    let file = |id, len| Item::Memory(File { id: (1, id), len });
+    let first = ledger.charge(1, file(1, 100)).unwrap();
+    let second = ledger.charge(1, file(1, 100)).unwrap();
+    assert_eq!(ledger.charge(1, file(2, 1)).unwrap_err().code, ErrorCode::Limit);
+    drop(first);
+    assert!(ledger.charge(1, file(2, 1)).is_err(), "it is lent still");
+    drop(second);
+    ledger.charge(1, file(2, 1)).unwrap();
+    assert_eq!(ledger.info().refused.memory, 2);
+    assert!(ledger.info().users.is_empty());
+}
+
+#[test]
+fn the_state_of_a_trusted_switch_counts_with_lent_memory() {
+    let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
+    let ledger = ledger(base);
+    let state = |bytes| Item::State { switch: "vale9".into(), ports: 7, bytes };
+    let held = ledger.charge(1, state(60)).unwrap();
+    let file = Item::Memory(File { id: (1, 1), len: 40 });
+    let lent = ledger.charge(1, file.clone()).unwrap();
+    let refused = ledger.charge(1, state(1)).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Limit);
+    assert!(refused.reason.contains("vale9 with 7 ports needs 1 bytes"), "{refused}");
+    assert!(refused.remedy.contains("max_ports"), "{refused}");
+    drop(held);
+    assert_eq!(ledger.info().users[0].usage.memory, 40);
+    drop(lent);
+    assert!(ledger.info().users.is_empty());
+}
+
+#[test]
+fn switches_come_eight_at_once_and_then_one_in_a_while() {
+    let ledger = ledger(Quota::default());
+    let now = Instant::now();
+    assert!((0..AT_ONCE).all(|_| ledger.pace(1, now).is_zero()));
+    assert_eq!(ledger.pace(1, now), PACE);
+    assert!(ledger.pace(2, now).is_zero() && ledger.pace(0, now).is_zero());
+    assert!(ledger.pace(1, now + 3 * PACE).is_zero());
+}
+
+#[test]
+fn what_is_configured_comes_first_and_names_root_too() {
+    let few = Quota { ports: Some(Limit::AtMost(2)), ..Quota::default() };
+    let ledger = ledger(few);
+    let held = take_all(&ledger, 1, &port("a"));
+    assert_eq!(held.len(), 2);
+    let one = Quota { ports: Some(Limit::AtMost(3)), ..Quota::default() };
+    ledger.configure(Quotas { each: Quota::default(), user: [(0, one), (1, one)].into() });
+    assert_eq!(take_all(&ledger, 1, &port("a")).len(), 1);
+    assert_eq!(take_all(&ledger, 0, &port("b")).len(), 3);
+    assert_eq!(take_all(&ledger, 2, &port("b")).len(), 2, "as the daemon was started");
+}
