@@ -11,18 +11,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
 use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use netmap::abi::{Header, Legacy, OptionHeader, Register, mode, name_of, option};
-use netmap::broker::{Broker, Charge, File, NewPort, Switches};
+use netmap::broker::{
+    Accounts, Attached, Broker, Charge, Effect, Facts, File, Held, Interface, NewPort, Outcome,
+    Place, Task, interface_name,
+};
 use netmap::client::{
     Bound, Program, UserMemory, control, legacy_info, legacy_register, start_arguments,
 };
@@ -129,7 +129,7 @@ struct Kept {
     charges: AtomicUsize,
 }
 
-/// The daemon's switches.
+/// The accounts of users.
 struct Ports(Arc<Kept>);
 
 struct Charged(Arc<Kept>);
@@ -140,64 +140,75 @@ impl Drop for Charged {
     }
 }
 
-impl Switches for Ports {
-    fn charge(&self, _: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno> {
-        if rustix::fs::fstat(memory)?.st_size > MOST {
+impl std::fmt::Debug for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ports")
+    }
+}
+
+impl Accounts for Ports {
+    fn charge(&self, _: u32, held: Held<'_>) -> Result<Charge, Errno> {
+        if let Held::Region(memory) = held
+            && rustix::fs::fstat(memory)?.st_size > MOST
+        {
             return Err(Errno::NOMEM);
         }
         self.0.charges.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Charged(Arc::clone(&self.0))))
     }
+}
 
-    fn interface(&self, _: u32, ifname: &str) -> Option<String> {
-        ifname.starts_with('e').then(|| ifname.to_owned())
+impl Kept {
+    /// What the daemon does for the broker.
+    fn effect(&self, effect: Effect) -> Outcome {
+        match effect {
+            Effect::Attach(port) => Outcome::Attached(self.attach(&port)),
+            Effect::Detach(Place { switch, port }) => {
+                self.ports.lock().expect("no panic").remove(&format!("{switch}:{port}"));
+                Outcome::Done(Ok(()))
+            }
+            Effect::OpenCard { .. } => Outcome::Card(Err(Errno::NXIO)),
+            Effect::Plug { .. } => Outcome::Done(Err(Errno::INVAL)),
+            Effect::Unplug { .. } => Outcome::Done(Err(Errno::NXIO)),
+            Effect::Join { .. } => Outcome::Done(Err(Errno::BUSY)),
+            _ => Outcome::Done(Ok(())),
+        }
     }
 
-    async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
-        let len = rustix::fs::fstat(port.memory)?.st_size as usize;
+    fn attach(&self, port: &NewPort) -> Result<Attached, Errno> {
+        let len = rustix::fs::fstat(&port.memory)?.st_size as usize;
         let geometry = port.geometry;
         assert!(geometry.check(len).is_ok(), "{geometry:?} in {len} bytes");
         assert!(port.tx.check(&geometry).is_ok() && port.rx.check(&geometry).is_ok());
-        let mut ports = self.0.ports.lock().expect("no panic");
+        let mut ports = self.ports.lock().expect("no panic");
+        let Place { switch, port: name } = &port.place;
         let name = match port.monitor {
-            None => port.port.to_owned(),
-            Some(_) => format!("{}/{}", port.port, ports.len()),
+            None => name.clone(),
+            Some(_) => format!("{name}/{}", ports.len()),
         };
-        let whole = format!("{}:{name}", port.switch);
+        let whole = format!("{switch}:{name}");
         if ports.contains_key(&whole) {
             return Err(Errno::BUSY);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (token, ours) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         ports.insert(whole, ours);
-        Ok((token, name))
-    }
-
-    async fn detach(&self, switch: &str, port: &str) {
-        self.0.ports.lock().expect("no panic").remove(&format!("{switch}:{port}"));
-    }
-}
-
-/// Runs a future, which never waits in this target.
-fn run<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => done,
-        Poll::Pending => unreachable!("the switches answer at once"),
+        Ok(Attached { token, name, number_if_trusted: None })
     }
 }
 
 struct Machine {
     memory: Rc<Memory>,
     kept: Arc<Kept>,
-    broker: Broker<Ports>,
+    broker: Broker,
     bound: BTreeMap<u64, Bound>,
 }
 
 impl Machine {
     fn new() -> Self {
         let kept = Arc::new(Kept::default());
-        let mut broker = Broker::new(Ports(Arc::clone(&kept)));
-        (0..COOKIES).for_each(|cookie| broker.open(cookie, user(cookie)));
+        let mut broker = Broker::new(Box::new(Ports(Arc::clone(&kept))));
+        (0..COOKIES).for_each(|cookie| broker.open(cookie, user(cookie)).expect("no limit"));
         let bytes = RefCell::new(vec![0; BYTES]);
         let memory = Rc::new(Memory { bytes, changes: Cell::new(0) });
         Self { memory, kept, broker, bound: BTreeMap::new() }
@@ -243,7 +254,14 @@ impl Machine {
     fn ask(&mut self, cookie: u64, ask: &Ask, lent: Option<File>) -> Result<Answer, Errno> {
         let (answer, fds) = match ask.kind {
             kind::IDENTIFY => self.broker.identify(cookie, ask),
-            _ => run(self.broker.control(cookie, 1, ask, lent)),
+            _ => {
+                let name = interface_name(ask).filter(|name| name.starts_with('e'));
+                let interface = name.map(|name| Interface { name: name.into(), is_card: false });
+                let facts = Facts { interface, cpus: 1 };
+                let task = self.broker.control(cookie, 1, ask, lent, facts);
+                let task = self.finish(task);
+                self.broker.reply(task)
+            }
         };
         assert!((0..134).contains(&answer.status), "status {}", answer.status);
         assert!(answer.bound.port == 0 || !fds.is_empty(), "bound without a memory file");
@@ -252,6 +270,15 @@ impl Machine {
             self.bound.insert(cookie, bound);
         }
         Ok(answer)
+    }
+
+    /// Carries out the effects of a request.
+    fn finish(&mut self, mut task: Task) -> Task {
+        while let Some(effect) = self.broker.next(&mut task) {
+            let outcome = self.kept.effect(effect);
+            self.broker.told(&mut task, outcome);
+        }
+        task
     }
 
     /// A message to the daemon that the library did not make.
@@ -355,15 +382,19 @@ impl Machine {
 
     fn close(&mut self, cookie: u64) {
         self.bound.remove(&cookie);
-        run(self.broker.close(cookie));
-        self.broker.open(cookie, user(cookie));
+        let task = self.broker.close(cookie);
+        self.finish(task);
+        self.broker.open(cookie, user(cookie)).expect("no limit");
     }
 
     /// The program ends; persistent ports stay, the others do not.
     fn end(mut self) {
         self.bound.clear();
-        (0..COOKIES).for_each(|cookie| run(self.broker.close(cookie)));
-        assert_eq!(self.broker.opened_by(0) + self.broker.opened_by(user(COOKIES)), 0);
+        for cookie in 0..COOKIES {
+            let task = self.broker.close(cookie);
+            self.finish(task);
+            assert_eq!(self.broker.user_of(cookie), None);
+        }
         drop(self.broker);
         assert_eq!(self.kept.charges.load(Ordering::Relaxed), 0, "charges are left");
     }

@@ -46,8 +46,8 @@ pub mod op {
     pub const MAKE_PIPE: u16 = 3;
     /// A message of netmap's interface, which is not a [`super::Request`]: see crate `netmap`.
     pub const NETMAP: u16 = 4;
-    /// Name the port after this one, in the order of switch and name; status `ENOENT` after the
-    /// last. The reply's message is the name.
+    /// Name the port after this one that the user or root has, or for root any, in the order of
+    /// switch and name; status `ENOENT` after the last. The reply's message is the name.
     pub const NEXT: u16 = 5;
     /// Join a trusted switch; the name is the switch's. The reply says how its state memory is
     /// divided: `port` has the most ports, `max_frame` the entries of the forwarding table,

@@ -20,6 +20,9 @@ use crate::wire::CARD_BUFFERS;
 
 /// Maximum number of extra buffers of a port of a switch, outside of its rings.
 pub(super) const MOST_EXTRA: u32 = 128 * 4096;
+/// The same of one descriptor of a user other than root: each buffer is written to, and read again
+/// when the descriptor is closed.
+const MOST_LISTED: u32 = 32_768;
 
 /// Returns the rings that a request asks for.
 pub(super) fn shape_of(request: &Register) -> Shape {
@@ -425,7 +428,8 @@ impl Broker {
         let host = host.map_or_else(Default::default, |host| [host.tx, host.rx]);
         let (bound, bound_host) = ([some_tx, some_rx], [host_tx, host_rx]);
         let interface = Interface { name, tx, rx, host, bound, bound_host };
-        let (number, extra) = region.add_interface(&interface, request.extra_bufs)?;
+        let most = if region.uid == 0 { u32::MAX } else { MOST_LISTED };
+        let (number, extra) = region.add_interface(&interface, request.extra_bufs.min(most))?;
         binding.interface = number;
         *request = Register {
             offset: region.interface_offset(number),

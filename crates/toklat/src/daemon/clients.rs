@@ -100,7 +100,12 @@ impl Supervisor {
 
     /// Finds the switch of this name. If a client names one that does not exist, it is made and
     /// charged to the client.
-    async fn find_or_make(&self, client: Client, name: &str) -> Result<Handle, ApiError> {
+    async fn find_or_make(
+        &self,
+        client: Client,
+        name: &str,
+        port: &str,
+    ) -> Result<Handle, ApiError> {
         if let Some(handle) = self.handle(name) {
             return Ok(handle);
         }
@@ -111,7 +116,8 @@ impl Supervisor {
         let config = SwitchConfig::default();
         // The check comes first, so that no process is started for a client that gets no port.
         let of = config.max_ports.into();
-        let port = self.charge(client, Item::Port { switch: name.into(), of, own: false }).await;
+        let item = Item::Port { switch: name.into(), port: port.into(), of, own: false };
+        let port = self.charge(client, item).await;
         let switch = self.charge(client, Item::Switch).await;
         tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
         // If two clients name the same new switch at once, only one of them makes it.
@@ -139,7 +145,7 @@ impl Supervisor {
             let handle = if is_monitor || how.existing {
                 self.switch(name)?
             } else {
-                self.find_or_make(client, name).await?
+                self.find_or_make(client, name, port).await?
             };
             let switch = handle.lock_owned().await;
             // A switch that was removed during the wait is out of the map by now.

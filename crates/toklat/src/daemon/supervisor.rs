@@ -138,20 +138,6 @@ impl Supervisor {
         handle
     }
 
-    /// The name of the port after this one, in the order of switch names and port names.
-    pub async fn next_port(&self, after: &str) -> Option<String> {
-        let after @ (switch, _) = after.split_once(':').unwrap_or_default();
-        let later: Vec<Handle> =
-            locked(&self.switches).range(switch.to_owned()..).map(|(_, h)| Arc::clone(h)).collect();
-        for handle in later {
-            let next = handle.lock().await.next_port(after);
-            if next.is_some() {
-                return next;
-            }
-        }
-        None
-    }
-
     /// All switches, with their names.
     pub(super) fn named_handles(&self) -> Vec<(String, Handle)> {
         let switches = locked(&self.switches);

@@ -104,6 +104,7 @@ async fn open(
             Ok((Answer::to(ask), vec![Descriptor::ours(theirs)]))
         }
         Err(_) => {
+            user.closed.remove(&ours);
             supervisor.broker(|broker| broker.close(cookie));
             Err(Errno::NFILE)
         }
@@ -191,17 +192,17 @@ impl Supervisor {
     /// Closes a user's descriptors whose last copies were closed just now, so that this request can
     /// use what they had.
     async fn close_hung_up(&self, user: &User, uid: u32) {
-        while let Some(cookie) = user.closed.next() {
-            self.close_netmap(user, uid, cookie).await;
-        }
+        while let Some(cookie) = user.closed.next()
+            && self.close_netmap(user, uid, cookie).await
+        {}
     }
 
-    async fn close_netmap(&self, user: &User, uid: u32, cookie: u64) {
+    /// Closes a user's descriptor. Returns false if it is not known.
+    async fn close_netmap(&self, user: &User, uid: u32, cookie: u64) -> bool {
         let token = locked(&self.netmap.tokens).remove(&(uid, cookie));
-        if let Some(Token { end, watch }) = token {
-            user.closed.remove(&end);
-            self.environment.hangups.unwatch(watch, &end);
-        }
+        let Some(Token { end, watch }) = token else { return false };
+        user.closed.remove(&end);
+        self.environment.hangups.unwatch(watch, &end);
         let other = self.broker(|broker| broker.concerns(cookie, None));
         let other = other.and_then(|uid| self.netmap.user(&self.environment.ledger, uid).ok());
         let _other = match &other {
@@ -210,6 +211,7 @@ impl Supervisor {
         };
         let task = self.broker(|broker| broker.close(cookie));
         self.run_task(task).await;
+        true
     }
 
     /// Tells the broker which interfaces are ports of switches, if that has changed.

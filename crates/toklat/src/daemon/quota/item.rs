@@ -12,6 +12,8 @@ pub enum Item {
     Port {
         /// The switch.
         switch: String,
+        /// The port's name.
+        port: String,
         /// How many ports the switch may have.
         of: u64,
         /// The switch belongs to the user, so it needs no room for other users.

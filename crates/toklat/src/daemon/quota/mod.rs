@@ -15,6 +15,7 @@
 mod item;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ struct Held {
     usage: Usage,
     /// Ports by switch.
     ports: HashMap<String, u64>,
+    /// The names of switches and ports, and how often each is held.
+    names: BTreeMap<(String, String), u64>,
 }
 
 impl Held {
@@ -63,8 +66,9 @@ impl Held {
         for (resource, price) in prices {
             *resource.held_mut(&mut self.usage) += price;
         }
-        if let Item::Port { switch, .. } = item {
+        if let Item::Port { switch, port, .. } = item {
             *self.ports.entry(switch.clone()).or_default() += 1;
+            *self.names.entry((switch.clone(), port.clone())).or_default() += 1;
         }
     }
 
@@ -73,9 +77,22 @@ impl Held {
             let held = resource.held_mut(&mut self.usage);
             *held = held.saturating_sub(price);
         }
-        if let Item::Port { switch, .. } = item {
+        if let Item::Port { switch, port, .. } = item {
             less(&mut self.ports, switch);
+            let name = (switch.clone(), port.clone());
+            if let Some(count) = self.names.get_mut(&name) {
+                *count -= 1;
+                if *count == 0 {
+                    self.names.remove(&name);
+                }
+            }
         }
+    }
+
+    /// The first port after this one, by the names of its switch and its own.
+    fn next_port(&self, after: &(String, String)) -> Option<&(String, String)> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.names.range(range).next().map(|(name, _)| name)
     }
 }
 
@@ -221,6 +238,22 @@ impl Ledger {
     pub fn count(self: &Arc<Self>, uid: u32, item: Item) -> Charge {
         locked(&self.book).add(uid, &item);
         Charge { ledger: Arc::clone(self), uid, item }
+    }
+
+    /// The name of the port after this one that a user sees, in the order of the names of switches
+    /// and ports: the user's own and those of root and the daemon's user. These see all.
+    #[must_use]
+    pub fn next_port(&self, uid: u32, after: &str) -> Option<String> {
+        let (switch, port) = after.split_once(':').unwrap_or_default();
+        let after = (switch.to_owned(), port.to_owned());
+        let book = locked(&self.book);
+        let next = if book.is_trusted(uid) {
+            book.all.next_port(&after)
+        } else {
+            let seen = [0, book.own_uid, uid].into_iter().filter_map(|uid| book.accounts.get(&uid));
+            seen.filter_map(|account| account.held.next_port(&after)).min()
+        };
+        next.map(|(switch, port)| format!("{switch}:{port}"))
     }
 
     /// Changes the limits. A user that holds more keeps it.

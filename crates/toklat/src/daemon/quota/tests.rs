@@ -9,7 +9,7 @@ fn ledger(base: Quota) -> Arc<Ledger> {
 }
 
 fn port(switch: &str) -> Item {
-    Item::Port { switch: switch.into(), of: 16, own: false }
+    Item::Port { switch: switch.into(), port: "p".into(), of: 16, own: false }
 }
 
 /// Charges as many items as the user may have.
@@ -88,4 +88,54 @@ fn what_is_configured_comes_first_and_names_root_too() {
     assert_eq!(take_all(&ledger, 1, &port("a")).len(), 1);
     assert_eq!(take_all(&ledger, 0, &port("b")).len(), 3);
     assert_eq!(take_all(&ledger, 2, &port("b")).len(), 2, "as the daemon was started");
+}
+
+#[test]
+fn a_user_sees_own_ports_and_roots_in_order_and_root_sees_all() {
+    let ledger = ledger(Quota::default());
+    let open = |uid, switch: &str, port: &str| {
+        let (switch, port) = (switch.to_owned(), port.to_owned());
+        ledger.count(uid, Item::Port { switch, port, of: 16, own: false })
+    };
+    let walk = |uid| {
+        let next = |after: &String| ledger.next_port(uid, after);
+        std::iter::successors(next(&String::new()), next).collect::<Vec<_>>()
+    };
+    let held = [open(0, "b", "root"), open(1, "a", "z"), open(2, "b", "x"), open(1000, "c", "d")];
+    let twice = open(1, "a", "z");
+    assert_eq!(walk(1), ["a:z", "b:root", "c:d"]);
+    assert_eq!(walk(2), ["b:root", "b:x", "c:d"]);
+    assert_eq!(walk(3), ["b:root", "c:d"]);
+    for trusted in [0, 1000] {
+        assert_eq!(walk(trusted), ["a:z", "b:root", "b:x", "c:d"]);
+    }
+    drop(held);
+    assert_eq!((walk(1), walk(0)), (vec!["a:z".to_owned()], vec!["a:z".to_owned()]));
+    drop(twice);
+    assert!(walk(0).is_empty());
+}
+
+#[test]
+fn the_descriptors_kept_for_items_are_a_quota_and_an_eighth_is_roots() {
+    let ledger = ledger(Quota::default());
+    let none = Quota { netmap_objects: Some(Limit::None), ..Quota::default() };
+    ledger.configure(Quotas { each: none, ..Quotas::default() });
+    let greedy = take_all(&ledger, 1, &Item::NetmapRegion);
+    let own = |uid| {
+        let users = ledger.info().users;
+        users.iter().find(|user| user.uid == uid).map_or(0, |user| user.usage.descriptors)
+    };
+    assert_eq!((greedy.len() as u64 * 2, own(1)), (own(1), 1792), "half of what is not root's");
+    let refused = ledger.charge(1, Item::NetmapRegion).unwrap_err();
+    assert!(refused.reason.contains("descriptors"), "{refused}");
+    assert!(refused.remedy.contains("descriptors=N"), "{refused}");
+    assert!(ledger.charge(1, port("a")).is_err(), "it takes descriptors, too");
+    let others: Vec<_> = (2..12).map(|uid| take_all(&ledger, uid, &Item::NetmapRegion)).collect();
+    assert!(others[0].len() > 100, "the next one finds room");
+    let all: u64 = (1..12).map(own).sum();
+    assert!(all <= 4096 - 4096 / 8, "{all}");
+    assert!(take_all(&ledger, 0, &Item::NetmapRegion).len() >= 4096 / 16, "root finds an eighth");
+    assert!(ledger.info().refused.descriptors > 10);
+    drop((greedy, others));
+    assert!(ledger.info().users.is_empty());
 }

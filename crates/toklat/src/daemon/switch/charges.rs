@@ -83,22 +83,26 @@ impl Switch {
     #[must_use]
     pub fn item_for(&self, port: Option<&str>, uid: u32) -> Option<Item> {
         let known = port.and_then(|name| self.port(name).ok());
-        if known.is_some_and(|port| port.charges.is_of(uid)) { None } else { Some(self.item(uid)) }
+        match known {
+            Some(port) if port.charges.is_of(uid) => None,
+            _ => Some(self.item(uid, port.unwrap_or_default())),
+        }
     }
 
-    fn item(&self, uid: u32) -> Item {
+    fn item(&self, uid: u32, port: &str) -> Item {
         let own = [self.access.user, self.access.owner].contains(&Some(uid));
-        Item::Port { switch: self.name.clone(), of: self.config.max_ports.into(), own }
+        let (switch, port) = (self.name.clone(), port.to_owned());
+        Item::Port { switch, port, of: self.config.max_ports.into(), own }
     }
 
-    /// Charges the future user of port `id`, or of a new port. Does nothing if the user is charged
-    /// already.
-    pub(super) fn charge(&self, id: Option<PortId>, uid: u32) -> Result<Option<Charge>, ApiError> {
-        let port = id.and_then(|id| self.ports.get(&id));
+    /// Charges the future user of port `name`, or of a new port of this name. Does nothing if the
+    /// user is charged already.
+    pub(super) fn charge(&self, name: &str, uid: u32) -> Result<Option<Charge>, ApiError> {
+        let port = self.port(name).ok();
         if port.is_some_and(|port| port.charges.is_of(uid)) {
             return Ok(None);
         }
-        self.environment.ledger.charge(uid, self.item(uid)).map(Some)
+        self.environment.ledger.charge(uid, self.item(uid, name)).map(Some)
     }
 
     /// Charges the port's present user, without checking limits.
@@ -106,7 +110,7 @@ impl Switch {
         let Some(port) = self.ports.get(&id) else { return };
         let uid = port.uid(self.access);
         let ledger = &self.environment.ledger;
-        let count = || ledger.count(uid, self.item(uid));
+        let count = || ledger.count(uid, self.item(uid, &port.name));
         let fresh = (!port.charges.is_of(uid)).then(count);
         let memory = region_of(port).map(|file| ledger.count(uid, Item::Memory(file)));
         if let Some(port) = self.ports.get_mut(&id) {

@@ -45,7 +45,7 @@ impl Switch {
             Ok(port) => Some(port.id),
             Err(_) => None,
         };
-        let charge = self.charge(known, attach.client.uid)?;
+        let charge = self.charge(name, attach.client.uid)?;
         let id = match known {
             Some(id) => {
                 self.vacate(id).await?;

@@ -91,7 +91,7 @@ impl Switch {
         let uid = client.map_or_else(|| port.uid(self.access), |client| client.uid);
         self.check_quarantine(&name, uid)?;
         let id = port.id;
-        let charge = self.charge(Some(id), uid)?;
+        let charge = self.charge(&name, uid)?;
         self.vacate(id).await?;
         let gone = Gone::Client { switch: self.name.clone(), port: name };
         let watch = self.environment.hangups.watch(&socket, gone);

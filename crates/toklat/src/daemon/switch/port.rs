@@ -234,14 +234,6 @@ impl Switch {
         Err(ApiError::new(ErrorCode::Limit, reason, "close some, or raise max_ports"))
     }
 
-    /// The first port that comes after this switch and port.
-    #[must_use]
-    pub fn next_port(&self, after: (&str, &str)) -> Option<String> {
-        let names = self.ports.values().map(|port| port.name.as_str());
-        let next = names.filter(|name| (self.name.as_str(), *name) > after).min()?;
-        Some(format!("{}:{next}", self.name))
-    }
-
     /// The port of this name.
     ///
     /// # Errors

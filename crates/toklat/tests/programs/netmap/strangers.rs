@@ -6,7 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use netmap::abi::{PoolsInfo, Register, ValeAttach, ValeList, ValeNewif, mode, name_of, option, reqtype};
+use netmap::abi::{
+    PoolsInfo, Register, ValeAttach, ValeList, ValeNewif, mode, name_of, option, reqtype,
+};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -311,4 +313,19 @@ fn regression_a_users_ports_take_neither_names_nor_memory_of_others() {
     assert_ne!(monitor.mem_id, theirs.mem_id, "copies");
     let watch = Program::start(&daemon, OTHER).ask(reqtype::REGISTER, "vale0:1", &watch);
     assert_eq!(watch.err(), Some(Errno::ACCESS));
+}
+
+/// Objective: programs that list the daemon's ports learn the names of their user's and root's.
+#[test]
+fn regression_the_ports_of_other_users_are_not_named() {
+    if !may_be_others("regression_the_ports_of_other_users_are_not_named") {
+        return;
+    }
+    let daemon = Daemon::start_for_all(&[]);
+    let open = |uid, name: &str| daemon.open_as(uid, name).unwrap();
+    let _ports = [open(GREEDY, "vale0:a"), open(OTHER, "vale0:b"), open(0, "vale1:root")];
+    let named = |uid| as_user(uid, || netring::ports(daemon.dir()).unwrap());
+    assert_eq!(named(GREEDY), ["vale0:a", "vale1:root"]);
+    assert_eq!(named(OTHER), ["vale0:b", "vale1:root"]);
+    assert_eq!(named(0), ["vale0:a", "vale0:b", "vale1:root"]);
 }
