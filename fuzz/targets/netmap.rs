@@ -260,7 +260,7 @@ impl Machine {
                 let facts = Facts { interface, cpus: 1 };
                 let task = self.broker.control(cookie, 1, ask, lent, facts);
                 let task = self.finish(task);
-                self.broker.reply(task)
+                self.broker.reply(&task)
             }
         };
         assert!((0..134).contains(&answer.status), "status {}", answer.status);

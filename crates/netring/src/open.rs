@@ -386,8 +386,8 @@ pub fn find_daemon(directory: &Path) -> Result<(), OpenError> {
     connect(directory).map(drop)
 }
 
-/// The names of the ports of the daemon's switches that this process's user and root have, in order;
-/// for root, of all.
+/// The names of the ports of the daemon's switches that this process's user and root have, in
+/// order; for root, of all.
 ///
 /// # Errors
 /// There is no daemon, or permission is missing.

@@ -9,9 +9,9 @@ use netring::Monitor;
 use netring::layout::{Format, RingSpec};
 
 use super::accounts::Charge;
-use super::effect::Place;
+use super::effect::{CardFiles, Place};
 use super::key::Key;
-use super::region::{File, Shape};
+use super::region::Shape;
 use crate::abi::{Register, flags, mode};
 use rustix::io::Errno;
 
@@ -64,15 +64,6 @@ pub(super) enum Kind {
     },
     /// Rings without a port.
     Null,
-}
-
-/// VFIO's files of a card: device, group, container.
-pub struct CardFiles(pub [File; 3]);
-
-impl std::fmt::Debug for CardFiles {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CardFiles")
-    }
 }
 
 /// Rings in a region.

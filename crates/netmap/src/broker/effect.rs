@@ -7,8 +7,8 @@ use netring::Monitor;
 use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 
-use super::adapter::CardFiles;
 use super::end::End;
+use super::region::File;
 
 /// The process that makes a request.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,15 @@ pub struct NewPort {
     pub tx: RingSpec,
     /// The receive rings.
     pub rx: RingSpec,
+}
+
+/// VFIO's files of a card: device, group, container.
+pub struct CardFiles(pub [File; 3]);
+
+impl std::fmt::Debug for CardFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CardFiles")
+    }
 }
 
 /// What is to be done.

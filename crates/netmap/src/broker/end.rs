@@ -50,3 +50,9 @@ impl End {
         [Self::Card, Self::Host].into_iter().find(|end| switch.starts_with(end.prefix()))
     }
 }
+
+/// The name that lists show for the host behind an attached interface.
+#[must_use]
+pub fn host_of(ifname: &str) -> String {
+    format!("{ifname}^")
+}

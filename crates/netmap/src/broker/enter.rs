@@ -8,8 +8,7 @@ use rustix::io::Errno;
 use super::adapter::{Adapter, Kind};
 use super::effect::{Effect, NewPort, Place, Requester};
 use super::end::End;
-use super::host::ifname_of;
-use super::key::Key;
+use super::key::{Key, ifname_of};
 use super::task::Step;
 use super::{Binding, Broker};
 

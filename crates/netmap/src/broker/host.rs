@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::adapter::{Adapter, Kind};
 use super::effect::{Interface, Place};
 use super::end::{CARD_PORT, End};
-use super::key::Key;
+use super::key::{Key, card_key};
 use super::region::Shape;
 use super::register::{MOST_EXTRA, shape_of};
 use super::task::Call;
@@ -14,8 +14,6 @@ use super::{Binding, Broker};
 use crate::abi::{Register, flags};
 use crate::wire::CARD_BUFFERS;
 
-/// The prefix of the keys of interfaces.
-const CARD_KEY: &str = "netmap:";
 /// Slots of each ring of a card that programs drive.
 const CARD_SLOTS: u32 = 256;
 
@@ -78,14 +76,4 @@ impl Broker {
         let has_rings = !binding.choice.has_host() || host != [0; 2];
         has_rings.then_some(()).ok_or(Errno::INVAL)
     }
-}
-
-/// The key of an interface's adapter. No other adapter has its form.
-pub(super) fn card_key(uid: u32, ifname: &str) -> Key {
-    Key::new(uid, format!("{CARD_KEY}{ifname}"))
-}
-
-/// The interface of such a key.
-pub(super) fn ifname_of(key: &Key) -> &str {
-    key.name.trim_start_matches(CARD_KEY)
 }

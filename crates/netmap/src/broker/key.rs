@@ -26,3 +26,16 @@ impl fmt::Display for Key {
         write!(f, "{} of user {}", self.name, self.uid)
     }
 }
+
+/// The prefix of the keys of interfaces.
+const CARD_KEY: &str = "netmap:";
+
+/// The key of an interface's adapter. No other adapter has its form.
+pub(super) fn card_key(uid: u32, ifname: &str) -> Key {
+    Key::new(uid, format!("{CARD_KEY}{ifname}"))
+}
+
+/// The interface of such a key.
+pub(super) fn ifname_of(key: &Key) -> &str {
+    key.name.trim_start_matches(CARD_KEY)
+}

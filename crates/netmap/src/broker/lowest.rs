@@ -19,7 +19,7 @@ impl Lowest {
 
     /// The number that is given out next.
     pub(super) fn peek(&self) -> Option<u32> {
-        self.free.first().copied().or((self.next <= self.last).then_some(self.next))
+        self.free.first().copied().or_else(|| (self.next <= self.last).then_some(self.next))
     }
 
     /// Takes the lowest free number.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The broker only changes its own state. What a request wants done to switches it returns as
-//! [`Effect`]s, one after the other ([`Task`]); so the requests of several users can be under way at
-//! the same time. Those of one user come one after the other, and so do those that concern one
+//! [`Effect`]s, one after the other ([`Task`]); so the requests of several users can be under way
+//! at the same time. Those of one user come one after the other, and so do those that concern one
 //! user's adapters: see [`Broker::concerns`].
 //!
 //! No step takes longer because others have made much: each looks at what it names, by indexes.
@@ -44,10 +44,11 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 pub use self::accounts::{Accounts, Charge, Held};
-pub use self::adapter::CardFiles;
 use self::adapter::{Adapter, Choice, HostRings, Kind, Rings};
-pub use self::effect::{Attached, Effect, Facts, Interface, NewPort, Outcome, Place, Requester};
-pub use self::end::{CARD_PORT, End};
+pub use self::effect::{
+    Attached, CardFiles, Effect, Facts, Interface, NewPort, Outcome, Place, Requester,
+};
+pub use self::end::{CARD_PORT, End, host_of};
 use self::key::Key;
 use self::list::{List, Owner};
 pub use self::name::interface_name;
@@ -56,7 +57,6 @@ pub use self::region::File;
 use self::regions::Regions;
 use self::task::Call;
 pub use self::task::Task;
-pub use self::vale::host_of;
 use crate::abi::{Register, name_of, reqtype};
 use crate::wire::{Answer, Ask, Bound, CARD_BUFFERS, port};
 
@@ -183,7 +183,7 @@ impl Broker {
 
     /// The answer to a request that is done.
     #[must_use]
-    pub fn reply(&self, task: Task) -> Reply {
+    pub fn reply(&self, task: &Task) -> Reply {
         let mut answer = task.call.answer;
         answer.status = task.status.err().map_or(0, Errno::raw_os_error);
         self.describe(task.call.cookie, answer)

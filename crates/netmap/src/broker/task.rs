@@ -9,12 +9,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::adapter::Kind;
 use super::effect::{Attached, Effect, Facts, Interface, Outcome, Place, Requester};
-use super::end::End;
-use super::host::ifname_of;
-use super::key::Key;
+use super::end::{End, host_of};
+use super::key::{Key, ifname_of};
 use super::list::{NO_PORT, Owner};
 use super::region::File;
-use super::vale::host_of;
 use super::{Binding, Broker};
 use crate::abi::{Register, ValeAttach, ValeDetach, text};
 use crate::wire::{Answer, Options};

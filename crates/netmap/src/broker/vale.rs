@@ -7,8 +7,7 @@ use rustix::io::Errno;
 use super::Broker;
 use super::adapter::Kind;
 use super::effect::{Effect, Place};
-use super::host::card_key;
-use super::key::Key;
+use super::key::{Key, card_key};
 use super::list::{NO_PORT, Owner};
 use super::name::Name;
 use super::region::{GLOBAL, Shape, global, pools};
@@ -192,8 +191,8 @@ impl Broker {
         Ok(())
     }
 
-    /// `VALE_LIST`: returns the numbers of a port, or the port of given numbers. Users see their own
-    /// ports, and root's.
+    /// `VALE_LIST`: returns the numbers of a port, or the port of given numbers. Users see their
+    /// own ports, and root's.
     pub(super) fn vale_list(&self, call: &mut Call) -> Result<(), Errno> {
         let mut asked: ValeList = call.body()?;
         let name = call.name()?.to_owned();
@@ -213,8 +212,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Brings the interfaces in switches, and the hosts behind them, up to date: they come and go by
-    /// other ways than requests, too.
+    /// Brings the interfaces in switches, and the hosts behind them, up to date: they come and go
+    /// by other ways than requests, too.
     pub fn set_plugged(&mut self, plugged: impl IntoIterator<Item = Place>) {
         let plugged: BTreeSet<Place> = plugged.into_iter().collect();
         for Place { switch, port } in self.plugged.difference(&plugged) {
@@ -268,10 +267,4 @@ impl Broker {
         };
         self.find_vale(call.uid, &switch, &port)?.ok_or(Errno::NXIO)
     }
-}
-
-/// The name that lists show for the host behind an attached interface.
-#[must_use]
-pub fn host_of(ifname: &str) -> String {
-    format!("{ifname}^")
 }

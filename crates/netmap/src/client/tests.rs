@@ -180,7 +180,7 @@ fn ask_broker(broker: &mut Broker, cookie: u64, ask: &Ask, facts: Facts) -> (Bou
         let attached = Attached { token, name, number_if_trusted: None };
         broker.told(&mut task, Outcome::Attached(Ok(attached)));
     }
-    let (answer, fds) = broker.reply(task);
+    let (answer, fds) = broker.reply(&task);
     assert_eq!(answer.status, 0);
     (Bound::new(&answer.bound, fds, |fd| fd).unwrap(), tokens)
 }

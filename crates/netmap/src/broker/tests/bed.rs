@@ -123,7 +123,7 @@ impl Tested {
             let outcome = self.switches.carry_out(effect);
             self.broker.told(&mut task, outcome);
         }
-        self.broker.reply(task)
+        self.broker.reply(&task)
     }
 
     pub(super) fn begin(&mut self, cookie: u64, ask: &Ask) -> Task {

@@ -256,8 +256,8 @@ fn all_that_is_made_is_charged_and_goes_with_its_charge() {
     broker.assert_empty();
 }
 
-/// Objective: users' requests are under way at the same time: one whose switch does not answer holds
-/// up no other.
+/// Objective: users' requests are under way at the same time: one whose switch does not answer
+/// holds up no other.
 #[test]
 fn a_request_that_waits_for_its_switch_holds_up_no_other() {
     let mut broker = broker();

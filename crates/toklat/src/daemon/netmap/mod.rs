@@ -177,7 +177,7 @@ impl Supervisor {
         self.note_plugged();
         let task = self.broker(|broker| broker.control(cookie, pid, ask, memory, facts));
         let task = self.run_task(task).await;
-        Ok(self.broker(|broker| broker.reply(task)))
+        Ok(self.broker(|broker| broker.reply(&task)))
     }
 
     /// Carries out the effects of a request or a close.

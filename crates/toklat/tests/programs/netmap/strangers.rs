@@ -1,5 +1,5 @@
-//! Users of netmap's interface who do not trust each other: what one makes, holds or waits for costs
-//! the others nothing, and is refused by number. The messages are those of the library.
+//! Users of netmap's interface who do not trust each other: what one makes, holds or waits for
+//! costs the others nothing, and is refused by number. The messages are those of the library.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
