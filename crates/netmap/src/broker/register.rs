@@ -66,7 +66,8 @@ impl Broker {
             Some(_) if region != memory => Err(Errno::BUSY),
             _ => self.bind(task, &key, &name, request),
         };
-        if begun.is_err() && task.binding.is_none() {
+        // What was begun is undone by steps.
+        if begun.is_err() && task.steps.is_empty() {
             self.collect(&key);
         }
         begun
@@ -256,7 +257,8 @@ impl Broker {
         let shape = monitor_shape(of, &chosen, request)?;
         let [tx, rx] = [flags::MONITOR_TX, flags::MONITOR_RX].map(|flag| request.flags & flag != 0);
         let monitor = Monitor::of(tx, rx).ok_or(Errno::INVAL)?;
-        let kind = Kind::Monitor { parent: is_own.then(|| parent.clone()), of: monitor };
+        let kept = (parent.uid == call.uid).then(|| parent.clone());
+        let kind = Kind::Monitor { parent: kept, of: monitor };
         // What goes through host rings goes through another port.
         let host_place = of.host_place.clone().filter(|_| chosen.has_host());
         let has_nic = !chosen.tx.is_empty() || !chosen.rx.is_empty();

@@ -451,7 +451,8 @@ fn monitors_of_host_rings_are_ports_of_the_hosts_switch() {
 #[test]
 fn a_refused_option_has_its_status() {
     let mut broker = broker();
-    register(&mut broker, 1, "vale0:a").unwrap();
+    let port = register(&mut broker, 1, "vale0:a").unwrap();
+    let free = |broker: &Tested| broker.regions.get(port.mem_id).unwrap().free_buffers();
     let request = Register { mode: mode::ALL_NIC, flags: flags::ZCOPY_MON, ..Register::default() };
     let mut ask = ask(reqtype::REGISTER, "vale0:a", &request);
     ask.options.given = 1 << option::OFFSETS;
@@ -461,6 +462,14 @@ fn a_refused_option_has_its_status() {
     let status = answer.options.status[option::OFFSETS as usize];
     assert_eq!((answer.status, status), (refused, refused.unsigned_abs()));
     assert_eq!(broker.adapters.len(), 1);
+    // The rings of the monitor stay with the port.
+    let before = free(&broker);
+    ask = Ask { name: name_of("vale0:b"), ..ask };
+    let request = Register { mode: mode::ALL_NIC, mem_id: port.mem_id, ..Register::default() };
+    ask.body[..size_of::<Register>()].copy_from_slice(request.as_bytes());
+    ask.options.offsets.bits = 99;
+    assert_eq!(broker.control(2, &ask).0.status, Errno::INVAL.raw_os_error());
+    assert_eq!((free(&broker), broker.adapters.len()), (before, 1));
 }
 
 #[test]

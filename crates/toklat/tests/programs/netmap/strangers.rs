@@ -21,8 +21,8 @@ use serde_json::json;
 use shmem::{Memfd, Pages};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::daemon::users::{as_user, may_be_others};
-use super::daemon::{Daemon, wait_until};
+use harness::users::{as_user, may_be_others};
+use harness::{Daemon, wait_until};
 
 const GREEDY: u32 = 4001;
 const OTHER: u32 = 4002;
