@@ -17,18 +17,23 @@ use jail::strangers::{self, Descriptor};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 
+pub use self::frozen::{Greeting, OLDEST, is_taken_over};
 use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
-/// The version of these messages. Both sides disconnect if it differs.
-pub const VERSION: u32 = 7;
+mod frozen;
+
+/// The version of these messages. It changes with any of them. A supervisor asks a data process of
+/// another version only for what [never changes](frozen).
+pub const VERSION: u32 = 8;
 
 /// The commands of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Command {
-    /// First message of a connection. Answered by [`Answer::Hello`].
+    /// First message of a connection. Answered by [`Answer::Hello`]; a data process of another
+    /// version then disconnects. Frozen.
     Hello {
-        /// [`VERSION`].
+        /// The version of the messages that follow.
         version: u32,
     },
     /// Adds a port under a free number. The attachment says which descriptors come along.
@@ -160,10 +165,10 @@ pub enum Command {
     /// All ports of an earlier data process are added: start to gather frames.
     Resume,
     /// Lists all ports with their descriptors, an [`Answer::Port`] for each, then their persistent
-    /// state, then an [`Answer::Done`]. For a supervisor that was restarted.
+    /// state, then an [`Answer::Done`]. For a supervisor that was restarted. Frozen.
     ListPorts,
     /// Stops gathering, delivers or times out gathered frames, settles, then answers and exits. No
-    /// frame is lost, and a successor can continue.
+    /// frame is lost, and a successor can continue. Frozen.
     Stop,
 }
 
@@ -213,7 +218,7 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Answer {
-    /// Identifies the data process. Descriptor: the state memory file.
+    /// Identifies the data process. Descriptor: the state memory file. Frozen: version and switch.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -222,7 +227,7 @@ pub enum Answer {
         /// How the data process is confined.
         walls: Walls,
     },
-    /// Done.
+    /// Done. Frozen.
     Done,
     /// A port was added, and this worker serves it.
     Added {
@@ -239,7 +244,8 @@ pub enum Answer {
         /// Stations and addresses, at most [`MAX_STATIONS`].
         claims: Vec<(Mac, IpAddr)>,
     },
-    /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
+    /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along. Frozen:
+    /// what is added has a default.
     Port {
         /// Its number.
         id: PortId,
@@ -247,7 +253,7 @@ pub enum Answer {
         config: Box<PortConfig>,
     },
     /// Sent unasked at any time: a part of a port's persistent state, which replaces the part with
-    /// the same name. At most one descriptor.
+    /// the same name. At most one descriptor. Frozen.
     Keep {
         /// The port's number.
         id: PortId,

@@ -456,11 +456,14 @@ impl Process {
                 let walls = self.inside.walls.clone();
                 let hello = Answer::Hello { version: control::VERSION, switch, walls };
                 control::send(from, &hello, &[self.state_file.as_fd()])?;
-                // A supervisor of another version learns our version before it is disconnected.
-                let same = version == control::VERSION;
-                self.supervisor = from.try_clone_to_owned().ok().filter(|_| same);
+                // A supervisor of another version learns ours, and connects again to speak it. Until
+                // then it takes nothing from the one that is connected.
+                if version != control::VERSION {
+                    return Err(ChannelError::Closed);
+                }
+                self.supervisor = from.try_clone_to_owned().ok();
                 self.behind = false;
-                return same.then_some(()).ok_or(ChannelError::Closed);
+                return Ok(());
             }
             Command::Resume => {
                 self.resume();

@@ -16,6 +16,7 @@ use jail::Walls;
 use jail::child::{ChildSetup, Confinement, Supervised};
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
+use serde::de::DeserializeOwned;
 use shmem::Memfd;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
@@ -25,6 +26,7 @@ use super::seqpacket::{self, Seqpacket};
 use super::{children, locked};
 
 mod exit;
+mod greeting;
 
 /// Longest message in either direction.
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
@@ -86,6 +88,8 @@ pub struct DataProcess {
     reader: JoinHandle<()>,
     pid: u32,
     exit: Arc<Exit>,
+    /// The version of its messages.
+    pub version: u32,
     /// How the data process is confined.
     pub walls: Walls,
 }
@@ -113,7 +117,9 @@ impl DataProcess {
         let greeted = async {
             let (process, _) =
                 Self::handshake(Seqpacket::connect(&path)?, &path, switch, keeper).await?;
-            Ok(process)
+            let version = process.version;
+            let same = (version == VERSION).then_some(process);
+            same.ok_or_else(|| unexpected(&format!("version {version} instead of {VERSION}")))
         };
         let greeted = greeted.await;
         match &greeted {
@@ -131,7 +137,9 @@ impl DataProcess {
     }
 
     /// Connects to the data process of `switch` that an earlier supervisor left; also returns its
-    /// state memory. If its greeting is wrong, it is killed.
+    /// state memory. If its greeting is wrong, it is killed. One of another
+    /// [version](Self::version) understands only what never changes: [`ports`](Self::ports) and
+    /// [`stop`](Self::stop).
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
@@ -159,15 +167,11 @@ impl DataProcess {
         expected: &str,
         keeper: &Keeper,
     ) -> io::Result<(Self, Option<OwnedFd>)> {
-        send(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, receive(&channel)).await;
-        let (answer, mut fds) = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let Answer::Hello { version, switch, walls } = answer else {
-            return Err(unexpected(&format!("{answer:?} for a greeting")));
-        };
-        if version != VERSION || switch != expected {
-            return Err(unexpected(&format!("version {version}, switch {switch:?}")));
+        let (channel, greeting, mut fds) = greeting::exchange(channel, path).await?;
+        if greeting.switch != expected {
+            return Err(unexpected(&format!("a greeting of switch {:?}", greeting.switch)));
         }
+        let (version, walls) = (greeting.version, greeting::walls(&greeting)?);
         // The process answered, so it lives and listens. In a PID namespace it does not know its
         // own number, but the kernel does.
         let number = rustix::net::sockopt::socket_peercred(Seqpacket::connect(path)?)?.pid;
@@ -179,7 +183,7 @@ impl DataProcess {
         let reader = tokio::spawn(said);
         let answers = AsyncMutex::new(answers);
         Ok((
-            Self { channel, answers, reader, pid, exit, walls },
+            Self { channel, answers, reader, pid, exit, version, walls },
             fds.pop().map(Descriptor::into_ours),
         ))
     }
@@ -336,13 +340,20 @@ pub async fn check_version(exe: &Path) -> io::Result<()> {
     command.arg("control-version");
     let answered = children::answer(command, Confinement::new(), ANSWER_TIMEOUT);
     let (status, said) = answered.await?;
-    if status.success() && said.trim() == VERSION.to_string() {
+    let version = said.trim().parse::<u32>().ok().filter(|_| status.success());
+    if version == Some(VERSION) {
         return Ok(());
     }
     let exe = exe.display();
+    let remedy = match version {
+        Some(version) if version > VERSION => {
+            "Restart the daemon: the new one takes the ports over"
+        }
+        _ => "Restart the daemon instead, and clients open their ports anew",
+    };
     Err(io::Error::other(format!(
         "{exe} does not speak version {VERSION} of the control messages; nothing was replaced. \
-         Restart the daemon instead, and clients open their ports anew"
+         {remedy}"
     )))
 }
 
@@ -453,6 +464,12 @@ async fn send(
 }
 
 async fn receive(channel: &Seqpacket) -> io::Result<Received> {
+    receive_as(channel).await
+}
+
+async fn receive_as<T: DeserializeOwned>(
+    channel: &Seqpacket,
+) -> io::Result<(T, Vec<Descriptor>)> {
     let got = channel.receive(MAX_MESSAGE).await?;
     if got.bytes.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());

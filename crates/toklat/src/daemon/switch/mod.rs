@@ -7,6 +7,7 @@
 mod access;
 mod charges;
 mod clients;
+mod found;
 mod guests;
 mod interfaces;
 mod port;
@@ -172,43 +173,6 @@ impl Switch {
             restarting: false,
             started: Instant::now(),
         })
-    }
-
-    /// Takes over a data process that an earlier supervisor left, with its ports.
-    ///
-    /// # Errors
-    /// There is no such process, or it does not answer and is killed.
-    pub async fn find(&mut self) -> io::Result<()> {
-        let (process, memory) =
-            DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;
-        let found = match State::map(&memory, &self.config) {
-            Ok(_) if memory.len() != self.memory.len() => {
-                Err(io::Error::other("Its memory is of another shape"))
-            }
-            Ok(view) => process.ports().await.map(|ports| (view, ports)),
-            Err(error) => Err(io::Error::other(error)),
-        };
-        let (view, ports) = match found {
-            Ok(found) => found,
-            Err(error) => {
-                process.kill();
-                process.ended().await?;
-                return Err(error);
-            }
-        };
-        (self.memory, self.view) = (memory, view);
-        // Nothing is sampled until the topology says otherwise.
-        self.view.recorder().set_rate(0);
-        self.runs(process)?;
-        for port in ports {
-            self.take_over(port)?;
-        }
-        self.send_limits().await;
-        // The earlier supervisor may have ended before it sent changed settings.
-        if let Err(error) = self.command(&Command::set_switch(&self.config), &[]).await {
-            tracing::error!(switch = self.name, %error, "settings were not taken");
-        }
-        Ok(())
     }
 
     /// Records that `process` runs, and watches for its end.
