@@ -5,6 +5,7 @@
 mod ab;
 mod artifacts;
 mod atomics;
+mod base;
 mod capi;
 mod check;
 mod chroot;
@@ -36,8 +37,8 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   setup [--ci]     installs Debian packages for tests and benchmarks (as root or by sudo; else names them)
-                   and makes, as any user, the test guest and, where the installed QEMU does not speak vfio-user, one that
-                   does; --ci: only what the tests use
+                   and makes, as any user, the test guest, an earlier version from the history (target/base) and, where the
+                   installed QEMU does not speak vfio-user, one that does; --ci: only what the tests use
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest, and in
                    target/guest/dpdk one with DPDK
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu

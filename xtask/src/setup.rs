@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::tool::{self, command, installed};
-use crate::{chroot, go, guest, qemu};
+use crate::{base, chroot, go, guest, qemu};
 
 struct Package {
     name: &'static str,
@@ -229,7 +229,7 @@ fn install(packages: &[&Package]) -> Result<()> {
 /// Things that are made, not installed: the name, what its lack costs, and how it is made.
 type Made = (&'static str, &'static str, fn() -> Result<()>);
 
-const MADE: [Made; 7] = [
+const MADE: [Made; 8] = [
     ("the test guest", "tests with virtual machines skip themselves", guest::make),
     (
         "a QEMU that speaks vfio-user",
@@ -238,6 +238,7 @@ const MADE: [Made; 7] = [
     ),
     ("GoBGP", "tests of EVPN skip themselves", go::make_gobgpd),
     ("cnitool", "the test of the CNI plugin by CNI's own tool skips itself", go::make_cnitool),
+    ("an earlier version", "tests of upgrades from it skip themselves", base::make),
     ("a bare Debian", "tests that install the package skip themselves", chroot::make),
     ("cargo-deb", "tests of the package skip themselves", || make_subcommand("deb")),
     ("cargo-generate-rpm", "tests of the package skip themselves", || {

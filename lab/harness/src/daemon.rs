@@ -88,6 +88,12 @@ impl Daemon {
         self.start_again_with(|_| ());
     }
 
+    /// Starts a daemon of another program in the same directory.
+    pub fn start_again_from(&mut self, program: &Path) {
+        self.program = program.into();
+        self.start_again();
+    }
+
     /// As `start_again`, after a change of its command.
     pub fn start_again_with(&mut self, change: impl FnOnce(&mut Command)) {
         let mut command = self.command();

@@ -15,6 +15,7 @@
 
 mod lent;
 mod of_port;
+mod positions;
 mod stats;
 mod turns;
 mod work;
@@ -262,17 +263,33 @@ impl State {
     }
 
     /// Maps the file for a data process, which then marks it as [used](Self::set_used). A new file
-    /// (all zero) is a new switch. A file of another version is cleared and is a new switch, too.
+    /// (all zero) is a new switch. A file of an earlier version keeps where [ports
+    /// stand](positions); one of any other version is cleared and is a new switch, too.
     ///
     /// # Errors
     /// As for [`map`](Self::map); also [`RegionError::Map`] when it cannot be cleared.
     pub fn take_over(file: &Memfd, config: &SwitchConfig) -> Result<Self, RegionError> {
+        Self::take_over_as(file, config, MAGIC)
+    }
+
+    /// Works as `take_over` does when the number of the layout is `now`.
+    fn take_over_as(file: &Memfd, config: &SwitchConfig, now: u64) -> Result<Self, RegionError> {
         let state = Self::map(file, config)?;
-        if !state.is_used() && state.switch.magic.get() != 0 {
-            let len = file.len();
-            file.punch(0, len).map_err(|source| RegionError::Map { len, source })?;
-        }
-        Ok(Self { fresh: !state.is_used(), ..state })
+        let fresh = match state.switch.magic.get() {
+            magic if magic == now => false,
+            // The board of a trusted switch is mapped by others, and is of their version.
+            earlier if positions::are_kept(earlier, now) && !config.trusted => {
+                state.keep_positions(file)?;
+                false
+            }
+            other => {
+                let len = if other == 0 { 0 } else { file.len() };
+                let punched = if len == 0 { Ok(()) } else { file.punch(0, len) };
+                punched.map_err(|source| RegionError::Map { len, source })?;
+                true
+            }
+        };
+        Ok(Self { fresh, ..state })
     }
 
     /// True if this state had no content when it was [taken over](Self::take_over).

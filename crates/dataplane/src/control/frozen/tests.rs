@@ -32,11 +32,12 @@ fn again<T: DeserializeOwned + Serialize>(message: &Value) -> Value {
 /// True if `now` says all that `then` said. Fields may have been added.
 fn says_as_much(now: &Value, then: &Value) -> bool {
     match (now, then) {
-        (Value::Object(now), Value::Object(then)) => then
-            .iter()
-            .all(|(key, then)| now.get(key).is_some_and(|now| says_as_much(now, then))),
+        (Value::Object(now), Value::Object(then)) => {
+            then.iter().all(|(key, then)| now.get(key).is_some_and(|now| says_as_much(now, then)))
+        }
         (Value::Array(now), Value::Array(then)) => {
-            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| says_as_much(now, then))
+            now.len() == then.len()
+                && now.iter().zip(then).all(|(now, then)| says_as_much(now, then))
         }
         _ => now == then,
     }
@@ -70,7 +71,8 @@ fn what_a_data_process_of_version_7_answers_is_understood() {
 /// Nothing else has changed so far, either: a message that does has its own test of why it may.
 #[test]
 fn all_messages_of_version_7_are_still_read() {
-    let words = |of, tag| messages(of, tag).into_iter().map(|(word, _)| word).collect::<BTreeSet<_>>();
+    let words =
+        |of, tag| messages(of, tag).into_iter().map(|(word, _)| word).collect::<BTreeSet<_>>();
     for (_, then) in messages("commands", "command") {
         let now = again::<Command>(&then);
         assert!(says_as_much(&now, &then), "{then} became {now}");

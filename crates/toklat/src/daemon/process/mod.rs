@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
-use dataplane::control::{Answer, Command, VERSION};
+use dataplane::control::{Answer, Command, VERSION, is_taken_over};
 use jail::Walls;
 use jail::child::{ChildSetup, Confinement, Supervised};
 use jail::strangers::Descriptor;
@@ -137,20 +137,27 @@ impl DataProcess {
     }
 
     /// Connects to the data process of `switch` that an earlier supervisor left; also returns its
-    /// state memory. If its greeting is wrong, it is killed. One of another
+    /// state memory, if it can be taken over. If its greeting is wrong, it is killed. One of another
     /// [version](Self::version) understands only what never changes: [`ports`](Self::ports) and
     /// [`stop`](Self::stop).
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
-    pub async fn find(dir: &Path, switch: &str, keeper: &Keeper) -> io::Result<(Self, Memfd)> {
+    pub async fn find(
+        dir: &Path,
+        switch: &str,
+        keeper: &Keeper,
+    ) -> io::Result<(Self, Option<Memfd>)> {
         let path = socket_path(dir, switch);
         let channel = Seqpacket::connect(&path)?;
         let listening = listening(&channel, switch);
         let greeted = async {
             let (process, memory) = Self::handshake(channel, &path, switch, keeper).await?;
+            if !is_taken_over(process.version) {
+                return Ok((process, None));
+            }
             let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
-            Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
+            Ok((process, Some(Memfd::adopt(memory).map_err(io::Error::other)?)))
         };
         let greeted = greeted.await;
         if let (Err(error), Some(exit)) = (&greeted, listening) {
@@ -467,9 +474,7 @@ async fn receive(channel: &Seqpacket) -> io::Result<Received> {
     receive_as(channel).await
 }
 
-async fn receive_as<T: DeserializeOwned>(
-    channel: &Seqpacket,
-) -> io::Result<(T, Vec<Descriptor>)> {
+async fn receive_as<T: DeserializeOwned>(channel: &Seqpacket) -> io::Result<(T, Vec<Descriptor>)> {
     let got = channel.receive(MAX_MESSAGE).await?;
     if got.bytes.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());

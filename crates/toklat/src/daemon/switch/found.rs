@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use dataplane::control::{Command, OLDEST, VERSION, is_taken_over};
+use dataplane::control::{Command, OLDEST, VERSION};
 use dataplane::state::State;
 use shmem::Memfd;
 
@@ -22,8 +22,8 @@ impl Switch {
         let (process, memory) =
             DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;
         let version = process.version;
+        let Some(memory) = memory else { return Err(self.turn_out(process, None).await) };
         let found = match State::map(&memory, &self.config) {
-            _ if !is_taken_over(version) => return Err(self.turn_out(process).await),
             Ok(_) if memory.len() != self.memory.len() => {
                 Err(io::Error::other("Its memory is of another shape"))
             }
@@ -31,10 +31,9 @@ impl Switch {
             Err(error) => Err(io::Error::other(error)),
         };
         match found {
-            Ok((view, ports)) => self.take_over_all(process, (memory, view), ports).await?,
+            Ok((view, ports)) => self.take_over_all(process, (memory, view), ports)?,
             Err(error) if version != VERSION => {
-                tracing::error!(switch = self.name, version, %error, "{LOST}");
-                return Err(self.turn_out(process).await);
+                return Err(self.turn_out(process, Some(error)).await);
             }
             Err(error) => {
                 process.kill();
@@ -54,7 +53,7 @@ impl Switch {
     }
 
     /// Records a data process that was found, and its ports.
-    async fn take_over_all(
+    fn take_over_all(
         &mut self,
         process: DataProcess,
         (memory, view): (Memfd, State),
@@ -84,16 +83,16 @@ impl Switch {
         Ok(())
     }
 
-    /// Stops a data process whose ports cannot be taken over, in order. Returns what to say of it.
-    async fn turn_out(&self, process: DataProcess) -> io::Error {
+    /// Stops a data process whose ports cannot be taken over, in order. Returns the reason.
+    async fn turn_out(&self, process: DataProcess, why: Option<io::Error>) -> io::Error {
         let version = process.version;
-        let newer = version > VERSION;
-        let remedy = match newer {
-            true => "install a toklat that is not older than the one that started it",
-            false => "it is too old",
+        let reason = match why {
+            Some(error) => error.to_string(),
+            None if version > VERSION => "install a toklat that is not older than its own".into(),
+            None => "it is too old".into(),
         };
         let (switch, known) = (&self.name, format!("{OLDEST} to {VERSION}"));
-        tracing::error!(switch, version, known, remedy, "{LOST}");
+        tracing::error!(switch, version, known, reason, "{LOST}");
         let stall_timeout = Duration::from_millis(self.config.stall_timeout_ms.into());
         if let Err(error) = process.stop(stall_timeout).await {
             tracing::warn!(switch, %error, "data process did not stop in order");
@@ -102,7 +101,9 @@ impl Switch {
         if let Err(error) = process.ended().await {
             return error;
         }
-        io::Error::other(format!("Its data process spoke version {version} of the control messages"))
+        io::Error::other(format!(
+            "Its data process spoke version {version} of the control messages"
+        ))
     }
 }
 
