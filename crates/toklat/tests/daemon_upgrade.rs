@@ -17,14 +17,16 @@ use dataplane::control::{self, Answer, Command, VERSION};
 use nic::virtio::Features;
 use serde_json::json;
 
-/// What the earlier version was built as, by `cargo xtask setup`; `None` if it was not.
-fn base() -> Option<PathBuf> {
+/// Where `cargo xtask setup` has built the earlier version; else the test is skipped.
+fn base(test: &str) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/base/program");
-    program.join("commit").exists().then(|| program.canonicalize().unwrap())
+    if program.join("commit").exists() {
+        return Some(program.canonicalize().unwrap());
+    }
+    let why = std::fs::read_to_string(program.join("reason"));
+    skip(test, &why.unwrap_or_else(|_| "no earlier version in target/base: cargo xtask setup".into()));
+    None
 }
-
-const NO_BASE: &str = "an earlier version is not in target/base: cargo xtask setup builds it, unless \
-                       the history of this clone does not reach it";
 
 /// The longest time between two frames of a flow that arrived.
 struct Gap {
@@ -83,7 +85,7 @@ fn netmap_program(
 #[test]
 fn ports_of_version_7_are_taken_over_under_traffic() {
     let name = "ports_of_version_7_are_taken_over_under_traffic";
-    let Some(base) = base() else { return skip(name, NO_BASE) };
+    let Some(base) = base(name) else { return };
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(why) => return skip(name, why),
@@ -174,7 +176,7 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
 #[test]
 fn version_7_starts_anew_after_a_later_one() {
     let name = "version_7_starts_anew_after_a_later_one";
-    let Some(base) = base() else { return skip(name, NO_BASE) };
+    let Some(base) = base(name) else { return };
     let mut daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.a]");
     let _a = daemon.open("vale0:a").unwrap();

@@ -194,4 +194,67 @@ mod tests {
         std::fs::write(store.path(), serde_json::to_vec(&topology).unwrap()).unwrap();
         assert_eq!(store.load().unwrap(), Some(Configured::from(topology)));
     }
+
+    /// Tables whose keys are names, not settings.
+    const NAMES: [&str; 7] = ["switch", "port", "guest", "user", "made_by", "applied", "vlans"];
+
+    /// Adds a setting of a later version to each table in turn, and hands over the result with the
+    /// table's place.
+    fn with_a_later_setting(saved: &serde_json::Value, try_it: &mut impl FnMut(&str, &str)) {
+        fn places(value: &serde_json::Value, at: &str, is_names: bool, found: &mut Vec<String>) {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    found.extend((!is_names).then(|| at.to_owned()));
+                    for (key, value) in fields {
+                        let place = format!("{at}/{}", key.replace('/', "~1"));
+                        places(value, &place, !is_names && NAMES.contains(&&**key), found);
+                    }
+                }
+                serde_json::Value::Array(list) => list
+                    .iter()
+                    .enumerate()
+                    .for_each(|(n, value)| places(value, &format!("{at}/{n}"), false, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        places(saved, "", false, &mut found);
+        for place in found {
+            let mut later = saved.clone();
+            later.pointer_mut(&place).unwrap()["of_a_later_version"] = true.into();
+            try_it(&place, &serde_json::to_string_pretty(&later).unwrap());
+        }
+    }
+
+    #[test]
+    fn settings_of_a_later_version_are_refused_and_stay_in_the_file() {
+        let text = "[quota]\nports = 7\n[quota.user.1000]\nports = 8\n\
+            [evpn]\nasn = 65000\nrouter_id = '10.0.0.1'\nvtep = '10.0.0.1'\n[[evpn.neighbor]]\naddress = '10.0.0.2'\n\
+            [switch.v]\nworkers = [{ cpu = 0 }]\n\
+            [switch.v.port.p]\nvlan = { trunk = { allowed = [2], native = 2 } }\n\
+            interrupts = { max_rate = 8000 }\n\
+            tx_rate_limiter = { bandwidth = { size = 1000, refill_time = 100 } }\n\
+            rx_impairment = { loss_ppm = 7 }\n\
+            [switch.v.port.t]\nkind = { tap = { ifname = 't' } }\n\
+            [switch.v.port.n]\nkind = { vfio_user = { nic = { model = '82540em', combine = { frames = 8, delay_us = 9 } } } }\n\
+            [switch.v.port.x]\nkind = { vxlan = { vni = 7, local = '10.0.0.1', peers = ['10.0.0.2'] } }\n\
+            [guest.web]\nport = 'v:web'\napp = 'httpd'\naddress = '10.0.0.2/24'";
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let made = Configured::made(parse(text).unwrap(), "/etc/net.toml");
+        store.save(&made).unwrap();
+        let saved = serde_json::from_slice(&std::fs::read(store.path()).unwrap()).unwrap();
+        let mut tables = 0;
+        with_a_later_setting(&saved, &mut |place, text| {
+            std::fs::write(store.path(), text).unwrap();
+            let error = store.load().expect_err(place).to_string();
+            assert!(
+                error.contains("of_a_later_version") || error.contains("unknown"),
+                "{place}: {error}"
+            );
+            assert_eq!(std::fs::read_to_string(store.path()).unwrap(), text, "{place}");
+            tables += 1;
+        });
+        assert!(tables > 30, "{tables}");
+    }
 }

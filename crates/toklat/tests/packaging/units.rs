@@ -133,3 +133,46 @@ fn apparmor_understands_the_profile_that_the_unit_names() {
         Ok(output) => assert!(output.status.success(), "{output:?}"),
     }
 }
+
+/// Objective: what cannot be carried over is said before the package replaces anything.
+///
+/// Steps: the scripts that run before are told of an upgrade, on a machine whose program says this
+/// version or that; they say that all ports close, or that they stay, and never fail.
+#[test]
+fn packages_say_before_they_replace_anything_whether_ports_stay() {
+    use dataplane::control::{OLDEST, VERSION};
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("toklat");
+    let _daemon = std::os::unix::net::UnixListener::bind(dir.path().join("control.sock")).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let scripts = [("debian/preinst", "upgrade"), ("rpm/pre_install.sh", "2")];
+    for (script, upgrade) in scripts {
+        let script = packaged("packaging").join(script);
+        let text = std::fs::read_to_string(&script).unwrap();
+        assert!(text.contains(&format!("oldest={OLDEST}\nnewest={VERSION}\n")), "{script:?}");
+        for (says, stay) in [
+            (format!("echo {OLDEST}"), true),
+            (format!("echo {VERSION}"), true),
+            (format!("echo {}", OLDEST - 1), false),
+            (format!("echo {}", VERSION + 1), false),
+            ("echo usage; exit 2".to_owned(), false),
+            ("echo".to_owned(), false),
+        ] {
+            std::fs::write(&program, format!("#!/bin/sh\n{says}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let run = |word: &str| {
+                let mut sh = Command::new("sh");
+                sh.arg(&script).arg(word).env("PATH", &path).env("TOKLAT_DIR", dir.path());
+                let output = sh.output().unwrap();
+                assert!(output.status.success(), "{output:?}");
+                String::from_utf8(output.stderr).unwrap()
+            };
+            let said = run(upgrade);
+            assert_eq!(said.contains("ports stay open"), stay, "{says}: {said}");
+            assert_eq!(said.contains("ALL PORTS CLOSE"), !stay, "{says}: {said}");
+            let first = if upgrade == "2" { "1" } else { "install" };
+            assert_eq!(run(first), "", "nothing is replaced");
+        }
+    }
+}
