@@ -150,6 +150,7 @@ impl Keeper {
             worker: None,
             attachment: Attachment::Ring(rings),
             uid: 1000,
+            pid: None,
         };
         let _ = self.ask(&Command::AddPort { id, config, resume }, fds);
     }

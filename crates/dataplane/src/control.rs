@@ -251,6 +251,9 @@ pub enum Answer {
         id: PortId,
         /// The configuration of the port.
         config: Box<PortConfig>,
+        /// The worker that serves the port. Since version 8.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<u16>,
     },
     /// Sent unasked at any time: a part of a port's persistent state, which replaces the part with
     /// the same name. At most one descriptor. Frozen.

@@ -48,7 +48,8 @@ impl FrontEnd {
     fn attach(&mut self, connection: &OwnedFd, id: u16) {
         let (name, policy) = (format!("guest{id}"), Policy::default());
         let attachment = VhostUserConfig { queue_pairs: 1 }.into();
-        let config = PortConfig { name, policy, worker: None, attachment, uid: self.uid };
+        let config =
+            PortConfig { name, policy, worker: None, attachment, uid: self.uid, pid: None };
         let command = Command::AddPort { id, config, resume: false };
         let answer = ask(connection, &command, &[self.switch_end.as_fd()]);
         assert!(matches!(answer, Answer::Added { .. }), "{answer:?}");

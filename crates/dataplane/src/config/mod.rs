@@ -154,6 +154,9 @@ pub struct PortConfig {
     /// The user that the port works for: the peer at its socket, else its owner. Budgets and
     /// sanctions are per user.
     pub uid: u32,
+    /// The process that opened the port, kept for the supervisor. Since version 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 /// The limits of one user in a switch's data process.

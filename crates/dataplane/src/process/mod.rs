@@ -558,7 +558,8 @@ impl Process {
     fn list_ports(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
         for (id, record) in self.ports.iter().enumerate() {
             let Some(record) = record else { continue };
-            let port = Answer::Port { id: id as PortId, config: record.config.clone().into() };
+            let (id, worker) = (id as PortId, Some(record.worker));
+            let port = Answer::Port { id, config: record.config.clone().into(), worker };
             let descriptors: Vec<_> = record.descriptors.iter().map(AsFd::as_fd).collect();
             control::send(to, &port, &descriptors)?;
         }

@@ -33,8 +33,14 @@ impl Client {
         let region = Region::create(RegionConfig::ports(1, 1, SLOTS)).unwrap();
         let port = Port::inline(&region, "p", 1, 1, SLOTS).unwrap();
         let attachment = Attachment::Ring((&port.rings()).into());
-        let config =
-            PortConfig { name: format!("p{id}"), policy, worker: None, attachment, uid: 0 };
+        let config = PortConfig {
+            name: format!("p{id}"),
+            policy,
+            worker: None,
+            attachment,
+            uid: 0,
+            pid: None,
+        };
         let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
         let (token, switch_end) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
         jail::strangers::refuse(&switch_end);

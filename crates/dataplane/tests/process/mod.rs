@@ -83,7 +83,8 @@ pub fn ask(connection: &OwnedFd, command: &Command, descriptors: &[BorrowedFd<'_
 /// Adds port number `id`, attached to `file`.
 pub fn add(connection: &OwnedFd, id: u16, attachment: Attachment, file: &OwnedFd) {
     let name = format!("p{id}");
-    let config = PortConfig { name, policy: Policy::default(), worker: None, attachment, uid: 0 };
+    let config =
+        PortConfig { name, policy: Policy::default(), worker: None, attachment, uid: 0, pid: None };
     let command = Command::AddPort { id, config, resume: false };
     let answer = ask(connection, &command, &[file.as_fd()]);
     assert!(matches!(answer, Answer::Added { .. }), "{answer:?}");

@@ -13,9 +13,14 @@ use control::{Global, Result};
 /// Options of `toklat daemon`.
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
-    /// Topology file to apply at the first start
+    /// Topology file to apply at each start, if it has changed since. It adds and changes what it
+    /// names, keeps settings that it does not name, and removes what it named before only where
+    /// that is not in use
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
+    /// Let a changed topology file also remove what is in use (as toklat apply --prune does)
+    #[arg(long, requires = "topology")]
+    topology_prune: bool,
     /// Directory that keeps the applied topology [default: the runtime directory]
     #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY")]
     state_dir: Option<PathBuf>,
@@ -81,6 +86,7 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
     daemon::run(DaemonOptions {
         dir: global.dir(),
         topology: args.topology,
+        topology_prune: args.topology_prune,
         state_dir: args.state_dir,
         group: args.group,
         control_group: args.control_group,

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
-use super::apply::How;
+use super::apply::{How, Removes};
 use super::caller::Caller;
 use super::problem::{PROBLEM, Problem};
 use super::supervisor::{Supervisor, monotonic_ns};
@@ -279,7 +279,8 @@ fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
 fn how(query: ApplyQuery, asked: &Asked<'_>) -> How {
     How {
         file: query.file.unwrap_or_else(|| "api".into()),
-        prune: query.prune,
+        removes: if query.prune { Removes::All } else { Removes::Nothing },
+        content: None,
         dry_run: query.dry_run,
         expected: asked.params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
         caller: asked.caller,

@@ -18,13 +18,27 @@ use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
+/// What a file removes of the objects that it no longer names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Removes {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What is not in use. What stays is a line in the log.
+    Unused,
+    /// All of them.
+    All,
+}
+
 /// How a topology is applied.
 #[derive(Clone, Debug, Default)]
 pub struct How {
     /// The file's name. It owns the objects that it makes.
     pub file: String,
-    /// Removes objects that the file made before and does not name any more.
-    pub prune: bool,
+    /// Which objects it removes, of those that the file made before and does not name any more.
+    pub removes: Removes,
+    /// The content of the file, if that is not what is to be applied.
+    pub content: Option<Topology>,
     /// Changes nothing, and only reports the changes.
     pub dry_run: bool,
     /// The entity tag of the topology that this one is based on. If the topology has changed since,
@@ -72,7 +86,8 @@ impl Supervisor {
             now.note(change, &how.file);
         }
         if failed.is_none() {
-            now.applied.insert(how.file.clone(), wanted);
+            let content = how.content.clone().unwrap_or(wanted);
+            now.applied.insert(how.file.clone(), content);
         }
         self.save(&mut now)?;
         match failed {
@@ -116,10 +131,46 @@ impl Supervisor {
             self.plan_ports(now, name, wanted, &mut plan).await;
         }
         self.plan_guests(now, wanted, &mut plan).await;
-        if how.prune {
-            self.plan_removals(now, wanted, &how.file, &mut plan).await;
+        if how.removes != Removes::Nothing {
+            let mut removals = Vec::new();
+            self.plan_removals(now, wanted, &how.file, &mut removals).await;
+            if how.removes == Removes::Unused {
+                removals = self.spare_used(removals).await;
+            }
+            plan.append(&mut removals);
         }
         plan
+    }
+
+    /// Leaves out removals of what is in use, with a line in the log for each.
+    async fn spare_used(&self, removals: Vec<Change>) -> Vec<Change> {
+        let mut unused = Vec::new();
+        for change in removals {
+            if self.is_in_use(&change.name).await {
+                let (what, remedy) = (&change.name, "toklat apply --prune, or --topology-prune");
+                tracing::warn!(%what, remedy, "not in the topology file any more, but in use: it stays");
+            } else {
+                unused.push(change);
+            }
+        }
+        unused
+    }
+
+    /// True if a guest runs, or a port is open or attached, or any of a switch's ports is.
+    async fn is_in_use(&self, name: &str) -> bool {
+        if let Some(guest) = guest_of(name) {
+            return self.guests.health(guest).await == Health::Good;
+        }
+        let (switch, port) = match name.split_once(':') {
+            Some((switch, port)) => (switch, Some(port)),
+            None => (name, None),
+        };
+        let Some(handle) = self.handle(switch) else { return name == EVPN };
+        let switch = handle.lock().await;
+        match port {
+            Some(port) => switch.port(port).is_ok_and(super::switch::Port::is_in_use),
+            None => switch.ports().any(super::switch::Port::is_in_use),
+        }
     }
 
     /// Checks that the switches of new guests exist.

@@ -376,7 +376,13 @@ fn check_with(now: &Topology, name: (&str, &str), spec: &PortSpec) -> Result<(),
 }
 
 /// Returns `old` with the settings that `patch` names.
-fn merged<T: Serialize + DeserializeOwned>(old: &T, patch: &Value) -> Result<T, ApiError> {
+///
+/// # Errors
+/// The patch is not one of settings, or names one that there is not.
+pub(super) fn merged<T: Serialize + DeserializeOwned>(
+    old: &T,
+    patch: &Value,
+) -> Result<T, ApiError> {
     let bad = |reason: String| {
         ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for the settings")
     };

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::mistake;
 use crate::api::{ApiError, ErrorCode, Topology};
 
@@ -15,14 +17,22 @@ fn bad(reason: impl Into<String>, remedy: impl Into<String>) -> ApiError {
 /// # Errors
 /// The file cannot be read, or has an invalid setting.
 pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
+    read_named(path).map(|(read, _)| read)
+}
+
+/// Works as `read_file`; also returns the settings that stand in the file, as JSON.
+///
+/// # Errors
+/// As for [`read_file`].
+pub fn read_named(path: &Path) -> anyhow::Result<(Topology, Value)> {
     use anyhow::Context;
     let text =
         fs::read_to_string(path).with_context(|| format!("Cannot read {}", path.display()))?;
     let says_nothing = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
     if text.lines().all(says_nothing) {
-        return Ok(Topology::default());
+        return Ok((Topology::default(), Value::Null));
     }
-    parse(&text).with_context(|| format!("In {}", path.display()))
+    parse_named(&text).with_context(|| format!("In {}", path.display()))
 }
 
 /// Parses and checks the text of a topology file.
@@ -30,6 +40,14 @@ pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
 /// # Errors
 /// Says what is wrong, and where.
 pub fn parse(text: &str) -> Result<Topology, ApiError> {
+    parse_named(text).map(|(read, _)| read)
+}
+
+/// Works as `parse`; also returns the settings that the text names, as JSON.
+///
+/// # Errors
+/// As for [`parse`].
+pub fn parse_named(text: &str) -> Result<(Topology, Value), ApiError> {
     let wrong = |error: toml::de::Error| {
         let words = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         bad(format!("{}{words}", line(text, error.span())), "correct the topology file")
@@ -48,7 +66,7 @@ pub fn parse(text: &str) -> Result<Topology, ApiError> {
     let given = serde_json::to_value(table).unwrap_or_default();
     super::shape::check(&given, &read)?;
     topology::check(&read)?;
-    Ok(read)
+    Ok((read, given))
 }
 
 /// `line 3: `: where a mistake begins, if that is known.

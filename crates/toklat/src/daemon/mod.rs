@@ -19,6 +19,7 @@ mod bound;
 mod caller;
 pub mod cards;
 mod change;
+mod changed_file;
 mod children;
 mod clients;
 mod configure;
@@ -74,7 +75,6 @@ use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
-use self::apply::How;
 use self::bound::BoundFile;
 use self::directory::Directory;
 use self::hangups::Hangups;
@@ -90,8 +90,10 @@ pub struct DaemonOptions {
     /// The runtime directory, which holds the daemon's sockets
     /// ([`netring::attach::runtime_directory`]).
     pub dir: PathBuf,
-    /// A topology file that is applied at start if nothing was applied before.
+    /// A topology file that is applied at each start if it has changed since.
     pub topology: Option<PathBuf>,
+    /// A changed topology file also removes what it no longer names and is in use.
+    pub topology_prune: bool,
     /// Where the applied topology is kept; `None` for `dir`.
     pub state_dir: Option<PathBuf>,
     /// The group whose members may open ports (the attach socket), by name or number; `None` for
@@ -262,7 +264,7 @@ async fn supervise(
         tracing::error!(%error, "EVPN was not started");
     }
     if let Some(file) = &options.topology {
-        apply_changed_file(&supervisor, file).await;
+        changed_file::apply_changed(&supervisor, file, options.topology_prune).await;
     }
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
     tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
@@ -318,30 +320,6 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
         (Some(saved), _) => Ok(saved),
         (None, Some(file)) => Ok(Configured::made(file::read_file(file)?, &apply::name_of(file))),
         (None, None) => Ok(Configured::default()),
-    }
-}
-
-/// Applies the topology file again if it has changed since it was applied last. An unchanged or
-/// empty file leaves what commands changed since.
-async fn apply_changed_file(supervisor: &Arc<Supervisor>, file: &Path) {
-    let name = apply::name_of(file);
-    let wanted = match file::read_file(file) {
-        Ok(wanted) => wanted,
-        // The saved topology stays in force.
-        Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
-    };
-    // An empty file may have been truncated, so it removes nothing.
-    if wanted == api::Topology::default() || supervisor.has_applied(&name, &wanted).await {
-        return;
-    }
-    let how = How { file: name.clone(), prune: true, ..How::default() };
-    match supervisor.apply(wanted, &how).await {
-        Ok(applied) => {
-            for change in applied.changes {
-                tracing::info!(%name, action = %change.action, what = %change.name, "topology file");
-            }
-        }
-        Err(error) => tracing::error!(%name, %error, "the topology file was not applied"),
     }
 }
 

@@ -204,3 +204,46 @@ fn a_restart_applies_a_file_that_has_changed() {
     }
     daemon.wait_for("the log to say so", |daemon| daemon.log().contains("was not applied"));
 }
+
+/// Objective: a start with a changed file takes nothing away that is in use, and no setting that the
+/// file does not name; `--topology-prune` does.
+///
+/// Steps: a client has a port open, and another port has a setting by a command, when the daemon is
+/// killed; it starts with a file that names neither. The open port stays, with a line in the log, and
+/// an unused one goes. Told to prune, the next start removes the open port, too.
+#[test]
+fn a_start_removes_nothing_that_is_in_use_and_keeps_unnamed_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let net = dir.path().join("net.toml");
+    let file = net.to_str().unwrap();
+    let port = |name: &str| format!("[switch.vale0.port.{name}]\n");
+    let write = |names: &[&str]| {
+        std::fs::write(&net, names.iter().map(|name| port(name)).collect::<String>()).unwrap();
+    };
+    write(&["open", "unused", "kept"]);
+    let mut daemon = Daemon::start_with(&["--topology", file]);
+    let mut client = daemon.open("vale0:open").unwrap();
+    daemon.done(&["port", "set", "vale0:kept", "--mtu", "2000"]);
+    write(&["kept", "new"]);
+    daemon.kill();
+    daemon.start_again();
+    assert_eq!(objects(&daemon), ["vale0", "vale0:kept", "vale0:new", "vale0:open"]);
+    assert_eq!(daemon.get("/v1/switches/vale0/ports/kept")["mtu"], 2000, "the file names no MTU");
+    client.flush().unwrap();
+    assert_eq!(daemon.get("/v1/switches/vale0/ports/open")["state"], "attached");
+    let log = daemon.log();
+    let stays = log.lines().find(|line| line.contains("in use: it stays")).expect(&log);
+    assert!(stays.contains("vale0:open") && stays.contains("--topology-prune"), "{stays}");
+    let gone = |line: &str| line.contains("action=removed") && line.contains("vale0:unused");
+    assert!(log.lines().any(gone), "{log}");
+    // An operator who applies the file resets what it does not name.
+    daemon.kill();
+    daemon.start_again_with(|command| drop(command.arg("--topology-prune")));
+    assert_eq!(objects(&daemon), ["vale0", "vale0:kept", "vale0:new"]);
+    assert_eq!(daemon.get("/v1/switches/vale0/ports/kept")["mtu"], 2000);
+    daemon.done(&["apply", file]);
+    assert_eq!(daemon.get("/v1/switches/vale0/ports/kept")["mtu"], 1500);
+    let help = daemon.done(&["daemon", "--help"]);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("only where that is not in use"), "{help}");
+}

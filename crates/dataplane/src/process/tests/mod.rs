@@ -21,7 +21,8 @@ fn process(config: SwitchConfig) -> Process {
 
 fn add(process: &mut Process, id: PortId, policy: Policy) -> Result<(), String> {
     let name = format!("p{id}");
-    let config = PortConfig { name, policy, worker: None, attachment: Attachment::Null, uid: 0 };
+    let config =
+        PortConfig { name, policy, worker: None, attachment: Attachment::Null, uid: 0, pid: None };
     let (worker, served) = process.add_port(id, config, Vec::new(), false)?;
     process.publish();
     process.common.workers[usize::from(worker)].send(Job::Serve(served));
@@ -119,8 +120,14 @@ fn ports_added_and_removed_in_a_row_are_answered_in_order() {
     let (ours, theirs) = pair(SocketType::SEQPACKET);
     let add = |id: PortId| {
         let (name, attachment) = (format!("p{id}"), Attachment::Null);
-        let config =
-            PortConfig { name, policy: Policy::default(), worker: None, attachment, uid: 0 };
+        let config = PortConfig {
+            name,
+            policy: Policy::default(),
+            worker: None,
+            attachment,
+            uid: 0,
+            pid: None,
+        };
         Command::AddPort { id, config, resume: false }
     };
     let remove = |id| Command::RemovePort { id };
@@ -155,7 +162,7 @@ fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     let (front_end, socket) = pair(SocketType::STREAM);
     let attachment = VhostUserConfig { queue_pairs: 1 }.into();
     let (name, policy) = ("guest".to_owned(), Policy::default());
-    let config = PortConfig { name, policy, worker: None, attachment, uid: 0 };
+    let config = PortConfig { name, policy, worker: None, attachment, uid: 0, pid: None };
     process.add_port(0, config, vec![socket.into()], resume).unwrap();
     front_end
 }

@@ -65,6 +65,8 @@ pub struct FoundPort {
     pub id: PortId,
     /// The configuration of the port.
     pub config: PortConfig,
+    /// The worker that serves it, if the data process says so.
+    pub worker: Option<u16>,
     /// The port's descriptors, in the order that its attachment defines.
     pub fds: Vec<Descriptor>,
 }
@@ -289,8 +291,8 @@ impl DataProcess {
         loop {
             match next {
                 (Answer::Done, _) => return Ok(found),
-                (Answer::Port { id, config }, fds) => {
-                    found.push(FoundPort { id, config: *config, fds })
+                (Answer::Port { id, config, worker }, fds) => {
+                    found.push(FoundPort { id, config: *config, worker, fds })
                 }
                 (answer, _) => return Err(unexpected(&format!("{answer:?} in a list of ports"))),
             }

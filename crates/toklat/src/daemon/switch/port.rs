@@ -91,6 +91,13 @@ impl Port {
         self.watch.is_some()
     }
 
+    /// Returns true while a client has the port open, or it is attached to something that frames
+    /// may come from.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.is_open() || !matches!(self.attachment, Attachment::Vacant | Attachment::Null)
+    }
+
     /// The memory file and the switch's end of the token, if a client has the port open.
     #[must_use]
     pub fn parts(&self) -> Option<[Descriptor; 2]> {
@@ -119,6 +126,7 @@ impl Port {
             worker: self.spec.worker,
             attachment: self.attachment.clone(),
             uid: self.uid(access),
+            pid: self.client.map(|client| client.pid),
         };
         Command::AddPort { id: self.id, config, resume: self.known }
     }
@@ -133,11 +141,12 @@ pub fn no_port(switch: &str, port: &str) -> ApiError {
 impl Switch {
     /// Records a port of a data process that outlived its supervisor.
     pub(super) fn take_over(&mut self, found: FoundPort) -> io::Result<()> {
-        let FoundPort { id, config, fds } = found;
+        let FoundPort { id, config, worker, fds } = found;
         let spec = PortSpec { policy: config.policy, worker: config.worker, ..PortSpec::default() };
         let mut port = Port::new(id, &config.name, spec, false);
         (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
-        port.user = Some(config.uid);
+        (port.user, port.worker) = (Some(config.uid), worker);
+        port.client = config.pid.map(|pid| Client { pid, uid: config.uid });
         self.take_over_tunnel(&mut port);
         if let Some(token) = port.hangup_fd() {
             let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };

@@ -114,6 +114,7 @@ impl Host {
             worker: None,
             attachment: Attachment::VfioUser(nic),
             uid: 0,
+            pid: None,
         };
         let socket = self.sockets[usize::from(id)].as_ref().unwrap().try_clone().unwrap();
         let answer = self.ask(&Command::AddPort { id, config, resume }, &[socket.as_fd()]);
