@@ -240,6 +240,19 @@ impl Daemon {
         found.unwrap_or_else(|| panic!("{port}: {stats}")).clone()
     }
 
+    /// Checks that a switch was never without a data process for longer than README.md says, pauses
+    /// left out: a second, or two where other programs compete for the processors. Returns how
+    /// often that was.
+    pub fn gaps_in_time(&self, switch: &str) -> u64 {
+        let gaps = self.get(&format!("/v1/switches/{switch}"))["restart_gaps"].clone();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap();
+        let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let limit = if load > cores as f64 { 2000 } else { 1000 };
+        assert!(gaps["longest_ms"].as_u64().unwrap() <= limit, "{gaps}: {}", self.log());
+        gaps["count"].as_u64().unwrap()
+    }
+
     /// Names and states of a switch's ports.
     pub fn ports(&self, switch: &str) -> Vec<(String, String)> {
         let ports = self.get(&format!("/v1/switches/{switch}/ports"));

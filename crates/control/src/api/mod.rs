@@ -100,6 +100,10 @@ pub struct Status {
     pub descriptors: usize,
     /// How many there may be.
     pub descriptor_limit: u64,
+    /// The longest time that a switch was without a data process that had died, less the pause that
+    /// grows with deaths in a row, in milliseconds.
+    #[serde(default)]
+    pub longest_restart_gap_ms: u64,
     /// Its children, and the walls around each.
     #[serde(default)]
     pub children: Vec<ChildInfo>,
@@ -135,6 +139,19 @@ pub enum SwitchState {
     Failed,
 }
 
+/// How long a switch was without a data process that forwards, after one had died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RestartGaps {
+    /// How often that was.
+    pub count: u64,
+    /// The last time, in milliseconds.
+    pub last_ms: u64,
+    /// The part of it that was a pause, because data processes had died in a row.
+    pub last_pause_ms: u64,
+    /// The longest time less its pause, in milliseconds.
+    pub longest_ms: u64,
+}
+
 /// A switch as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchInfo {
@@ -149,6 +166,9 @@ pub struct SwitchInfo {
     pub pid: Option<u32>,
     /// How often the data process was restarted after it died.
     pub restarts: u32,
+    /// How long the switch was without a data process each time.
+    #[serde(default)]
+    pub restart_gaps: RestartGaps,
     /// The switch was made by the first client that opened a port of it, and goes with the last
     /// one.
     pub ephemeral: bool,

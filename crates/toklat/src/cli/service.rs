@@ -34,7 +34,7 @@ pub fn status(global: &Global) -> Result {
     let status: Status = Client::connect(global)?.get("/v1/status")?;
     let children: String = status.children.iter().map(super::switch::child).collect();
     let text = format!(
-        "toklat {} runs as process {} in {}, for {}\n{}, {}; {} of {} descriptors\n{}",
+        "toklat {} runs as process {} in {}, for {}\n{}, {}; {} of {} descriptors{}\n{}",
         status.version,
         status.pid,
         status.runtime_dir,
@@ -43,6 +43,10 @@ pub fn status(global: &Global) -> Result {
         counted(status.ports as u64, "port", "s"),
         status.descriptors,
         status.descriptor_limit,
+        match status.longest_restart_gap_ms {
+            0 => String::new(),
+            ms => format!("; longest restart {ms} ms, without pause"),
+        },
         children.trim_end(),
     );
     global.print_done(&status, text.trim_end())

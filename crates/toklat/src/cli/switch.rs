@@ -235,8 +235,8 @@ impl SwitchCommand {
                 global.print_list(&switches, || table(&switches), nothing)?;
                 if let ([info], false) = (&switches[..], global.json) {
                     let others: String = info.children.iter().map(child).collect();
-                    let walls = walls(&info.walls);
-                    let out = format!("{}{walls}{others}{}", stopped(info), sflow(info));
+                    let (walls, gaps) = (walls(&info.walls), gaps(info));
+                    let out = format!("{}{gaps}{walls}{others}{}", stopped(info), sflow(info));
                     write!(std::io::stdout().lock(), "{out}")?;
                 }
                 Ok(())
@@ -300,6 +300,18 @@ fn walls(walls: &jail::Walls) -> String {
 pub(super) fn child(child: &ChildInfo) -> String {
     let pid = child.pid.map_or_else(|| "does not run".to_owned(), |pid| format!("process {pid}"));
     format!("{}, {pid}, {}", child.name, walls(&child.walls))
+}
+
+/// How long it was without a data process, if one has died.
+fn gaps(info: &SwitchInfo) -> String {
+    let gaps = info.restart_gaps;
+    let (last, pause, longest) = (gaps.last_ms, gaps.last_pause_ms, gaps.longest_ms);
+    match gaps.count {
+        0 => String::new(),
+        _ => format!(
+            "last restart: {last} ms, of it {pause} ms pause; longest without pause: {longest} ms\n"
+        ),
+    }
 }
 
 /// What was sent to its sFlow collector.

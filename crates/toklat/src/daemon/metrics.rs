@@ -34,6 +34,7 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     }
     daemon(&mut text, &of.status().await, &of.quotas());
     tables_and_walls(&mut text, &switches);
+    gaps(&mut text, &switches);
     samples(&mut text, &switches);
     let name = "toklat_port_unconnected_seconds";
     gauge(&mut text, name, "How long the port has not been where it is to connect to");
@@ -47,6 +48,24 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
         evpn(&mut text, &summary);
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+/// How long switches were without a data process that had died.
+fn gaps(text: &mut String, switches: &[(SwitchInfo, usize)]) {
+    let name = "toklat_switch_restart_gap_seconds";
+    gauge(text, name, "How long the switch was without a data process that had died");
+    for (info, _) in switches {
+        let gaps = info.restart_gaps;
+        let values = [
+            ("last", gaps.last_ms),
+            ("last_pause", gaps.last_pause_ms),
+            ("longest", gaps.longest_ms),
+        ];
+        for (which, ms) in values {
+            let (of, seconds) = (&info.name, ms as f64 / 1e3);
+            line(text, &format!("{name}{{switch=\"{of}\",which=\"{which}\"}} {seconds}"));
+        }
+    }
 }
 
 /// Metrics of the daemon itself, of what users hold, and of their quotas.

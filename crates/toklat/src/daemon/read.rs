@@ -109,12 +109,15 @@ impl Supervisor {
     pub async fn status(&self) -> Status {
         let until = Instant::now() + BRIEF;
         let handles = self.named_handles();
-        let (mut ports, mut children) = (0, Vec::new());
+        let (mut ports, mut gap, mut children) = (0, 0, Vec::new());
+        let counts = |ports: usize, info: SwitchInfo| {
+            (ports, info.restart_gaps.longest_ms, processes(info))
+        };
         for (name, handle) in &handles {
-            let live = |of: &Switch| (of.ports().len(), processes(of.info()));
-            let copied = |copy: &Arc<Overview>| (copy.ports.len(), processes(copy.info.clone()));
-            let (count, its) = self.read((name, handle), until, live, copied).await;
-            ports += count;
+            let live = |of: &Switch| counts(of.ports().len(), of.info());
+            let copied = |copy: &Arc<Overview>| counts(copy.ports.len(), copy.info.clone());
+            let (count, longest, its) = self.read((name, handle), until, live, copied).await;
+            (ports, gap) = (ports + count, gap.max(longest));
             children.extend(its);
         }
         children.extend(locked(&self.evpn.running).as_ref().and_then(|its| its.keeper.child()));
@@ -128,6 +131,7 @@ impl Supervisor {
             ports,
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             descriptor_limit: self.descriptor_limit,
+            longest_restart_gap_ms: gap,
             children,
         }
     }

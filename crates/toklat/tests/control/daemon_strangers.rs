@@ -292,6 +292,7 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
         pid.is_some_and(|pid| pid != i64::from(old))
     });
     until_traffic_flows(&mut others.a, &mut others.b, &mut others.number);
+    assert_eq!(others.daemon.gaps_in_time("vale0"), 1, "it is not waited for");
     let threads = std::fs::read_dir(format!("/proc/{old}/task")).unwrap().count();
     assert!(!is_alive(old) && threads > 1, "it was to be kept by a close that does not end");
     drop(file);

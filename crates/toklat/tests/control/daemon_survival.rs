@@ -22,8 +22,13 @@ fn a_killed_data_process_is_back_and_clients_go_on() {
         until_traffic_flows(&mut a, &mut b, &mut number);
         let switch = daemon.get("/v1/switches/vale0");
         assert_eq!((&switch["state"], &switch["restarts"]), (&json!("running"), &json!(round)));
+        assert_eq!(daemon.gaps_in_time("vale0"), round);
     }
     assert_eq!(daemon.ports("vale0").len(), 2);
+    let page = daemon.get("/metrics");
+    let longest = "toklat_switch_restart_gap_seconds{switch=\"vale0\",which=\"longest\"} ";
+    assert!(daemon::text(&page).contains(longest), "{page}");
+    assert!(daemon.get("/v1/status")["longest_restart_gap_ms"].is_u64());
 }
 
 #[test]
@@ -154,9 +159,16 @@ fn a_killed_supervisor_leaves_traffic_running_and_is_found_again() {
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);
     let (pid, other_pid) = (daemon.data_process("vale0"), daemon.data_process("vale9"));
+    let served = |daemon: &Daemon| {
+        let ports = ["a", "b"].map(|port| daemon.get(&format!("/v1/switches/vale0/ports/{port}")));
+        ports.map(|port| (port["worker"].clone(), port["client"].clone()))
+    };
+    let before = served(&daemon);
+    assert!(before.iter().all(|(worker, client)| worker == 0 && client["pid"].is_u64()));
     daemon.kill();
     until_traffic_flows(&mut a, &mut b, &mut number);
     daemon.start_again();
+    assert_eq!(served(&daemon), before, "who has the port, and which worker serves it");
     assert_eq!((daemon.data_process("vale0"), daemon.data_process("vale9")), (pid, other_pid));
     let state = |name: &str, state: &str| (name.to_owned(), state.to_owned());
     let mut ports = daemon.ports("vale0");
@@ -261,7 +273,13 @@ fn regression_a_data_process_that_dies_and_dies_is_never_given_up() {
         kills += u32::from(killed(daemon));
         kills >= 12
     });
-    daemon.wait_for("the next one", |d| d.get("/v1/switches/vale0")["state"] == "running");
+    // The pause is as documented for so many deaths in a row, and the rest of each gap is short.
+    daemon.wait_for("the next one after the longest pause", |daemon| {
+        let switch = daemon.get("/v1/switches/vale0");
+        let pause = switch["restart_gaps"]["last_pause_ms"].as_u64().unwrap();
+        switch["state"] == "running" && pause >= 2000
+    });
+    assert!(daemon.gaps_in_time("vale0") > 0);
     // No port is blamed for a death that came from outside.
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     until_traffic_flows(&mut a, &mut b, &mut 0);
@@ -287,6 +305,7 @@ fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
     evil.flush().unwrap();
     daemon.wait_for("a successor", |daemon| daemon.get("/v1/switches/vale0")["restarts"] == 1);
     until_traffic_flows(&mut a, &mut b, &mut number);
+    assert_eq!(daemon.gaps_in_time("vale0"), 1);
     let log = daemon.log();
     let stuck = log.lines().find(|line| line.contains("worker is stuck"));
     assert!(stuck.is_some_and(|line| line.contains("port=\"evil\"")), "{log}");
@@ -327,6 +346,7 @@ fn regression_a_port_that_two_data_processes_died_of_is_quarantined() {
     until_traffic_flows(&mut a, &mut b, &mut number);
     let restarts = daemon.get("/v1/switches/vale0")["restarts"].as_u64().unwrap();
     assert_eq!(restarts, 2, "{}", daemon.log());
+    assert_eq!(daemon.gaps_in_time("vale0"), 2);
     let refused = daemon.open("vale0:evil").unwrap_err().to_string();
     assert!(refused.contains("quarantined"), "{refused}");
     for _ in 0..50 {

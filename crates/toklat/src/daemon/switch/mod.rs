@@ -13,6 +13,7 @@ mod interfaces;
 mod port;
 mod quarantine;
 mod report;
+mod restarts;
 mod sampling;
 mod tunnel;
 mod watchdog;
@@ -39,6 +40,7 @@ pub use self::charges::StateMemory;
 pub use self::clients::Attach;
 pub use self::port::{Port, no_port};
 use self::quarantine::{Offender, Quarantine};
+use self::restarts::Restarts;
 pub use self::tunnel::Segment;
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
@@ -51,11 +53,6 @@ use super::sflow::{Agents, Export};
 use super::tunnels::Tunnels;
 use super::{change, locked, system};
 use crate::api::{ApiError, ErrorCode, SwitchState};
-
-/// The longest pause before a data process is restarted.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A data process that ran this long ends a row of deaths.
-const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// The parts of the supervisor that all switches share.
 #[derive(Debug)]
@@ -119,7 +116,8 @@ pub struct Switch {
     state: SwitchState,
     failure: Option<String>,
     restarts: u32,
-    deaths: u32,
+    /// The deaths in a row, and how long each left the switch without a data process.
+    row: Restarts,
     /// Ports that killed data processes.
     quarantine: Quarantine,
     watchdog: Watchdog,
@@ -127,7 +125,6 @@ pub struct Switch {
     sampling: Option<Export>,
     /// A task is restarting the data process.
     restarting: bool,
-    started: Instant,
 }
 
 impl Switch {
@@ -166,12 +163,11 @@ impl Switch {
             state: SwitchState::Restarting,
             failure: None,
             restarts: 0,
-            deaths: 0,
+            row: Restarts::new(Instant::now()),
             quarantine: Quarantine::default(),
             watchdog: Watchdog::default(),
             sampling: None,
             restarting: false,
-            started: Instant::now(),
         })
     }
 
@@ -198,7 +194,7 @@ impl Switch {
     /// # Errors
     /// It cannot be started, or died again. The switch is as before.
     pub async fn start(&mut self) -> io::Result<()> {
-        self.started = Instant::now();
+        self.row.starts(Instant::now());
         if let Some(last_words) = self.last_words.take() {
             // Fails only if the task panicked.
             let _ = last_words.await;
@@ -220,6 +216,9 @@ impl Switch {
         if let Err(error) = self.command(&Command::Resume, &[]).await {
             tracing::error!(switch = self.name, %error, "the switch goes on late");
         }
+        if let Some((gap, pause)) = self.row.forwards(Instant::now()) {
+            tracing::info!(switch = self.name, ?gap, ?pause, "the switch forwards again");
+        }
         Ok(())
     }
 
@@ -240,10 +239,12 @@ impl Switch {
         if self.watch != Some(watch) {
             return false;
         }
+        let now = Instant::now();
+        self.row.died(now);
         self.drop_process();
         self.state = SwitchState::Restarting;
         self.restarts += 1;
-        if self.started.elapsed() > GOOD_RUN {
+        if self.row.ran_well(now) {
             self.quarantine.ran_well();
         }
         let deed = self.view.take_last_deed(self.config.workers.len());
@@ -335,14 +336,11 @@ impl Switch {
 
     /// The pause before a restart.
     pub fn restart_delay(&mut self) -> Duration {
-        if self.started.elapsed() > GOOD_RUN {
-            self.deaths = 0;
-        }
-        self.deaths = self.deaths.saturating_add(1);
-        if self.deaths > 1 {
+        let (pause, is_first) = self.row.pause(Instant::now());
+        if !is_first {
             self.release_host();
         }
-        pause_after(self.deaths)
+        pause
     }
 
     /// Replaces the data process without losing a frame. Returns process ids before and after, and
@@ -353,7 +351,7 @@ impl Switch {
     /// process cannot be started: if none runs afterwards, the caller schedules a restart.
     pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
         check_version(&self.environment.exe).await?;
-        self.deaths = 0;
+        self.row.end_row();
         self.end_quarantine();
         let old = self.process.as_ref().map(DataProcess::pid);
         let from = Instant::now();
@@ -541,26 +539,5 @@ fn offender(name: &str, uid: u32) -> Offender {
     match uid == 0 || uid == rustix::process::geteuid().as_raw() {
         true => Offender::Port(name.into()),
         false => Offender::User(uid),
-    }
-}
-
-/// The pause after this many deaths in a row: none after the first.
-fn pause_after(deaths: u32) -> Duration {
-    match deaths {
-        0 | 1 => Duration::ZERO,
-        deaths => Duration::from_millis(50 << (deaths - 2).min(8)).min(LONGEST_PAUSE),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regression_restarts_begin_at_once_and_go_on_at_most_two_seconds_apart() {
-        let pauses: Vec<_> = (1..1000).chain([u32::MAX]).map(pause_after).collect();
-        assert_eq!(pauses[0], Duration::ZERO);
-        assert!(pauses.is_sorted());
-        assert_eq!(pauses.last(), Some(&Duration::from_secs(2)));
     }
 }

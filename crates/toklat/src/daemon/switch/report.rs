@@ -138,6 +138,7 @@ impl Switch {
             failure: self.failure.clone(),
             pid: self.process.as_ref().map(DataProcess::pid),
             restarts: self.restarts,
+            restart_gaps: self.row.gaps(),
             ephemeral: self.ephemeral,
             stopped_holder: self.stopped_holder(),
             walls: self.walls.clone(),

@@ -145,6 +145,8 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
                 std::thread::yield_now();
             }
         }
+        // The next supervisor has seen the last two deaths.
+        assert_eq!(daemon.gaps_in_time("vale0"), 2);
         let limit = if features == PACKED { 0 } else { 4 * WINDOW };
         assert!(repeated <= limit, "{repeated} frames came twice");
         assert!(lost <= 4 * WINDOW, "{lost} frames were lost by four deaths");
