@@ -24,7 +24,10 @@ fn base(test: &str) -> Option<PathBuf> {
         return Some(program.canonicalize().unwrap());
     }
     let why = std::fs::read_to_string(program.join("reason"));
-    skip(test, &why.unwrap_or_else(|_| "no earlier version in target/base: cargo xtask setup".into()));
+    skip(
+        test,
+        &why.unwrap_or_else(|_| "no earlier version in target/base: cargo xtask setup".into()),
+    );
     None
 }
 

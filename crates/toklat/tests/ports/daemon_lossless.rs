@@ -1,7 +1,9 @@
 //! Lossless ports, as the operator sees them.
 
-use harness::Daemon;
-use harness::frames::{frame, receive, until_traffic_flows};
+use std::time::{Duration, Instant};
+
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::{Daemon, PATIENCE, kill_process};
 use serde_json::Value;
 
 fn state(daemon: &Daemon) -> Value {
@@ -52,4 +54,59 @@ fn regression_a_receiver_that_frees_nothing_is_stalled_and_one_that_does_loses_n
         }
     }
     assert_eq!(lost(&daemon), before);
+}
+
+/// Objective: what is sent to a lossless port at 50,000 frames a second outlives eight kills.
+///
+/// Steps: one frame each 20 us, and the data process is killed eight times meanwhile, each time
+/// after 100 ms of traffic. Frames come once and in order. Only those that a worker had in its hands
+/// when it was killed may be lost, at most a batch each time, and all of them are counted.
+#[test]
+fn frames_at_a_steady_rate_outlive_eight_kills_or_are_counted() {
+    const KILLS: u64 = 8;
+    const BATCH: u64 = 64;
+    let daemon = Daemon::start();
+    daemon
+        .apply("[switch.vale0]\nstall_timeout_ms = 60000\n[switch.vale0.port.b]\nlossless = true");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let (first, mut seen, mut arrived) = (number, number, 0);
+    let (mut kills, mut next) = (0, Instant::now() + Duration::from_millis(100));
+    let (begun, pace) = (Instant::now(), Duration::from_micros(20));
+    let mut due = begun;
+    let mut heard = begun;
+    // Frames that were lost, once the last successor forwards.
+    let lost = |daemon: &Daemon| {
+        let gaps = daemon.get("/v1/switches/vale0")["restart_gaps"]["count"].clone();
+        let totals = daemon.get("/v1/stats")["switches"][0]["totals"].clone();
+        (gaps == KILLS).then(|| totals["lost_in_restarts"].as_u64().unwrap())
+    };
+    let is_over =
+        |arrived: u64, sent: u64| lost(&daemon).is_some_and(|lost| arrived + lost >= sent);
+    while kills < KILLS
+        || heard.elapsed() < Duration::from_millis(50)
+        || !is_over(arrived, number - first)
+    {
+        if due.elapsed() >= pace && (kills < KILLS || Instant::now() < next) {
+            // What waited for a successor is not sent faster afterwards.
+            due = (due + pace).max(Instant::now() - Duration::from_millis(1));
+            number += u64::from(send(&mut a, &frame(1, 2, number + 1)));
+        }
+        for got in receive(&mut b) {
+            assert!(got > seen, "frame {got} after {seen}");
+            (seen, arrived, heard) = (got, arrived + 1, Instant::now());
+        }
+        if kills < KILLS && Instant::now() >= next && heard.elapsed() < Duration::from_millis(5) {
+            kill_process(daemon.data_process("vale0"));
+            (kills, next) = (kills + 1, Instant::now() + Duration::from_millis(100));
+        }
+        assert!(begun.elapsed() < PATIENCE, "{arrived} arrived: {}", daemon.log());
+    }
+    let lost = lost(&daemon).unwrap();
+    let sent = number - first;
+    println!("{arrived} of {sent} arrived over {kills} kills, {lost} lost and counted");
+    assert!(sent > 10_000, "{sent}");
+    assert_eq!(arrived + lost, sent, "each is delivered or counted");
+    assert!(lost <= KILLS * BATCH, "{lost} of {sent}");
 }

@@ -8,6 +8,7 @@ use dataplane::control::{Command, OLDEST, VERSION};
 use dataplane::state::State;
 use shmem::Memfd;
 
+use super::super::locked;
 use super::super::process::{DataProcess, FoundPort};
 use super::Switch;
 
@@ -38,6 +39,7 @@ impl Switch {
             Err(error) => {
                 process.kill();
                 process.ended().await?;
+                locked(&self.kept).clear();
                 return Err(error);
             }
         }
@@ -101,6 +103,8 @@ impl Switch {
         if let Err(error) = process.ended().await {
             return error;
         }
+        // What it has kept is for ports that are gone.
+        locked(&self.kept).clear();
         io::Error::other(format!(
             "Its data process spoke version {version} of the control messages"
         ))
