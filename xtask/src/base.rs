@@ -1,5 +1,5 @@
-//! The program of an earlier commit, which tests of upgrades replace by today's: built once from the
-//! history, in its own target folder.
+//! The program of an earlier commit, which tests of upgrades replace by today's: built once from
+//! the history, in its own target folder.
 
 use std::fs;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn seed(target: &Path) {
     if there.exists() || fs::create_dir_all(&there).is_err() {
         return;
     }
-    // In this order: what has a fingerprint was complete before. Without a copy, cargo compiles again.
+    // In this order: what has a fingerprint was complete before. What has none is compiled again.
     for name in [".fingerprint", "build", "deps"] {
         let _ = command("cp", &["-a"]).arg(here.join(name)).arg(&there).status();
     }

@@ -244,8 +244,8 @@ pub enum Answer {
         /// Stations and addresses, at most [`MAX_STATIONS`].
         claims: Vec<(Mac, IpAddr)>,
     },
-    /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along. Frozen:
-    /// what is added has a default.
+    /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
+    /// Frozen: what is added has a default.
     Port {
         /// Its number.
         id: PortId,

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A new data process then gets the ports in the messages of its own version. It goes on where the
-//! state memory says that the old one stood, which is frozen, too ([`turn::state`]). `version_7.json`
-//! holds each message as version 7 sends it, and the test below says what must stay as it is.
-
+//! state memory says that the old one stood, which is frozen, too ([`turn::state`]).
+//! `version_7.json` holds each message as version 7 sends it, and the test below says what must
+//! stay as it is.
 use serde::{Deserialize, Serialize};
 
 use super::VERSION;

@@ -4,6 +4,7 @@
 //! maps, attaches, detaches or unmaps. It may block; workers never wait for it.
 
 mod error;
+mod greeting;
 mod guests;
 mod kept;
 mod memory;
@@ -451,20 +452,7 @@ impl Process {
         from: BorrowedFd<'_>,
     ) -> Result<(), ChannelError> {
         let answer = match command {
-            Command::Hello { version } => {
-                let switch = self.switch.clone();
-                let walls = self.inside.walls.clone();
-                let hello = Answer::Hello { version: control::VERSION, switch, walls };
-                control::send(from, &hello, &[self.state_file.as_fd()])?;
-                // A supervisor of another version learns ours, and connects again to speak it. Until
-                // then it takes nothing from the one that is connected.
-                if version != control::VERSION {
-                    return Err(ChannelError::Closed);
-                }
-                self.supervisor = from.try_clone_to_owned().ok();
-                self.behind = false;
-                return Ok(());
-            }
+            Command::Hello { version } => return self.greet(version, from),
             Command::Resume => {
                 self.resume();
                 self.write_board();

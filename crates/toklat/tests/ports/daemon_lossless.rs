@@ -59,15 +59,15 @@ fn regression_a_receiver_that_frees_nothing_is_stalled_and_one_that_does_loses_n
 /// Objective: what is sent to a lossless port at 50,000 frames a second outlives eight kills.
 ///
 /// Steps: one frame each 20 us, and the data process is killed eight times meanwhile, each time
-/// after 100 ms of traffic. Frames come once and in order. Only those that a worker had in its hands
-/// when it was killed may be lost, at most a batch each time, and all of them are counted.
+/// after 100 ms of traffic. Frames come once and in order. Only those that a worker had in its
+/// hands when it was killed may be lost, at most a batch each time, and all of them are counted.
 #[test]
 fn frames_at_a_steady_rate_outlive_eight_kills_or_are_counted() {
     const KILLS: u64 = 8;
     const BATCH: u64 = 64;
     let daemon = Daemon::start();
     daemon
-        .apply("[switch.vale0]\nstall_timeout_ms = 60000\n[switch.vale0.port.b]\nlossless = true");
+        .apply("[switch.vale0]\nstall_timeout_ms = 10000\n[switch.vale0.port.b]\nlossless = true");
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     let mut number = 0;
     until_traffic_flows(&mut a, &mut b, &mut number);

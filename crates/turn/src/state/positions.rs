@@ -2,9 +2,9 @@
 //! everything else.
 //!
 //! From layout [`FIRST`] on, every layout has these words at the same place (`tests.rs` has the
-//! numbers): the bits of the ports that exist, each ring's cursors, each queue's words, each receive
-//! ring's spare buffers. A file of an earlier layout keeps them, and begins anew with all else:
-//! counters, records, table.
+//! numbers): the bits of the ports that exist, each ring's cursors, each queue's words, each
+//! receive ring's spare buffers. A file of an earlier layout keeps them, and begins anew with all
+//! else: counters, records, table.
 
 use std::sync::atomic::Ordering;
 
@@ -16,8 +16,8 @@ use super::{PAGE, PORT, PortState, QueueWords, RINGS, State};
 /// The first layout that has positions where all later ones have them.
 const FIRST: u64 = 0x0d;
 
-/// True if a file of layout `magic` has its positions where layout `now` has them. Later layouts are
-/// of later versions, which this one does not take over.
+/// True if a file of layout `magic` has its positions where layout `now` has them. Later layouts
+/// are of later versions, which this one does not take over.
 pub(super) const fn are_kept(magic: u64, now: u64) -> bool {
     let (word, layout) = (!0xffff, 0xffff);
     magic & word == now & word && FIRST <= magic & layout && magic & layout < now & layout

@@ -139,9 +139,9 @@ impl DataProcess {
     }
 
     /// Connects to the data process of `switch` that an earlier supervisor left; also returns its
-    /// state memory, if it can be taken over. If its greeting is wrong, it is killed. One of another
-    /// [version](Self::version) understands only what never changes: [`ports`](Self::ports) and
-    /// [`stop`](Self::stop).
+    /// state memory, if it can be taken over. If its greeting is wrong, it is killed. One of
+    /// another [version](Self::version) understands only what never changes: [`ports`](Self::ports)
+    /// and [`stop`](Self::stop).
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
