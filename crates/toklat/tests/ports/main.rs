@@ -15,6 +15,7 @@ mod daemon_ports;
 mod daemon_sflow;
 mod daemon_sockets;
 mod daemon_trusted;
+mod daemon_upgrade;
 mod tools_daemon;
 mod tools_pipe;
 mod vfio_user;

@@ -1,25 +1,23 @@
 //! A daemon is replaced by one of another version, with ports of every kind under traffic.
 
-mod daemon;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use daemon::frames::{frame, receive, send, until_traffic_flows};
-use daemon::front_end::FrontEnd;
-use daemon::namespace::Namespace;
-use daemon::raw::Socket;
-use daemon::{Daemon, PATIENCE, is_alive, skip, wait};
 use dataplane::control::{self, Answer, Command, VERSION};
+use harness::frames::{frame, receive, send, until_traffic_flows};
+use harness::front_end::FrontEnd;
+use harness::namespace::Namespace;
+use harness::raw::Socket;
+use harness::{Daemon, PATIENCE, is_alive, program, root, skip, wait};
 use nic::virtio::Features;
 use serde_json::json;
 
 /// Where `cargo xtask setup` has built the earlier version; else the test is skipped.
 fn base(test: &str) -> Option<PathBuf> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/base/program");
+    let program = root().join("target/base/program");
     if program.join("commit").exists() {
         return Some(program.canonicalize().unwrap());
     }
@@ -67,7 +65,7 @@ fn netmap_program(
     port: &str,
 ) -> (Child, BufReader<std::process::ChildStdout>) {
     let program = daemon.dir().join("stay");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/netmap/stay.c");
+    let source = root().join("crates/toklat/tests/programs/netmap/stay.c");
     let built = Program::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status();
     assert!(built.expect("a C compiler, cc").success());
     let mut command = Program::new(base.join("toklat"));
@@ -108,7 +106,7 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
     let (mut c, mut d) = (guest("c"), guest("d"));
     let mut e = daemon.open("vale0:e").unwrap();
     let tap = namespace.enter(|| Socket::open("tkold"));
-    let (mut program, mut lines) = netmap_program(&daemon, &base, "vale2:n");
+    let (mut stay, mut lines) = netmap_program(&daemon, &base, "vale2:n");
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -142,7 +140,7 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
         });
         std::thread::sleep(Duration::from_millis(300));
         daemon.stop(&json!({"leave_data_processes": true}));
-        daemon.start_again_from(Path::new(env!("CARGO_BIN_EXE_toklat")));
+        daemon.start_again_from(program());
         let new = ["vale0", "vale1"].map(|switch| daemon.data_process(switch));
         std::thread::sleep(Duration::from_millis(300));
         end.store(true, Ordering::Relaxed);
@@ -168,8 +166,8 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
     let gone = lines.lines().map_while(Result::ok).find(|line| line == "gone");
     assert!(gone.is_some(), "the program hangs");
     daemon.wait_for("its name to be free", |daemon| daemon.open("vale2:n").is_ok());
-    drop(program.stdin.take());
-    assert!(wait(&mut program, PATIENCE).is_some_and(|status| status.success()));
+    drop(stay.stdin.take());
+    assert!(wait(&mut stay, PATIENCE).is_some_and(|status| status.success()));
 }
 
 /// Objective: an earlier version takes no later one's ports, and says so.
@@ -198,6 +196,11 @@ fn version_7_starts_anew_after_a_later_one() {
 const FUTURE: u32 = 99;
 /// What tells this program to play its data process: the path of its socket.
 const PLAYS: &str = "TOKLAT_TEST_FUTURE";
+
+/// This module, as the test runner calls it.
+fn module() -> &'static str {
+    module_path!().split_once("::").map_or("", |(_, module)| module)
+}
 
 /// A data process of a version that is not known: it says so, and knows what never changes. It ends
 /// well if it is stopped in order.
@@ -245,7 +248,10 @@ fn a_data_process_of_an_unknown_version_is_stopped_in_order_and_named() {
     daemon.stop(&json!({}));
     let path = daemon.dir().join("vale0.data.sock");
     let mut future = Program::new(std::env::current_exe().unwrap());
-    future.args(["--exact", name, "--nocapture"]).env(PLAYS, &path).stdout(Stdio::piped());
+    future
+        .args(["--exact", &format!("{}::{name}", module()), "--nocapture"])
+        .env(PLAYS, &path)
+        .stdout(Stdio::piped());
     let mut future =
         jail::parent_death::signal(&mut future, rustix::process::Signal::KILL).spawn().unwrap();
     let lines = BufReader::new(future.stdout.take().unwrap()).lines().map_while(Result::ok);
