@@ -23,7 +23,7 @@ use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 mod frozen;
 
 /// The version of these messages. It changes with any of them. A supervisor asks a data process of
-/// another version only for what [never changes](frozen).
+/// another version only for what never changes: the messages that say so are frozen.
 pub const VERSION: u32 = 8;
 
 /// The commands of the supervisor.

@@ -263,8 +263,8 @@ impl State {
     }
 
     /// Maps the file for a data process, which then marks it as [used](Self::set_used). A new file
-    /// (all zero) is a new switch. A file of an earlier version keeps where [ports
-    /// stand](positions); one of any other version is cleared and is a new switch, too.
+    /// (all zero) is a new switch. A file of an earlier version keeps where
+    /// ports stand; one of any other version is cleared and is a new switch, too.
     ///
     /// # Errors
     /// As for [`map`](Self::map); also [`RegionError::Map`] when it cannot be cleared.
