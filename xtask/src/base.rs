@@ -35,12 +35,7 @@ pub fn make() -> Result<()> {
     }
     println!("building {BASE}");
     unpack(&tree)?;
-    seed(&target);
-    if build(&tree, &target).is_err() {
-        // What was copied may be of a compiler that has been replaced since.
-        let _ = fs::remove_dir_all(&target);
-        build(&tree, &target)?;
-    }
+    build(&tree, &target)?;
     fs::create_dir_all(&made)?;
     for name in MADE {
         fs::copy(target.join("debug").join(name), made.join(name))
@@ -69,17 +64,4 @@ fn unpack(tree: &Path) -> Result<()> {
     let unpacked = Command::new("tar").arg("-x").arg("-C").arg(tree).stdin(files).status();
     ensure!(archive.wait()?.success() && unpacked.context("tar")?.success(), "git archive | tar");
     Ok(())
-}
-
-/// Copies what was compiled of other crates: most are still the same, and cargo sees which.
-fn seed(target: &Path) {
-    let here = tool::target().join("debug");
-    let there = target.join("debug");
-    if there.exists() || fs::create_dir_all(&there).is_err() {
-        return;
-    }
-    // In this order: what has a fingerprint was complete before. What has none is compiled again.
-    for name in [".fingerprint", "build", "deps"] {
-        let _ = command("cp", &["-a"]).arg(here.join(name)).arg(&there).status();
-    }
 }

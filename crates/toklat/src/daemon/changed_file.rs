@@ -4,6 +4,7 @@
 //! settings that the file does not name, and removes what the file named before only where that is
 //! not in use. `toklat apply --prune` does the rest, or `--topology-prune` at each start.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ fn over(now: &Topology, mut read: Topology, named: &Value) -> Result<Topology, A
         }
         let mut bare = named.clone();
         bare.as_object_mut().map(|settings| settings.remove("port"));
-        let empty = SwitchSpec { port: Default::default(), ..old.clone() };
+        let empty = SwitchSpec { port: BTreeMap::new(), ..old.clone() };
         *spec = SwitchSpec { port: ports, ..merged(&empty, &bare)? };
     }
     for (name, spec) in &mut read.guest {

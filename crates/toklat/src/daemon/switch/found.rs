@@ -23,7 +23,7 @@ impl Switch {
         let (process, memory) =
             DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;
         let version = process.version;
-        let Some(memory) = memory else { return Err(self.turn_out(process, None).await) };
+        let Some(memory) = memory else { return Err(self.turn_out(&process, None).await) };
         let found = match State::map(&memory, &self.config) {
             Ok(_) if memory.len() != self.memory.len() => {
                 Err(io::Error::other("Its memory is of another shape"))
@@ -34,7 +34,7 @@ impl Switch {
         match found {
             Ok((view, ports)) => self.take_over_all(process, (memory, view), ports)?,
             Err(error) if version != VERSION => {
-                return Err(self.turn_out(process, Some(error)).await);
+                return Err(self.turn_out(&process, Some(error)).await);
             }
             Err(error) => {
                 process.kill();
@@ -86,7 +86,7 @@ impl Switch {
     }
 
     /// Stops a data process whose ports cannot be taken over, in order. Returns the reason.
-    async fn turn_out(&self, process: DataProcess, why: Option<io::Error>) -> io::Error {
+    async fn turn_out(&self, process: &DataProcess, why: Option<io::Error>) -> io::Error {
         let version = process.version;
         let reason = match why {
             Some(error) => error.to_string(),
