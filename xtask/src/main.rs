@@ -10,7 +10,6 @@ mod capi;
 mod check;
 mod chroot;
 mod circles;
-mod deb;
 mod debian;
 mod dependencies;
 mod features;
@@ -18,6 +17,7 @@ mod fuzz;
 mod go;
 mod guest;
 mod house;
+mod pack;
 mod perf;
 mod privilege;
 mod profiles;
@@ -66,11 +66,13 @@ usage: cargo xtask COMMAND
   capi [--prefix DIR] [--dev]
                    installs the library for programs in C under DIR (default /usr/local): shared and static library, toklat.h,
                    toklat.pc; --dev: built quickly, for tests
-  deb [--dev] [--out DIR]
-                   a Debian package in DIR (default target/debian; cargo-deb), which lintian looks at if it is installed;
-                   --dev: of the program that was built for tests
-  rpm [--dev] [--out DIR]
-                   an RPM package in DIR (default target/generate-rpm; cargo-generate-rpm)
+  install [--root DIR] [--dev]
+                   installs the program, the library of `toklat run`, manual pages and completions under DIR (default
+                   $CARGO_HOME, else ~/.cargo), built in the profile `dist`; --dev: those that were built for tests
+  deb [--out DIR] [--dev]
+                   a Debian package in DIR (default target/debian), which lintian looks at if it is installed
+  rpm [--out DIR] [--dev]
+                   an RPM package in DIR (default target/generate-rpm)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
                    else (default 600; as root): what honest ports lost, and how long turns took
   schemathesis [SECONDS]
@@ -100,6 +102,15 @@ fn prepare_tests() {
     if let Err(error) = setup::run(true) {
         println!("going on without some packages: {error:#}");
     }
+}
+
+/// Packs or installs, as the options say.
+fn packed(
+    args: &[&str],
+    place: &str,
+    run: fn(&pack::Options) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    run(&pack::Options::read(args, place)?)
 }
 
 /// The reason why a command failed.
@@ -140,8 +151,9 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["registers"] => registers::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["capi", rest @ ..] => capi::run(rest),
-        ["deb", rest @ ..] => deb::Options::read(rest).and_then(|options| deb::run(&options)),
-        ["rpm", rest @ ..] => deb::Options::read(rest).and_then(|options| deb::rpm(&options)),
+        ["install", rest @ ..] => packed(rest, "--root", pack::install),
+        ["deb", rest @ ..] => packed(rest, "--out", pack::deb),
+        ["rpm", rest @ ..] => packed(rest, "--out", pack::rpm),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
         ["schemathesis"] => schemathesis::run("300"),

@@ -180,7 +180,12 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of the Debian package and of the container image",
         tests: true,
     },
-    Package { name: "rpm", program: "rpm", what_for: "tests of the RPM package", tests: true },
+    Package {
+        name: "rpm",
+        program: "rpmbuild",
+        what_for: "cargo xtask rpm; tests of the RPM package",
+        tests: true,
+    },
     Package {
         name: "dpdk-dev",
         program: "dpdk-testpmd",
@@ -229,7 +234,7 @@ fn install(packages: &[&Package]) -> Result<()> {
 /// Things that are made, not installed: the name, what its lack costs, and how it is made.
 type Made = (&'static str, &'static str, fn() -> Result<()>);
 
-const MADE: [Made; 8] = [
+const MADE: [Made; 6] = [
     ("the test guest", "tests with virtual machines skip themselves", guest::make),
     (
         "a QEMU that speaks vfio-user",
@@ -240,10 +245,6 @@ const MADE: [Made; 8] = [
     ("cnitool", "the test of the CNI plugin by CNI's own tool skips itself", go::make_cnitool),
     ("an earlier version", "tests of upgrades from it skip themselves", base::make),
     ("a bare Debian", "tests that install the package skip themselves", chroot::make),
-    ("cargo-deb", "tests of the package skip themselves", || make_subcommand("deb")),
-    ("cargo-generate-rpm", "tests of the package skip themselves", || {
-        make_subcommand("generate-rpm")
-    }),
 ];
 
 pub fn run(ci: bool) -> Result<()> {
@@ -262,17 +263,6 @@ pub fn run(ci: bool) -> Result<()> {
         }
     });
     packages
-}
-
-/// Makes a subcommand of cargo that makes packages, unless there is one. Quickly: it packs but once
-/// or twice.
-fn make_subcommand(name: &str) -> Result<()> {
-    if tool::has_subcommand("", name) {
-        return Ok(());
-    }
-    let mut install = tool::cargo(&["install", "--quiet", "--locked", "--debug"]);
-    install.arg("--root").arg(tool::tools());
-    tool::run(install.arg(format!("cargo-{name}")))
 }
 
 fn packages(ci: bool) -> Result<()> {

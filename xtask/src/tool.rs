@@ -32,11 +32,6 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Where set-up puts subcommands of cargo.
-pub fn tools() -> PathBuf {
-    target().join("tools")
-}
-
 /// `program` with `args`, to be run in the workspace's root.
 pub fn command(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
@@ -47,12 +42,6 @@ pub fn command(program: &str, args: &[&str]) -> Command {
 /// Cargo as rustup chooses it: with `+nightly` first in `args`, the nightly one.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = command("cargo", args);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Subcommands that set-up made.
-    let path = std::env::split_paths(&path).chain([tools().join("bin")]);
-    if let Ok(path) = std::env::join_paths(path) {
-        command.env("PATH", path);
-    }
     if args.first().is_some_and(|first| first.starts_with('+')) {
         // Cargo told us its own toolchain by these; they would win over `+nightly`.
         for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
@@ -71,6 +60,19 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("{shown} failed ({status})");
     }
     Ok(())
+}
+
+/// Runs a command, and returns what it prints, without the end of the last line.
+pub fn output(command: &mut Command) -> Result<String> {
+    let shown = show(command);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("{shown} could not be started"))?;
+    if !output.status.success() {
+        bail!("{shown} failed ({})", output.status);
+    }
+    let said =
+        String::from_utf8(output.stdout).with_context(|| format!("{shown} prints no text"))?;
+    Ok(said.trim_end_matches('\n').to_owned())
 }
 
 /// Runs a command silently; returns true if it succeeds.

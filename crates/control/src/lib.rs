@@ -2,12 +2,13 @@
 //!
 //! [`api`] is the control API: its types, routes and errors. [`Client`] sends requests to the
 //! daemon. [`Global`] holds the options of every command. [`name`], [`units`] and [`table`] parse
-//! and print names, numbers and tables.
+//! and print names, numbers and tables. [`library`] finds the library of `toklat run`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod api;
 mod client;
 mod global;
+pub mod library;
 pub mod name;
 pub mod table;
 pub mod tap;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use control::library;
 
 use super::inline;
 use super::isolated::{self, POLLED};
-use super::lab::Lab;
+use super::lab::{Daemon, Lab};
 use super::peer::Peer;
 use super::pipe;
 use super::rows::{Row, less, more};
@@ -160,13 +161,24 @@ pub(super) fn figure(command: &mut Command) -> Result<f64> {
     text.trim().parse().with_context(|| format!("{text:?} is not a number: {said}"))
 }
 
+/// The library that `toklat run` has loaded into programs.
+pub(super) fn preloaded() -> Result<PathBuf> {
+    library::find().context(Missing::new(library::LIBRARY, library::REMEDY))
+}
+
+/// `toklat run` with a program on this daemon.
+fn under_library(daemon: &Daemon, program: PathBuf) -> Result<Command> {
+    preloaded()?;
+    let mut run = Command::new(std::env::current_exe()?);
+    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]).arg(program);
+    Ok(run)
+}
+
 /// Runs `netmap.c` with these arguments under the library, while a daemon runs.
 fn netmap(lab: &Lab, switch: &str, mode: &str, args: &[&str]) -> Result<f64> {
     let daemon = lab.daemon(switch)?;
-    let mut run = Command::new(std::env::current_exe()?);
-    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]);
-    run.arg(program(lab, "netmap", "-pthread")?).arg(mode).arg(lab.seconds().to_string());
-    figure(run.args(args))
+    let mut run = under_library(&daemon, program(lab, "netmap", "-pthread")?)?;
+    figure(run.arg(mode).arg(lab.seconds().to_string()).args(args))
 }
 
 /// Mpps between two isolated ports. 0 slots stands for the usual number.
@@ -223,8 +235,7 @@ fn plain(lab: &Lab, call: &str) -> Result<f64> {
 /// Millions of frames per second through libpcap's calls on ports.
 fn pcap(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon(POLLED)?;
-    let mut run = Command::new(std::env::current_exe()?);
-    run.env("TOKLAT_DIR", daemon.dir()).args(["run", "--"]).arg(program(lab, "pcap", "-lpcap")?);
+    let mut run = under_library(&daemon, program(lab, "pcap", "-lpcap")?)?;
     figure(run.args(["vale0:s", "vale0:r", &lab.seconds().to_string()]))
 }
 

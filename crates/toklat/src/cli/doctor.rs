@@ -7,6 +7,7 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use topology::{Evpn, PortKind, Topology};
 
+use control::library;
 use control::table::{Table, counted};
 use control::{Client, Global, Result};
 use evpn::report::Summary;
@@ -96,7 +97,7 @@ fn read(path: &str) -> String {
 fn machine() -> Vec<Check> {
     let mut checks = vec![kernel(&read("/proc/sys/kernel/osrelease")), walls(), hugepages()];
     let remedy = "enable virtualization in the firmware; add yourself to the group kvm";
-    checks.extend([taps(), device("KVM", "/dev/kvm", remedy)]);
+    checks.extend([taps(), device("KVM", "/dev/kvm", remedy), programs()]);
     checks
 }
 
@@ -154,6 +155,15 @@ fn taps() -> Check {
         return Check::limited(WHAT, "no CAP_NET_ADMIN", remedy);
     }
     check
+}
+
+/// The library that `toklat run` has loaded into programs.
+fn programs() -> Check {
+    const WHAT: &str = "toklat run";
+    match library::find() {
+        Ok(library) => Check::good(WHAT, library.display().to_string()),
+        Err(error) => Check::limited(WHAT, error.to_string(), library::REMEDY),
+    }
 }
 
 /// The routing daemon's program, for EVPN.

@@ -16,7 +16,7 @@ use super::linux::{BOOT, Card, Figure, SETTLED, WATCHED, figure};
 use super::machine::Variant;
 use super::wire::Wire;
 use crate::bench::lab::{Daemon, Lab};
-use crate::bench::netmap::program;
+use crate::bench::netmap::{preloaded, program};
 use crate::bench::peer::Peer;
 use crate::bench::rows::{Row, more};
 use crate::hosts::programs::Missing;
@@ -165,7 +165,7 @@ fn guest_with(lab: &Lab, number: u8, script: &str) -> Result<PathBuf> {
     inside::with_program(&guest::find()?, &to, &this)
         .context(Missing::new("strip", "apt-get install binutils"))?;
     let library = to.join("library");
-    inside::strip(&library_of(&this), &library)?;
+    inside::strip(&preloaded()?, &library)?;
     let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
     let files = [
         ("host/netmap", read(&program(lab, "netmap", "-lpthread")?)?),
@@ -174,12 +174,6 @@ fn guest_with(lab: &Lab, number: u8, script: &str) -> Result<PathBuf> {
     ];
     inside::put(&to, &files.map(|(place, content)| (place.to_owned(), content)))?;
     Ok(to)
-}
-
-/// The library that `toklat run` loads.
-fn library_of(program: &Path) -> PathBuf {
-    let named = std::env::var_os("TOKLAT_PRELOAD").map(PathBuf::from);
-    named.unwrap_or_else(|| program.with_file_name("libtoklat_preload.so"))
 }
 
 /// Mpps at the far end of the wire.

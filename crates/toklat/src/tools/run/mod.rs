@@ -14,22 +14,16 @@ use anyhow::{Context, bail};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use self::elf::Linking;
+use control::library::{self, LIBRARY};
 use control::{Global, Result};
 
 mod elf;
 mod netns;
 
-/// The library that is loaded into the program.
-const LIBRARY: &str = "libtoklat_preload.so";
-/// The library's path, relative to this program's directory.
-/// In a checkout cargo leaves it in `deps`.
-const PLACES: [&str; 5] = ["", "../lib/toklat", "../lib", "../lib64/toklat", "deps"];
 /// The environment variable that tells the library which ports to show as interfaces.
 const PORTS: &str = "TOKLAT_PORTS";
 /// The environment variable that stands for `dev.netmap.fwd`.
 const FORWARD: &str = "TOKLAT_NETMAP_FWD";
-/// The environment variable that names another place of the library.
-const VARIABLE: &str = "TOKLAT_PRELOAD";
 
 /// Options of `toklat run`.
 #[derive(Debug, clap::Args)]
@@ -86,7 +80,7 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     if args.netns {
         return netns::run(name, arguments, &args.ports, &directory);
     }
-    let library = find_library()?;
+    let library = library::find()?;
     let program = find_program(name)?;
     check_program(&program)?;
     let mut preload = library.into_os_string();
@@ -124,29 +118,6 @@ fn find_daemon(directory: &Path) -> Result {
         }
         Err(source) => Err(netring::OpenError::NoDaemon { socket: socket.clone(), source }.into()),
     }
-}
-
-fn find_library() -> Result<PathBuf> {
-    if let Some(path) = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) {
-        let found = path.is_file().then(|| path.clone());
-        return found.with_context(|| {
-            format!("{VARIABLE} is {}, and there is no such file; unset it", path.display())
-        });
-    }
-    let program = env::current_exe().context("Cannot find out where this program is")?;
-    let directory = program.parent().unwrap_or_else(|| Path::new("/"));
-    let place = |place: &&str| directory.join(place).join(LIBRARY);
-    let places: Vec<_> = PLACES.iter().map(place).collect();
-    let found = places.iter().find(|path| path.is_file());
-    let found = found.and_then(|path| path.canonicalize().ok());
-    found.with_context(|| {
-        let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
-        format!(
-            "There is no {LIBRARY}; it was looked for at {}. Install it with the program: `cargo \
-             xtask install`, or say where it is: {VARIABLE}=/path/{LIBRARY}",
-            places.join(", ")
-        )
-    })
 }
 
 /// Finds the file that a shell would run for this name.
