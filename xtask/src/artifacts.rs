@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{capi, deb, fuzz, tool};
+use crate::{capi, fuzz, pack, tool};
 
 /// Tells tests that all has just been made: they need not compare its time with that of sources,
 /// which somebody may edit while they run.
@@ -22,12 +22,13 @@ pub const BUILT: &str = "TOKLAT_ARTIFACTS_BUILT";
 type Make = fn(&Path) -> Result<Option<String>>;
 
 /// All that has a stamp, by name.
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     ("capi", make_capi),
     ("python", make_python),
     ("schemathesis", make_schemathesis),
     ("deb", make_deb),
     ("rpm", make_rpm),
+    ("install", make_install),
     ("fuzz", make_fuzz),
 ];
 
@@ -93,22 +94,27 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn make_deb(place: &Path) -> Result<Option<String>> {
-    pack(place, "deb", deb::run)
+    make_package(place, "deb", pack::deb)
 }
 
 fn make_rpm(place: &Path) -> Result<Option<String>> {
-    pack(place, "rpm", deb::rpm)
+    make_package(place, "rpm", pack::rpm)
+}
+
+/// Installs the program below a folder of its own.
+fn make_install(place: &Path) -> Result<Option<String>> {
+    make_package(place, "install", pack::install)
 }
 
 /// Makes a package in a folder of its own, which is empty before.
-fn pack(place: &Path, kind: &str, make: fn(&deb::Options) -> Result<()>) -> Result<Option<String>> {
-    if let Some(missing) = deb::missing(kind) {
+fn make_package(place: &Path, kind: &str, make: pack::Make) -> Result<Option<String>> {
+    if let Some(missing) = pack::missing(kind) {
         return Ok(Some(format!("{missing} is missing; cargo xtask setup")));
     }
     let packages = place.join("packages").join(kind);
     let _ = fs::remove_dir_all(&packages);
     fs::create_dir_all(&packages).with_context(|| packages.display().to_string())?;
-    make(&deb::Options::of_tests(packages))?;
+    make(&pack::Options::of_tests(packages))?;
     Ok(None)
 }
 

@@ -105,12 +105,8 @@ fn prepare_tests() {
 }
 
 /// Packs or installs, as the options say.
-fn packed(
-    args: &[&str],
-    place: &str,
-    run: fn(&pack::Options) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    run(&pack::Options::read(args, place)?)
+fn packed(args: &[&str], place: &str, make: pack::Make) -> anyhow::Result<()> {
+    make(&pack::Options::read(args, place)?)
 }
 
 /// The reason why a command failed.

@@ -12,11 +12,12 @@ use std::time::SystemTime;
 /// again: somebody may edit a file while they run.
 const BUILT: &str = "TOKLAT_ARTIFACTS_BUILT";
 /// What is made in other ways than by cargo alone, and the files and folders that it is made of.
-const SOURCES: [(&str, &[&str]); 5] = [
+const SOURCES: [(&str, &[&str]); 6] = [
     ("capi", &["Cargo.lock", "Cargo.toml", "crates"]),
     ("python", &["Cargo.lock", "Cargo.toml", "crates", "python"]),
     ("deb", PACKED),
     ("rpm", PACKED),
+    ("install", PACKED),
     ("schemathesis", &[]),
 ];
 const PACKED: &[&str] =

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::files::{Item, Kind, Place, items, lay_out};
-use super::{Options, VERSION, last_commit, make, scripts};
+use super::{Options, VERSION, last_commit, make, need, scripts};
 use crate::tool;
 
 /// The directory of `packaging`, and its scripts.
@@ -16,11 +16,7 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Packs, and has lintian look at the package if it is there.
 pub fn run(options: &Options) -> Result<()> {
-    for (program, package) in [("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils")] {
-        if !tool::installed(program) {
-            bail!("{program} is missing: apt-get install {package}");
-        }
-    }
+    need("deb")?;
     let workshop = options.workshop("deb")?;
     let items = items(Place::Deb, &options.sources(&workshop)?)?;
     let root = workshop.join("root");
@@ -148,7 +144,10 @@ impl Builder {
     fn libraries(&self, programs: &[PathBuf]) -> Result<String> {
         let directory = self.workshop.join("shlibdeps");
         make(&directory.join("debian"))?;
-        fs::write(directory.join("debian/control"), "Source: toklat\n\nPackage: toklat\nArchitecture: any\n")?;
+        fs::write(
+            directory.join("debian/control"),
+            "Source: toklat\n\nPackage: toklat\nArchitecture: any\n",
+        )?;
         let mut shlibdeps = tool::command("dpkg-shlibdeps", &["-O"]);
         let said = tool::output(shlibdeps.args(programs).current_dir(&directory))?;
         let named = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));

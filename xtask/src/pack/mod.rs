@@ -21,6 +21,27 @@ pub use self::rpm::run as rpm;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Packs or installs.
+pub type Make = fn(&Options) -> Result<()>;
+
+/// The program that is missing here to make a package of this kind, and to look at it.
+pub fn missing(kind: &str) -> Option<&'static str> {
+    let programs: &[&str] = match kind {
+        "deb" => &["dpkg-deb", "dpkg-shlibdeps", "strip", "lintian"],
+        "rpm" => &["rpmbuild", "strip"],
+        _ => &[],
+    };
+    programs.iter().copied().find(|program| !tool::installed(program))
+}
+
+/// Fails if a package of this kind cannot be made here. Looking at it may be left out.
+fn need(kind: &str) -> Result<()> {
+    match missing(kind) {
+        Some(program) if program != "lintian" => bail!("{program} is missing: cargo xtask setup"),
+        _ => Ok(()),
+    }
+}
+
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -46,6 +67,11 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Of a package for tests, in a directory.
+    pub fn of_tests(out: PathBuf) -> Self {
+        Self { dev: true, out: Some(out) }
     }
 
     /// An empty directory for what is made on the way. Each command has its own: two may run at a

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::files::{From, Item, Kind, Place, items, lay_out};
-use super::{Options, VERSION, deb, last_commit};
+use super::{Options, VERSION, deb, last_commit, need};
 use crate::tool;
 
 /// Directories that go with the package, and those below them. That of CNI's plugins may belong to
@@ -16,9 +16,7 @@ const OWN: [&str; 2] = ["toklat", "cni"];
 
 /// Packs.
 pub fn run(options: &Options) -> Result<()> {
-    if !tool::installed("rpmbuild") {
-        bail!("rpmbuild is missing: apt-get install rpm");
-    }
+    need("rpm")?;
     let workshop = options.workshop("rpm")?;
     let items = items(Place::Rpm, &options.sources(&workshop)?)?;
     let root = workshop.join("root");

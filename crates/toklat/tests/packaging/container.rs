@@ -77,10 +77,11 @@ fn missing() -> Option<&'static str> {
 
 /// The programs as the recipe's first stage leaves them: this build's.
 fn built(dir: &Path) -> PathBuf {
-    let release = dir.join("toklat/target/release");
-    std::fs::create_dir_all(&release).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_toklat"), release.join("toklat")).unwrap();
-    std::fs::copy(library(), release.join("libtoklat_preload.so")).unwrap();
+    let [bin, lib] = ["bin", "lib/toklat"].map(|place| dir.join("toklat/installed").join(place));
+    for (place, file) in [(bin, harness::program()), (lib, library())] {
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::copy(file, place.join(file.file_name().unwrap())).unwrap();
+    }
     dir.to_owned()
 }
 
