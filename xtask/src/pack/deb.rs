@@ -12,7 +12,7 @@ use crate::tool;
 
 /// The directory of `packaging`, and its scripts.
 const PACKAGING: &str = "packaging/debian";
-const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+const SCRIPTS: [&str; 4] = ["preinst", "postinst", "prerm", "postrm"];
 
 /// Packs, and has lintian look at the package if it is there.
 pub fn run(options: &Options) -> Result<()> {
