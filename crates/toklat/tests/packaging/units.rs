@@ -122,10 +122,14 @@ fn packages_say_before_they_replace_anything_whether_ports_stay() {
     let program = dir.path().join("toklat");
     let _daemon = std::os::unix::net::UnixListener::bind(dir.path().join("control.sock")).unwrap();
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let scripts = [("debian/preinst", "upgrade"), ("rpm/pre_install.sh", "2")];
-    for (script, upgrade) in scripts {
-        let script = packaged("packaging").join(script);
-        let text = std::fs::read_to_string(&script).unwrap();
+    let packaging = packaged("packaging");
+    let spec = std::fs::read_to_string(packaging.join("rpm/toklat.spec")).unwrap();
+    let of_rpm = spec.split_once("\n%pre\n").unwrap().1.split_once("\n%post\n").unwrap().0;
+    let of_debian = std::fs::read_to_string(packaging.join("debian/preinst")).unwrap();
+    let scripts = [(of_debian, "upgrade"), (of_rpm.replace("%%", "%"), "2")];
+    for (text, upgrade) in scripts {
+        let script = dir.path().join("script");
+        std::fs::write(&script, &text).unwrap();
         assert!(text.contains(&format!("oldest={OLDEST}\nnewest={VERSION}\n")), "{script:?}");
         for (says, stay) in [
             (format!("echo {OLDEST}"), true),
