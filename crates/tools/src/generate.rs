@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dataplane::attach::buffered::pcap::Recording;
-use frame::{Mac, VlanId};
+use frame::{Mac, ParseAddressError, VlanId};
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Outgoing, Port};
 
@@ -37,8 +37,8 @@ pub struct GenArgs {
     /// Source addresses
     #[arg(long, default_value_t = 1, value_name = "N")]
     macs: usize,
-    /// Destination address
-    #[arg(long, default_value_t = SINK_MAC, value_name = "MAC")]
+    /// Destination address, or the word broadcast
+    #[arg(long, default_value_t = SINK_MAC, value_name = "MAC", value_parser = parse_destination)]
     dst: Mac,
     /// First source address [default: made from the process id]
     #[arg(long, value_name = "MAC")]
@@ -72,6 +72,10 @@ pub struct GenArgs {
     open: OpenArgs,
     #[command(flatten)]
     run: RunArgs,
+}
+
+fn parse_destination(text: &str) -> Result<Mac, ParseAddressError> {
+    if text == "broadcast" { Ok(Mac::BROADCAST) } else { text.parse() }
 }
 
 fn parse_speed(text: &str) -> Result<f64, String> {
