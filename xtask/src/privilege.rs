@@ -32,6 +32,7 @@ pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
             "daemon_users",
         ],
     ),
+    ("toklat", "control", Privilege::Capable, &["docs"]),
     ("toklat", "ports", Privilege::Capable, &["daemon_endpoints"]),
     (
         "toklat",

@@ -1,6 +1,6 @@
 //! A web server on a NIC that it drives by itself. The port is one for virtual machines:
 //!
-//!     toklat port add vale0:web --vfio-user --nic 82574l
+//!     toklat port add vale0:web --nic 82574l
 //!     cargo run --release -p toklat-guest --example any-nic card SOCKET 10.0.0.2/24
 //!
 //!     toklat port add vale0:web --vhost-user

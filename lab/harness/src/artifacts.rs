@@ -48,12 +48,16 @@ pub fn target() -> &'static Path {
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let program = built().join("toklat");
         if std::env::var("CARGO_PKG_NAME").is_ok_and(|package| package == "toklat") {
-            return program;
+            return built().join("toklat");
         }
-        fresh(program, "--package toklat --bin toklat")
+        program_of("toklat", "toklat")
     })
+}
+
+/// A program of a package.
+pub fn program_of(package: &str, name: &str) -> PathBuf {
+    fresh(built().join(name), &format!("--package {package} --bin {name}"))
 }
 
 /// The library for `LD_PRELOAD`.

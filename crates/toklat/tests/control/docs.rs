@@ -1,45 +1,158 @@
-//! The commands of the documents, which are run as they are written.
+//! The commands of README and the documents, which are run as they are written, or listed with the
+//! reason why they are not (`docs/tables.rs`); and whether the documents are complete.
 
-use std::fmt::Write as _;
-use std::process::{Child, Command};
+mod hosts;
+mod machines;
+mod matching;
+mod options;
+mod session;
+mod shell;
+mod step;
+mod tables;
+mod text;
 
-use harness::{Daemon, skip};
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use harness::{Daemon, artifacts, library, root, skip};
+use session::Session;
+use tables::DOCUMENTS;
 
 fn document(name: &str) -> String {
-    std::fs::read_to_string(format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read_to_string(root().join(name)).unwrap()
 }
 
-/// Returns the lines of all code blocks in this language in a document.
-fn blocks(text: &str, language: &str) -> String {
-    let (mut inside, mut lines) = (false, String::new());
-    for line in text.lines() {
-        match line.strip_prefix("```") {
-            Some(of) => inside = of == language,
-            None if inside => writeln!(lines, "{line}").unwrap(),
-            None => {}
-        }
+/// The commands of a document, each with its step.
+fn steps_of(name: &str) -> Vec<(step::Step, Option<text::Command>)> {
+    let text = document(name);
+    // The examples' commands are in a table.
+    let commands = match name {
+        "examples/README.md" => text::inline(&text, &["cargo", "toklat"]),
+        _ => text::commands(&text),
+    };
+    let (_, table) = DOCUMENTS.iter().find(|(document, _)| *document == name).expect(name);
+    matching::match_up(name, &commands, table).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// Runs the commands of a document.
+fn run(test: &str, name: &str) -> Option<Session> {
+    session::run(test, name, &steps_of(name))
+}
+
+/// Objective: no command of README, of the documents or of the examples' page is left out.
+///
+/// Each is run here, by a test that exists, or is listed with the reason why it cannot be run; and
+/// each entry of the lists is in its document.
+#[test]
+fn every_command_of_the_documents_is_run_or_listed_with_its_reason() {
+    let on_disk = root().join("docs").read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+    let on_disk = on_disk.map(|name| format!("docs/{}", name.to_str().unwrap()));
+    let mut on_disk: BTreeSet<_> = on_disk.filter(|name| name.ends_with(".md")).collect();
+    on_disk.extend(["README.md".into(), "examples/README.md".into()]);
+    assert_eq!(on_disk, DOCUMENTS.iter().map(|(name, _)| (*name).to_owned()).collect());
+    let mut tests = BTreeSet::new();
+    matching::names_of_tests(root(), &mut tests);
+    for (name, table) in DOCUMENTS {
+        steps_of(name);
+        assert_eq!(matching::missing_tests(table, &tests), [""; 0], "{name}: no such tests");
     }
-    lines
+}
+
+/// Objective: the documents name no command of ours that there is not, and no option.
+///
+/// An option that stands alone may be any command's. Others' words that look like ours are listed.
+#[test]
+fn commands_and_options_that_the_documents_name_exist() {
+    const OF_OTHERS: [(&str, &str); 3] = [
+        ("docs/cards.md", "toklat host"),
+        ("docs/guests.md", "--bidir"),
+        ("docs/programs.md", "--send-eth"),
+    ];
+    let cli = options::Cli::new();
+    let more = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+    let mut wrong = Vec::new();
+    for name in DOCUMENTS.iter().map(|(name, _)| *name).chain(more) {
+        let spans = text::spans(&document(name)).into_iter();
+        let spans = spans.filter(|span| !OF_OTHERS.contains(&(name, span.text.as_str())));
+        let faults = spans.filter_map(|span| Some((span.line, cli.fault(&span.text)?)));
+        wrong.extend(faults.map(|(line, fault)| format!("{name}:{line}: {fault}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Objective: the README is short, and its commands do what it says, as they stand and in their
+/// order.
+#[test]
+fn the_readme_is_short_and_its_commands_run() {
+    let lines = document("README.md").lines().count();
+    assert!(lines <= 120, "{lines}");
+    run("the_readme_is_short_and_its_commands_run", "README.md");
 }
 
 #[test]
 fn the_examples_of_the_api_run_as_they_stand() {
-    let name = "the_examples_of_the_api_run_as_they_stand";
+    let test = "the_examples_of_the_api_run_as_they_stand";
     if Command::new("curl").arg("--version").output().is_err() {
-        return skip(name, "curl is missing");
+        return skip(test, "curl is missing");
     }
-    let daemon = Daemon::start();
-    let script = format!("set -e -x\n{}", blocks(&document("api.md"), "sh"));
-    let mut bash = Command::new("bash");
-    let output = bash.args(["-c", &script]).env("TOKLAT_DIR", daemon.dir()).output().unwrap();
-    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "{out}{err}");
-    // Some of the output that the examples must show.
-    for shown in ["\"version\"", "\"vacant\"", "toklat_build_info", "vale7:db", "\"removed\""] {
-        assert!(out.contains(shown), "{shown}: {out}{err}");
+    let session = run(test, "docs/api.md").expect("it needs no rights");
+    assert_eq!(session.daemon.get("/v1/switches"), serde_json::json!([]), "the last one tidies up");
+}
+
+#[test]
+fn the_examples_page_s_commands_run() {
+    for name in ["sink", "bridge", "inline"] {
+        artifacts::program_of("toklat-examples", name);
     }
-    assert_eq!(daemon.get("/v1/switches"), serde_json::json!([]), "the last one tidies up");
+    run("the_examples_page_s_commands_run", "examples/README.md");
+}
+
+#[test]
+fn the_commands_about_cards_run() {
+    run("the_commands_about_cards_run", "docs/cards.md");
+}
+
+#[test]
+fn the_commands_about_confined_guests_run() {
+    artifacts::example("toklat-guest", "dns");
+    run("the_commands_about_confined_guests_run", "docs/confined-guests.md");
+}
+
+#[test]
+fn the_commands_about_containers_run() {
+    run("the_commands_about_containers_run", "docs/containers.md");
+}
+
+#[test]
+fn the_commands_about_guests_run() {
+    for name in ["httpd", "any-nic", "hyper-httpd", "rpc-server", "rpc-load"] {
+        artifacts::example("toklat-guest", name);
+    }
+    run("the_commands_about_guests_run", "docs/guests.md");
+}
+
+#[test]
+fn the_commands_about_many_hosts_run() {
+    run("the_commands_about_many_hosts_run", "docs/many-hosts.md");
+}
+
+#[test]
+fn the_commands_about_monitoring_and_trusted_switches_run() {
+    let test = "the_commands_about_monitoring_and_trusted_switches_run";
+    run(test, "docs/monitoring.md");
+    run(test, "docs/trusted.md");
+}
+
+#[test]
+fn the_commands_about_programs_run() {
+    library();
+    run("the_commands_about_programs_run", "docs/programs.md");
+    run("the_commands_about_programs_run", "docs/netmap.md");
+}
+
+#[test]
+fn the_commands_about_virtual_machines_run() {
+    run("the_commands_about_virtual_machines_run", "docs/virtual-machines.md");
 }
 
 #[test]
@@ -47,7 +160,7 @@ fn every_metric_is_in_the_document_on_monitoring() {
     let daemon = Daemon::start();
     daemon.apply("[switch.vale0.port.p1]");
     let page = daemon.get("/metrics");
-    let text = document("monitoring.md");
+    let text = document("docs/monitoring.md");
     let names = harness::text(&page).lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let names: Vec<_> = names.filter_map(|line| line.split(' ').next()).collect();
     assert!(names.len() > 30, "{names:?}");
@@ -61,7 +174,7 @@ fn every_metric_is_in_the_document_on_monitoring() {
 fn every_field_of_the_topology_file_is_in_its_manual_page() {
     let daemon = Daemon::start();
     let api = daemon.get("/openapi.json");
-    let page = include_str!("../../src/cli/manual/toklat-topology.5").replace("\\-", "-");
+    let page = include_str!("../src/cli/manual/toklat-topology.5").replace("\\-", "-");
     let schemas = [
         "SwitchSpec",
         "PortSpec",
@@ -96,105 +209,5 @@ fn every_field_of_the_topology_file_is_in_its_manual_page() {
     }
     for kind in api["components"]["schemas"]["NicModel"]["enum"].as_array().unwrap() {
         assert!(page.contains(harness::text(kind)), "{kind}");
-    }
-}
-
-/// The commands of a document's indented blocks, without their comments.
-fn commands(text: &str) -> Vec<&str> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix("    toklat "));
-    lines.map(|line| line.split(" #").next().unwrap().trim()).collect()
-}
-
-/// Objective: the README is short, and its commands do what it says, as they stand and in their
-/// order, in the root of the repository.
-///
-/// Those that go on until they are interrupted are waited for until they do their work. Machines
-/// and ways out are only planned (`vm_run` and `vm_uplink` run them); benchmarks are only known.
-#[test]
-fn the_readme_is_short_and_its_commands_run() {
-    let root = format!("{}/../..", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
-    assert!(text.lines().count() <= 120, "{}", text.lines().count());
-    let (mut daemon, place) = (Daemon::start(), tempfile::tempdir().unwrap());
-    let mut going: Vec<(String, Child)> = Vec::new();
-    let mut ran = 0;
-    for line in commands(&text) {
-        let words: Vec<&str> = line.split(" | ").next().unwrap().split(' ').collect();
-        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        let output = place.path().join(ran.to_string());
-        let start = |daemon: &Daemon| {
-            let output = std::fs::File::create(&output).unwrap();
-            let mut tool = daemon.tool(&words);
-            tool.current_dir(&root).stdout(output);
-            (words[0].to_owned(), tool.spawn().unwrap())
-        };
-        match words[0] {
-            "daemon" => {}
-            "vm" => {
-                let image = place.path().join("debian.qcow2");
-                std::fs::write(&image, "").unwrap();
-                let plan = words.iter().map(|word| match *word {
-                    "debian.qcow2" => image.to_str().unwrap(),
-                    word => word,
-                });
-                let plan: Vec<&str> = plan.chain(["--print"]).collect();
-                assert!(daemon.done(&plan).contains("vhost-user"), "{line}");
-            }
-            "bench" | "uplink" => {
-                let (code, help, _) = daemon.run(&[&words[..], &["--help"]].concat());
-                assert!(code == Some(0) && help.contains("Usage: "), "{line}: {help}");
-            }
-            "sink" | "gen" | "ping" => {
-                going.push(start(&daemon));
-                let port = words[1].split(':').nth(1).unwrap();
-                let place = format!("/v1/switches/vale0/ports/{port}");
-                daemon.wait_for(line, |daemon| {
-                    daemon.ask("GET", &place, &Value::Null).0 == 200
-                        && (words[0] == "sink"
-                            || daemon.counters(port)["in_frames"].as_u64() > Some(0))
-                });
-            }
-            "stats" | "cap" => {
-                going.push(start(&daemon));
-                daemon.wait_for(line, |_| std::fs::metadata(&output).unwrap().len() > 0);
-            }
-            "top" => {
-                let mut terminal = daemon.in_terminal(&words, 100, 30);
-                terminal.wait_for("vale0:web");
-                terminal.press(b"q");
-                assert_eq!(terminal.end(), Some(0));
-            }
-            _ => {
-                if words[0] == "apply" && words.len() == 2 {
-                    // The programs must close their ports first, as the README says.
-                    daemon.wait_for("the sink to count", |daemon| {
-                        daemon.counters("b")["out_frames"].as_u64() > Some(0)
-                    });
-                    interrupt(&mut going);
-                }
-                let mut tool = daemon.tool(&words);
-                let output = tool.current_dir(&root).output().unwrap();
-                assert!(output.status.success(), "{line}: {output:?}");
-            }
-        }
-        ran += 1;
-    }
-    assert!(ran >= 18, "{ran}");
-    assert!(going.is_empty());
-}
-
-/// Interrupts programs as a terminal does, and waits until they have ended well.
-fn interrupt(going: &mut Vec<(String, Child)>) {
-    // The last program is interrupted first: a capture ends with an error if the port that it
-    // watches is closed.
-    for (name, mut tool) in going.drain(..).rev() {
-        let pid = rustix::process::Pid::from_child(&tool);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let status = harness::wait(&mut tool, harness::PATIENCE).expect("it ends");
-        // A sink that checks sequence numbers fails if it misses frames. It may miss some: its port
-        // is not lossless.
-        let good =
-            matches!(status.code(), Some(0) | None) || name == "sink" && status.code() == Some(1);
-        assert!(good, "{name}: {status}");
     }
 }
