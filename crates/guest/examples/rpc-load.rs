@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let request = Bytes::from(request);
     let mut session = calling.connect(Mac::of_name(server), clock());
-    let (mut times, mut asked, mut done) = (Histogram::<u64>::new(3)?, 0, 0);
+    let mut times = Histogram::<u64>::new_with_bounds(1, 60 * Nanos::SECOND, 3)?;
+    let (mut asked, mut done) = (0, 0);
     let mut sent = std::collections::HashMap::new();
     while done < count {
         let now = clock();

@@ -48,6 +48,14 @@ fn requests_of_all_lengths_are_answered_through_a_daemon() {
 }
 
 #[test]
+fn regression_requests_took_no_time() {
+    let daemon = Daemon::with_switch("vale0");
+    let _server = server(&daemon);
+    let told = load(&daemon, &["100", "10"]).unwrap();
+    assert!(!told.contains(" 0.0 "), "{told}");
+}
+
+#[test]
 fn a_client_learns_that_its_server_was_killed_and_the_next_server_serves() {
     let daemon = Daemon::with_switch("vale0");
     let mut killed = server(&daemon);
