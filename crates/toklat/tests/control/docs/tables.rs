@@ -164,6 +164,8 @@ const EXAMPLE: &[(&str, &str)] =
     &[("cargo run --release -p toklat-guest --example ", "$TARGET/examples/")];
 const CARD: &[(&str, &str)] = &[EXAMPLE[0], ("SOCKET", "$TOKLAT_DIR/vale0-web.sock")];
 
+const CALLS: &[(&str, &str)] = &[EXAMPLE[0], (" 100000 ", " 10000 ")];
+
 const GUESTS: &[Step] = &[
     place(Directory, ""),
     daemon("toklat daemon &"),
@@ -188,14 +190,15 @@ const GUESTS: &[Step] = &[
     .with(EXAMPLE),
     goes_on("cargo run --release -p toklat-guest --example rpc-server", "[ -s $OUT ]")
         .with(EXAMPLE),
-    shows("cargo run --release -p toklat-guest --example rpc-load", "100000 replies").with(EXAMPLE),
+    // Each call wakes both programs: fewer of them do on a busy machine.
+    shows("cargo run --release -p toklat-guest --example rpc-load", "10000 replies").with(CALLS),
     shows("toklat bench guest --list", "guest.rpc.rtt"),
     shows("toklat bench guest --row guest.rpc", "guest.rpc.rate")
         .with(&[("guest.rpc", "guest.rpc.rate --quick")]),
     // Without stamps, which are another build, the rows are sums, and there are no stages to draw.
     ends("cargo run --release --features stamps -- bench guest --row guest.dispatch").with(&[
         ("cargo run --release --features stamps --", "toklat"),
-        ("--svg dispatch.svg", "--quick"),
+        ("guest.dispatch --svg dispatch.svg", "guest.dispatch.ring.100 --quick"),
     ]),
 ];
 
