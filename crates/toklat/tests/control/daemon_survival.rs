@@ -27,7 +27,7 @@ fn a_killed_data_process_is_back_and_clients_go_on() {
     assert_eq!(daemon.ports("vale0").len(), 2);
     let page = daemon.get("/metrics");
     let longest = "toklat_switch_restart_gap_seconds{switch=\"vale0\",which=\"longest\"} ";
-    assert!(daemon::text(&page).contains(longest), "{page}");
+    assert!(harness::text(&page).contains(longest), "{page}");
     assert!(daemon.get("/v1/status")["longest_restart_gap_ms"].is_u64());
 }
 
