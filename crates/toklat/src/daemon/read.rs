@@ -110,9 +110,8 @@ impl Supervisor {
         let until = Instant::now() + BRIEF;
         let handles = self.named_handles();
         let (mut ports, mut gap, mut children) = (0, 0, Vec::new());
-        let counts = |ports: usize, info: SwitchInfo| {
-            (ports, info.restart_gaps.longest_ms, processes(info))
-        };
+        let counts =
+            |ports: usize, info: SwitchInfo| (ports, info.restart_gaps.longest_ms, processes(info));
         for (name, handle) in &handles {
             let live = |of: &Switch| counts(of.ports().len(), of.info());
             let copied = |copy: &Arc<Overview>| counts(copy.ports.len(), copy.info.clone());

@@ -133,6 +133,7 @@ mod tests {
             peer_interval: None,
             ratio: None,
             ratio_of_pairs: None,
+            profile: "debug",
             how: String::new(),
         }
     }
