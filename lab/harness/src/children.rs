@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::daemon::Daemon;
 use crate::processes::descriptors;
 use crate::waiting::PATIENCE;
 
@@ -67,24 +66,23 @@ fn is_stopped(pid: u32) -> bool {
 pub struct Held([usize; 3]);
 
 impl Held {
-    /// What a daemon holds now.
+    /// What a process holds now.
     #[must_use]
-    pub fn by(daemon: &Daemon) -> Self {
-        let pid = daemon.pid();
+    pub fn by(pid: u32) -> Self {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
         Self([descriptors(pid), threads, of(pid).len()])
     }
 
     /// Waits until the supervisor holds no more than this, and has no zombie.
-    pub fn assert_no_more(self, daemon: &Daemon) {
-        assert_no_zombie(daemon.pid());
+    pub fn assert_no_more(self, pid: u32) {
+        assert_no_zombie(pid);
         let started = Instant::now();
         loop {
-            let now = Self::by(daemon);
+            let now = Self::by(pid);
             if now.0.iter().zip(self.0).all(|(now, before)| *now <= before) {
                 return;
             }
-            let children = of(daemon.pid());
+            let children = of(pid);
             assert!(
                 started.elapsed() < PATIENCE,
                 "descriptors, threads, children: {self:?} before, {now:?} now: {children:?}"

@@ -24,11 +24,11 @@ fn regression_removed_switches_leave_no_zombie_descriptor_or_thread() {
         assert_eq!(add_and_remove(&daemon, "q"), 201);
     }
     children::assert_no_zombie(daemon.pid());
-    let before = Held::by(&daemon);
+    let before = Held::by(daemon.pid());
     for _ in 0..20 {
         assert_eq!(add_and_remove(&daemon, "q"), 201);
     }
-    before.assert_no_more(&daemon);
+    before.assert_no_more(daemon.pid());
 }
 
 /// Objective: data processes, their launchers and what these leave behind are reaped when they are
@@ -40,7 +40,7 @@ fn processes_that_are_killed_at_bad_moments_leave_no_zombie_descriptor_or_thread
         assert_eq!(add_and_remove(&daemon, "q"), 201);
     }
     children::assert_no_zombie(daemon.pid());
-    let before = Held::by(&daemon);
+    let before = Held::by(daemon.pid());
     let (pid, done) = (daemon.pid(), AtomicBool::new(false));
     let killed = std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
@@ -67,5 +67,5 @@ fn processes_that_are_killed_at_bad_moments_leave_no_zombie_descriptor_or_thread
         let _ = daemon.ask("DELETE", &format!("/v1/switches/q{round}"), &Value::Null);
     }
     assert_eq!(add_and_remove(&daemon, "q"), 201);
-    before.assert_no_more(&daemon);
+    before.assert_no_more(daemon.pid());
 }
