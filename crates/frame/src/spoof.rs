@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn senders_and_targets_are_own_addresses() {
-        let nobody = [0; 4];
+        let none_yet = [0; 4];
         let target = |kind: u8, ip: &str| {
             let mut message = nd(kind, &[]);
             message[8..24].copy_from_slice(&ip.parse::<Ipv6Addr>().unwrap().octets());
@@ -479,25 +479,25 @@ mod tests {
             ("reply", 0x806, arp_of(2, IP, OTHER_IP), None),
             ("10.0.0.1 is at me", 0x806, arp_of(2, OTHER_IP, IP), Some(Spoof::Arp)),
             ("announcement", 0x806, arp_of(1, OTHER_IP, OTHER_IP), Some(Spoof::Arp)),
-            ("probe", 0x806, arp_of(1, nobody, IP), None),
-            ("probe of another's", 0x806, arp_of(1, nobody, OTHER_IP), Some(Spoof::Arp)),
-            ("reply of nobody", 0x806, arp_of(2, nobody, IP), Some(Spoof::Arp)),
-            ("RARP of a move", 0x8035, arp_of(3, nobody, nobody), None),
+            ("probe", 0x806, arp_of(1, none_yet, IP), None),
+            ("probe of another's", 0x806, arp_of(1, none_yet, OTHER_IP), Some(Spoof::Arp)),
+            ("reply from 0.0.0.0", 0x806, arp_of(2, none_yet, IP), Some(Spoof::Arp)),
+            ("RARP of a move", 0x8035, arp_of(3, none_yet, none_yet), None),
             ("RARP reply", 0x8035, arp_of(4, IP, OTHER_IP), Some(Spoof::Arp)),
-            ("DHCP", 0x800, from4(nobody, ipv4(17, 0, 0, &dhcp)), None),
+            ("DHCP", 0x800, from4(none_yet, ipv4(17, 0, 0, &dhcp)), None),
             (
                 "DHCP to one",
                 0x800,
-                to_all(from4(nobody, ipv4(17, 0, 0, &dhcp)), OTHER_IP),
+                to_all(from4(none_yet, ipv4(17, 0, 0, &dhcp)), OTHER_IP),
                 Some(Spoof::Source),
             ),
             (
                 "DHCP in parts",
                 0x800,
-                from4(nobody, ipv4(17, 0x2000, 0, &dhcp)),
+                from4(none_yet, ipv4(17, 0x2000, 0, &dhcp)),
                 Some(Spoof::Source),
             ),
-            ("from nobody", 0x800, from4(nobody, ipv4(17, 0, 0, &udp(9))), Some(Spoof::Source)),
+            ("from 0.0.0.0", 0x800, from4(none_yet, ipv4(17, 0, 0, &udp(9))), Some(Spoof::Source)),
             ("redirect", 0x800, from4(IP, ipv4(1, 0, 0, &[5, 1, 0, 0])), Some(Spoof::Router)),
             ("router, v4", 0x800, from4(IP, ipv4(1, 0, 40, &[9, 0])), Some(Spoof::Router)),
             ("echo", 0x800, from4(IP, ipv4(1, 0, 0, &[8, 0])), None),
@@ -556,7 +556,7 @@ mod tests {
             let mut kinds: Vec<u8> = (0..tags).flat_map(|_| [0x81, 0, 0, 5]).collect();
             kinds.extend(if is_v6 { [0x86, 0xdd] } else { [8, 0] });
             let frame = [&[2; 6], &OWN[..], &kinds, &packet].concat();
-            // A source of IPv6 is own or nobody's by all of its octets, which are random.
+            // The other octets of an IPv6 source are random, so it is no own address.
             prop_assert!(with_ips(&frame).is_some());
         }
 

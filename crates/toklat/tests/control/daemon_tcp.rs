@@ -177,8 +177,8 @@ fn regression_the_token_opens_nothing_of_the_host() {
     assert_eq!(std::fs::read_to_string(&keys).unwrap(), "ssh-ed25519 AAAA root\n");
 }
 
-/// Objective: what takes nothing of the host is open over TCP, and so are captures in one directory;
-/// what the operator has made may stay in a topology that comes back.
+/// Objective: what takes nothing of the host is open over TCP, and so are captures in one
+/// directory; what the operator has made may stay in a topology that comes back.
 #[test]
 fn over_tcp_captures_go_into_one_directory() {
     let tcp = OverTcp::start(&[]);

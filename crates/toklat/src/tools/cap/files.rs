@@ -298,7 +298,7 @@ mod tests {
         assert!(said.contains("symbolic link"), "{said}");
         assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
         create(&secret).unwrap();
-        assert_eq!(std::fs::metadata(&secret).unwrap().len(), 0, "an own file is begun anew");
+        assert_eq!(std::fs::metadata(&secret).unwrap().len(), 0, "an own file is emptied");
         std::fs::write(&other, "other's").unwrap();
         let fifo = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o666.into()).unwrap();
