@@ -79,8 +79,9 @@ fn frames_at_a_steady_rate_outlive_eight_kills_or_are_counted() {
     // Frames that were lost, once the last successor forwards.
     let lost = |daemon: &Daemon| {
         let gaps = daemon.get("/v1/switches/vale0")["restart_gaps"]["count"].clone();
-        let totals = daemon.get("/v1/stats")["switches"][0]["totals"].clone();
-        (gaps == KILLS).then(|| totals["lost_in_restarts"].as_u64().unwrap())
+        let stats = daemon.get("/v1/stats");
+        let lost = stats["switches"][0]["lost_in_restarts"].as_u64().unwrap();
+        (gaps == KILLS).then_some(lost)
     };
     let is_over =
         |arrived: u64, sent: u64| lost(&daemon).is_some_and(|lost| arrived + lost >= sent);
