@@ -74,8 +74,8 @@ pub fn example(package: &str, name: &str) -> PathBuf {
     fresh(built().join("examples").join(name), &build)
 }
 
-/// Returns a file that cargo builds with these arguments. Fails where it is missing, and where one
-/// of the sources is newer, which cargo lists beside it.
+/// Returns a file that cargo builds, in other profiles than that of tests with these arguments.
+/// Fails where it is missing, or older than one of the sources, which cargo lists beside it.
 fn fresh(file: PathBuf, build: &str) -> PathBuf {
     let listed = file.with_extension("d");
     let why = match (modified(&file), std::fs::read_to_string(&listed)) {
@@ -83,20 +83,17 @@ fn fresh(file: PathBuf, build: &str) -> PathBuf {
         (Some(made), Ok(list)) => sources(&list).find(|source| is_newer(source, made)),
         _ => Some(file.clone()),
     };
-    let profile = match built().file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => String::new(),
-        Some(other) => format!(" --profile {other}"),
+    // `artifacts` builds with the features of tests, so that all that is compiled serves both.
+    let command = match built().file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "cargo xtask artifacts programs".to_owned(),
+        Some(other) => format!("cargo build --profile {other} {build}"),
     };
     match why {
         None => file,
-        Some(why) if why == file => {
-            panic!("{} is missing: cargo build{profile} {build}", file.display())
+        Some(why) if why == file => panic!("{} is missing: {command}", file.display()),
+        Some(source) => {
+            panic!("{} is older than {}: {command}", file.display(), source.display())
         }
-        Some(source) => panic!(
-            "{} is older than {}: cargo build{profile} {build}",
-            file.display(),
-            source.display()
-        ),
     }
 }
 
@@ -173,7 +170,8 @@ mod tests {
             let refused = std::panic::catch_unwind(|| fresh(file, "--package x")).unwrap_err();
             refused.downcast_ref::<String>().unwrap().clone()
         };
-        assert!(said().ends_with("made is missing: cargo build --package x"), "{}", said());
+        let command = "cargo xtask artifacts programs";
+        assert!(said().ends_with(&format!("made is missing: {command}")), "{}", said());
         std::fs::write(&source, "").unwrap();
         std::fs::write(&file, "").unwrap();
         let escaped = source.to_str().unwrap().replace(' ', "\\ ");
@@ -184,7 +182,7 @@ mod tests {
         set(&source, at(1000));
         assert_eq!(fresh(file.clone(), "--package x"), file);
         set(&source, at(3000));
-        let older = format!("is older than {}: cargo build", source.display());
+        let older = format!("is older than {}: {command}", source.display());
         assert!(said().contains(&older), "{}", said());
         std::fs::remove_file(&source).unwrap();
         assert!(said().contains(&older), "{}", said());
