@@ -38,7 +38,7 @@ pub fn run() -> Result<()> {
     let programs = tool::target().join("release");
     println!("{:<24} {:>12} {:>8}", "scenario", "instr/frame", "limit");
     let mut over = Vec::new();
-    for (scenario, limit, counted) in count(&programs, budgets) {
+    for (scenario, limit, counted) in count(&programs, &budgets) {
         let per_frame = counted?;
         let verdict = if per_frame > limit { "  OVER" } else { "" };
         println!("{scenario:<24} {per_frame:>12.1} {limit:>8.1}{verdict}");
@@ -69,7 +69,7 @@ pub fn build() -> Result<()> {
 type Counted = (String, f64, Result<f64>);
 
 /// Counts all scenarios, several at a time; in the order of the budgets.
-fn count(programs: &Path, budgets: Vec<(String, f64)>) -> Vec<Counted> {
+fn count(programs: &Path, budgets: &[(String, f64)]) -> Vec<Counted> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let done = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
