@@ -164,7 +164,7 @@ const EXAMPLE: &[(&str, &str)] =
     &[("cargo run --release -p toklat-guest --example ", "$TARGET/examples/")];
 const CARD: &[(&str, &str)] = &[EXAMPLE[0], ("SOCKET", "$TOKLAT_DIR/vale0-web.sock")];
 
-const CALLS: &[(&str, &str)] = &[EXAMPLE[0], (" 100000 ", " 10000 ")];
+const CALLS: &[(&str, &str)] = &[EXAMPLE[0], (" 100000 ", " 1000 ")];
 
 const GUESTS: &[Step] = &[
     place(Directory, ""),
@@ -188,10 +188,11 @@ const GUESTS: &[Step] = &[
         "grep http://10.0.0.2 $OUT",
     )
     .with(EXAMPLE),
+    interrupt(),
     goes_on("cargo run --release -p toklat-guest --example rpc-server", "[ -s $OUT ]")
         .with(EXAMPLE),
     // Each call wakes both programs: fewer of them do on a busy machine.
-    shows("cargo run --release -p toklat-guest --example rpc-load", "10000 replies").with(CALLS),
+    shows("cargo run --release -p toklat-guest --example rpc-load", "1000 replies").with(CALLS),
     shows("toklat bench guest --list", "guest.rpc.rtt"),
     shows("toklat bench guest --row guest.rpc", "guest.rpc.rate")
         .with(&[("guest.rpc", "guest.rpc.rate --quick")]),
