@@ -123,7 +123,11 @@ fn build(tree: &Path, target: &Path, place: &Path) -> Result<()> {
         library.args(["--crate-type", "cdylib"]);
     }
     fs::create_dir_all(place)?;
-    for (build, name) in [(&mut program, PROGRAM), (&mut library, LIBRARY)] {
+    // In one target folder, these two would compile each other anew at each comparison.
+    let apart = target.join("preload");
+    for (build, name, target) in
+        [(&mut program, PROGRAM, target), (&mut library, LIBRARY, apart.as_path())]
+    {
         tool::run(build.current_dir(tree).env("CARGO_TARGET_DIR", target))?;
         let copy = place.join(name);
         // A running program's file cannot be written over.
