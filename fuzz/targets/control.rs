@@ -133,7 +133,7 @@ impl Switch {
         let mut ports = BTreeMap::new();
         loop {
             match self.answer().expect("an answer") {
-                Answer::Port { id, config } => assert!(ports.insert(id, *config).is_none()),
+                Answer::Port { id, config, .. } => assert!(ports.insert(id, *config).is_none()),
                 Answer::Done => break,
                 other => panic!("{other:?} instead of a port"),
             }

@@ -102,7 +102,10 @@ fn plan(args: &[&str], tally: &mut Tally) -> Result<Vec<Unit>> {
         let doc_tests = cargo(&["test", "--quiet", "--workspace", "--doc"]);
         units.push(Unit::new("doc-tests".into(), doc_tests, Class::Ordinary));
         units.push(Unit::new("models (loom)".into(), models(), Class::Ordinary));
-        units.extend(seeds(tally)?);
+        match seeds(tally) {
+            Ok(targets) => units.extend(targets),
+            Err(error) => tally.fail(&format!("fuzz targets over their seeds: {error:#}")),
+        }
     }
     Ok(units)
 }
