@@ -232,11 +232,13 @@ fn a_start_removes_nothing_that_is_in_use_and_keeps_unnamed_settings() {
     assert_eq!(mtu(&daemon), 2000, "the file names no MTU");
     client.flush().unwrap();
     assert_eq!(daemon.get("/v1/switches/vale0/ports/open")["state"], "attached");
-    let log = daemon.log();
-    let stays = log.lines().find(|line| line.contains("in use: it stays")).expect(&log);
-    assert!(stays.contains("vale0:open") && stays.contains("--topology-prune"), "{stays}");
+    daemon.wait_for("the log to say what stays", |daemon| {
+        let log = daemon.log();
+        let stays = log.lines().find(|line| line.contains("in use: it stays"));
+        stays.is_some_and(|line| line.contains("vale0:open") && line.contains("--topology-prune"))
+    });
     let gone = |line: &str| line.contains("action=removed") && line.contains("vale0:unused");
-    assert!(log.lines().any(gone), "{log}");
+    daemon.wait_for("the log to say so", |daemon| daemon.log().lines().any(gone));
     daemon.kill();
     daemon.start_again_with(|command| {
         command.arg("--topology-prune");
