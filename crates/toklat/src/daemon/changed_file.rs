@@ -43,9 +43,10 @@ pub async fn apply_changed(supervisor: &Arc<Supervisor>, file: &Path, prune: boo
     };
     match applied {
         Ok(applied) => {
-            for change in applied.changes {
-                tracing::info!(%name, action = %change.action, what = %change.name, "topology file");
-            }
+            // One line: of several alike in a second, the log shows one.
+            let changes = applied.changes.iter().map(|c| format!("{} {}", c.action, c.name));
+            let changes = changes.collect::<Vec<_>>().join(", ");
+            tracing::info!(%name, changes, "topology file");
         }
         Err(error) => tracing::error!(%name, %error, "the topology file was not applied"),
     }

@@ -237,7 +237,7 @@ fn a_start_removes_nothing_that_is_in_use_and_keeps_unnamed_settings() {
         let stays = log.lines().find(|line| line.contains("in use: it stays"));
         stays.is_some_and(|line| line.contains("vale0:open") && line.contains("--topology-prune"))
     });
-    let gone = |line: &str| line.contains("action=removed") && line.contains("vale0:unused");
+    let gone = |line: &str| line.contains("removed vale0:unused");
     daemon.wait_for("the log to say so", |daemon| daemon.log().lines().any(gone));
     daemon.kill();
     daemon.start_again_with(|command| {
