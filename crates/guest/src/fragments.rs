@@ -94,6 +94,19 @@ impl Fragments {
         (self.add(key, (offset, payload, more), header, now), gone)
     }
 
+    /// Makes an entry for a packet, if there is none.
+    fn begin(&mut self, key: Key, now: Nanos) {
+        if self.partials.contains_key(&key) {
+            return;
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        let partial = Partial { serial, since: now, ..Partial::default() };
+        self.order.push_back((key, serial));
+        self.bytes += partial.cost();
+        self.partials.insert(key, partial);
+    }
+
     fn add(
         &mut self,
         key: Key,
@@ -101,17 +114,8 @@ impl Fragments {
         header: Option<Box<[u8]>>,
         now: Nanos,
     ) -> Outcome {
-        let serial = self.serial + 1;
-        let partial = self.partials.entry(key).or_insert_with(|| Partial {
-            serial,
-            since: now,
-            ..Partial::default()
-        });
-        if partial.serial == serial {
-            self.serial = serial;
-            self.order.push_back((key, serial));
-            self.bytes += partial.cost();
-        }
+        self.begin(key, now);
+        let Some(partial) = self.partials.get_mut(&key) else { return Outcome::Dropped };
         let end = offset + payload.len();
         let before = partial.pieces.range(..=offset).next_back();
         if before.is_some_and(|(at, piece)| *at == offset && **piece == *payload) {

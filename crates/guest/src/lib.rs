@@ -90,6 +90,7 @@ pub mod rpc;
 pub mod sockets;
 mod stack;
 mod udp;
+mod up;
 mod v6;
 
 pub use app::{App, Io};

@@ -47,8 +47,8 @@ pub(crate) struct Link {
     pub v6: Option<Box<V6>>,
     pub dhcp: Option<Box<Dhcp>>,
     pub fragments: Fragments,
-    /// Packets that are processed after the batch, and whether their checksums are right: those that
-    /// were put together.
+    /// Packets that are processed after the batch, as they were put together, and whether their
+    /// checksums are right.
     pub whole: Vec<(Vec<u8>, bool)>,
     /// The second in which ICMP errors were last sent, and how many.
     errors: (u64, u32),

@@ -10,11 +10,11 @@ use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::host::Up;
 use crate::input::Input;
 use crate::link::{Link, Segments};
 use crate::nic::{Nic, Pieces};
 use crate::udp::{Sockets, UdpError, UdpId, write_headers};
+use crate::up::Up;
 
 /// Maximum number of received batches in a turn, so that the turn also sends.
 const BATCHES: usize = 4;

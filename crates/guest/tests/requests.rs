@@ -75,9 +75,8 @@ fn converse(site: &mut Site, text: &[u8], cuts: &[usize]) -> (Vec<u8>, bool) {
 const PAGE: usize = 1024;
 const H: &str = "Host: a\r\n";
 
-/// A request after its first line, with `{H}` for a host and `{tag}` for the page's entity tag; the
-/// statuses of the answers, and lengths of their bodies (`-` for any); whether the connection goes on;
-/// and whether nginx answers otherwise.
+/// A name; a request, with `{H}` for a host and `{tag}` for the page's entity tag; the statuses and
+/// lengths of the answers (`-` for any); whether the connection goes on; whether nginx differs.
 type Row = (&'static str, &'static str, &'static str, bool, bool);
 
 const OPEN: bool = true;

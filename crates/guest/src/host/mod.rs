@@ -36,6 +36,7 @@ pub use order::{MAX_PORTS, Order, Passed, Place};
 use crate::clock;
 use crate::nic::RingNic;
 use crate::stack::Stack;
+use crate::up::Up;
 
 /// The descriptors that a guest needs in addition to those of its ports.
 pub const OTHER_DESCRIPTORS: u64 = 16;
@@ -242,17 +243,6 @@ fn stack(port: Port, place: &Place, memory: Option<u64>) -> Stack<RingNic> {
 
 /// How long a guest waits for all of its addresses. Then it begins with those that it has.
 const PATIENCE: u64 = 13 * Nanos::SECOND;
-
-/// Tells the manager that the guest serves, when the last copy is dropped. Each stack drops its own
-/// with its first turn after it has its addresses, so its listeners are there by then.
-#[derive(Debug)]
-pub(crate) struct Up(BorrowedFd<'static>);
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        cell::send(self.0, &Report::Up);
-    }
-}
 
 /// Waits until the host has its addresses: for the probes of IPv6, DHCP servers and routers.
 fn boot(mut stack: Stack<RingNic>, up: Option<Arc<Up>>) -> Result<Stack<RingNic>, Box<dyn Error>> {

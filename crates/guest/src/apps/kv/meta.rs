@@ -297,9 +297,20 @@ impl Kv {
                 "HD"
             }
         };
+        self.tell_count(asked, (code, key, until), seconds, out);
+        Ok(())
+    }
+
+    /// Answers `ma`, which gives the item a new expiry.
+    fn tell_count(
+        &mut self,
+        asked: &Asked,
+        (code, key, until): (&str, &[u8], Option<u64>),
+        seconds: u64,
+        out: &mut Out<'_, '_>,
+    ) {
         let Some(item) = self.items.find(key, seconds).filter(|_| code == "HD") else {
-            out.line(&(asked.answer(code, key, None) + "\r\n"));
-            return Ok(());
+            return out.line(&(asked.answer(code, key, None) + "\r\n"));
         };
         item.until = until.unwrap_or(item.until);
         // Memcached shows the number without the padding that it stores.
@@ -311,7 +322,6 @@ impl Kv {
         if asked.has(b'v') && !asked.is_quiet() {
             out.value(&value);
         }
-        Ok(())
     }
 
     /// What is known of an item, for people.

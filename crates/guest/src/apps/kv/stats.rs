@@ -107,15 +107,22 @@ impl Kv {
     }
 
     fn all(&self, now: Nanos) -> String {
-        let (seconds, counts, ends) = (self.seconds(now), &self.counts, &self.items.ends);
-        let (items, bytes) = self.items.usage();
+        let seconds = self.seconds(now);
         let uptime = seconds - self.started.unwrap_or(seconds);
         let mut text = String::new();
         let _ = write!(text, "STAT pid 1\r\nSTAT uptime {uptime}\r\nSTAT time {seconds}\r\n");
         let _ = write!(text, "STAT version {VERSION}\r\nSTAT pointer_size 64\r\n");
         text += "STAT rusage_user 0.000000\r\nSTAT rusage_system 0.000000\r\n";
+        for (name, value) in self.of_commands().into_iter().chain(self.of_items()) {
+            let _ = write!(text, "STAT {name} {value}\r\n");
+        }
+        text + "END\r\n"
+    }
+
+    fn of_commands(&self) -> Vec<(&'static str, u64)> {
+        let (counts, ends) = (&self.counts, &self.items.ends);
         let [up, down] = [counts.ups, counts.downs];
-        for (name, value) in [
+        vec![
             ("curr_connections", counts.connections),
             ("total_connections", counts.total_connections),
             ("rejected_connections", 0),
@@ -141,6 +148,13 @@ impl Kv {
             ("touch_misses", counts.touches[1]),
             ("store_too_large", counts.too_large),
             ("store_no_memory", counts.no_memory),
+        ]
+    }
+
+    fn of_items(&self) -> Vec<(&'static str, u64)> {
+        let (counts, ends) = (&self.counts, &self.items.ends);
+        let (items, bytes) = self.items.usage();
+        vec![
             ("bytes_read", counts.read),
             ("bytes_written", counts.written),
             ("limit_maxbytes", self.items.most() as u64),
@@ -160,10 +174,7 @@ impl Kv {
             ("evicted_unfetched", ends.evicted_unfetched),
             ("evictions", ends.evictions),
             ("reclaimed", ends.expired),
-        ] {
-            let _ = write!(text, "STAT {name} {value}\r\n");
-        }
-        text + "END\r\n"
+        ]
     }
 
     fn settings(&self) -> String {

@@ -1,5 +1,5 @@
-//! A web server for documents in memory: HTTP/1.1 (RFC 9110, 9112) with keep-alive, pipelining, HEAD,
-//! ranges and conditional requests.
+//! A web server for documents in memory: HTTP/1.1 (RFC 9110, 9112) with keep-alive, pipelining,
+//! HEAD, ranges and conditional requests.
 
 mod head;
 mod request;

@@ -4,9 +4,19 @@ use std::cmp::Reverse;
 
 use tcp::Nanos;
 
-use super::{Client, DOUBLINGS, Failure, Replies, SessionId, State, TURN, UNARMED};
+use super::{Client, DOUBLINGS, Failure, Replies, Session, SessionId, State, TURN, UNARMED};
 use crate::nic::Room;
 use crate::rpc::wire::Flags;
+
+impl Session {
+    /// Whether the server was silent for too long. `is_due`: a request is to be repeated.
+    fn is_silent(&mut self, is_due: bool, now: Nanos, patience: u64) -> bool {
+        if self.state == State::Open && is_due && self.silent <= self.heard {
+            self.silent = now;
+        }
+        (self.state == State::Opening || is_due) && now - self.silent > patience
+    }
+}
 
 /// Time.
 impl Client {
@@ -81,11 +91,7 @@ impl Client {
                 }
             }
         }
-        if session.state == State::Open && due != 0 && session.silent <= session.heard {
-            session.silent = now;
-        }
-        let is_silent = session.state == State::Opening || due != 0;
-        if is_silent && now - session.silent > self.config.patience {
+        if session.is_silent(due != 0, now, self.config.patience) {
             self.fail(number, replies);
             self.sessions[number].state = State::Closed;
             return;
