@@ -132,7 +132,7 @@ impl Fragments {
         }
         let cost = partial.cost();
         partial.end = last;
-        partial.header = header.or(partial.header.take());
+        partial.header = header.or_else(|| partial.header.take());
         partial.len += payload.len();
         partial.pieces.insert(offset, payload.into());
         self.bytes += partial.cost() - cost;

@@ -440,7 +440,7 @@ fn requests_are_answered_as_the_rfcs_say() {
         for cuts in [&[][..], &[0], &[6, 1]] {
             let (bytes, ended) = converse(&mut site(), request.as_bytes(), cuts);
             check(row, &request, &bytes, ended, "site");
-            assert_eq!(*before.get_or_insert(bytes.clone()), bytes, "{}", row.0);
+            assert_eq!(*before.get_or_insert_with(|| bytes.clone()), bytes, "{}", row.0);
         }
     }
     let kept = "GET /1k HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";

@@ -1,4 +1,5 @@
-//! Groups of processes with limits of their own: of memory (cgroup v1 and v2), and of processes (v2).
+//! Groups of processes with limits of their own: of memory (cgroup v1 and v2), and of processes
+//! (v2).
 //!
 //! A group counts all memory: heap, stacks, shared pages that were touched there first, and what
 //! the kernel holds for its processes. A process that needs more is killed alone.

@@ -177,7 +177,11 @@ fn without_ip_addresses_the_guard_checks_mac_addresses_alone() {
     let by_ip = [DropReason::PortSecurity, DropReason::ArpSpoof, DropReason::NdSpoof];
     let others = forged.into_iter().filter(|(_, reason)| by_ip.contains(reason));
     for frame in honest.into_iter().chain(others.map(|(frame, _)| frame)) {
-        assert_eq!(sent(&rules, &frame, DropReason::ArpSpoof).0, [frame.clone()], "{frame:x?}");
+        assert_eq!(
+            sent(&rules, &frame, DropReason::ArpSpoof).0,
+            std::slice::from_ref(&frame),
+            "{frame:x?}"
+        );
     }
 }
 

@@ -81,7 +81,7 @@ impl<'p> Told<'p> {
         let mut told = Self { kind: Kind::Unknown(0), server: None, packet, fields };
         told.kind = Kind::from(*told.option(MESSAGE_TYPE)?.first()?);
         // A server that does not name itself may be the one that serves files.
-        let server = told.address(SERVER_ID).unwrap_or(packet.server_ip());
+        let server = told.address(SERVER_ID).unwrap_or_else(|| packet.server_ip());
         told.server = Some(server).filter(|server| is_host(*server));
         Some(told)
     }

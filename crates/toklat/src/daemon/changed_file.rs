@@ -69,7 +69,7 @@ fn as_it_is(now: &Topology, mut read: Topology) -> Topology {
     if read.quota != Quotas::default() {
         read.quota.clone_from(&now.quota);
     }
-    read.evpn = read.evpn.and(now.evpn.clone());
+    read.evpn = read.evpn.and_then(|_| now.evpn.clone());
     read
 }
 

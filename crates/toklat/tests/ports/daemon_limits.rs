@@ -115,8 +115,7 @@ fn the_guard_keeps_a_port_to_its_ip_addresses() {
 
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
     let mut number = 0;
-    let mut dropped = 0;
-    for killed in [false, true] {
+    for (dropped, killed) in [(1, false), (2, true)] {
         if killed {
             kill_process(daemon.data_process("vale0"));
         }
@@ -137,7 +136,6 @@ fn the_guard_keeps_a_port_to_its_ip_addresses() {
             all.contains(&vec![10, 0, 0, 7])
         });
         assert_eq!(all, [[10, 0, 0, 7]], "an address of another station came through");
-        dropped += 1;
         let count = |daemon: &Daemon| daemon.counters("a")["in_drops"]["arp_spoof"].clone();
         daemon.wait_for("the drop to be counted", |daemon| count(daemon) == json!(dropped));
     }

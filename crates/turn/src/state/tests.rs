@@ -114,7 +114,8 @@ fn a_later_layout_goes_on_where_ports_stand_and_begins_anew_with_the_rest() {
         let (send, receive) = (port.send(15).unwrap(), port.receive(3).unwrap());
         send.taken.publish(n + 1);
         send.queue.0[3].store(9, std::sync::atomic::Ordering::Relaxed);
-        (receive.published.publish(n + 2), receive.released.publish(n + 3));
+        receive.published.publish(n + 2);
+        receive.released.publish(n + 3);
         receive.primed.store(1, std::sync::atomic::Ordering::Relaxed);
         receive.queue.0[0].store(8, std::sync::atomic::Ordering::Relaxed);
         port.spares(3).unwrap()[7].store(n + 4, std::sync::atomic::Ordering::Relaxed);

@@ -71,7 +71,7 @@ pub fn with_known_version(data: &[u8]) -> Option<Vec<u8>> {
     let line = data.iter().skip_while(|byte| matches!(byte, b'\r' | b'\n'));
     let start = data.len() - line.count();
     let end = start + data[start..].iter().position(|byte| *byte == b'\n')?;
-    let line = data[start..end].strip_suffix(b"\r").unwrap_or(&data[start..end]);
+    let line = data[start..end].strip_suffix(b"\r").unwrap_or_else(|| &data[start..end]);
     match line {
         [before @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => {
             let mut data = data[..data.len().min(MAX_HEAD + 1)].to_vec();

@@ -175,7 +175,7 @@ fn every_metric_is_in_the_document_on_monitoring() {
 fn every_field_of_the_topology_file_is_in_its_manual_page() {
     let daemon = Daemon::start();
     let api = daemon.get("/openapi.json");
-    let page = include_str!("../../src/cli/manual/toklat-topology.5").replace("\\-", "-");
+    let page = include_str!("../../../src/cli/manual/toklat-topology.5").replace("\\-", "-");
     let schemas = [
         "SwitchSpec",
         "PortSpec",
