@@ -102,7 +102,9 @@ mod tests {
     fn files_of_tmpfs_are_memory() {
         let dir = std::path::Path::new("/dev/shm");
         let path = dir.join(format!("toklat-kind-{}", std::process::id()));
-        let Ok(file) = File::create_new(&path) else { return eprintln!("SKIPPED: no /dev/shm") };
+        let Ok(file) = File::create_new(&path) else {
+            return harness::skip("files_of_tmpfs_are_memory", "no /dev/shm here");
+        };
         std::fs::remove_file(&path).unwrap();
         let is_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type as u64 == 0x0102_1994;
         assert_eq!(kind(&file), if is_tmpfs { Kind::Memory } else { Kind::Other });

@@ -38,7 +38,8 @@ fn all_descriptors_that_a_message_can_have_are_received() {
 #[test]
 fn descriptors_sent_where_none_are_expected_fail_their_sender() {
     if !kernel_refuses() {
-        return eprintln!("SKIPPED: no SO_PASSRIGHTS before Linux 6.16");
+        let name = "descriptors_sent_where_none_are_expected_fail_their_sender";
+        return harness::skip(name, "the kernel has no SO_PASSRIGHTS (Linux 6.16)");
     }
     let dir = std::env::temp_dir().join(format!("toklat-rights-{}", std::process::id()));
     let listener = UnixListener::bind(&dir).unwrap();
