@@ -206,8 +206,6 @@ fn running(chroot: &Chroot) -> String {
 struct Unit {
     child: Child,
     notify: PathBuf,
-    /// Receives the daemon's notices to systemd that it lives.
-    _notices: UnixDatagram,
 }
 
 impl Unit {
@@ -248,7 +246,9 @@ impl Unit {
             let len = notices.recv(&mut said).expect("the daemon says that it is ready");
             !String::from_utf8_lossy(&said[..len]).contains("READY=1")
         } {}
-        Self { child, notify, _notices: notices }
+        // As systemd does: a daemon whose notices nothing takes waits once some ten are there.
+        std::thread::spawn(move || while notices.recv(&mut said).is_ok() {});
+        Self { child, notify }
     }
 }
 
