@@ -376,6 +376,8 @@ mod tests {
     fn a_record_is_never_half_of_one_frame_and_half_of_another() {
         let recorder = recorder();
         let uniform = |n: u8| Record::new(Nanos(n.into()), n.into(), Fate::Flooded, 0, &[n; HEAD]);
+        // Before the first record: it reads or misses each of them.
+        let mut observer = Observer::new(recorder.clone(), Recorded::Samples);
         std::thread::scope(|scope| {
             for thread in 0..2 {
                 let recorder = &recorder;
@@ -386,7 +388,6 @@ mod tests {
                     }
                 });
             }
-            let mut observer = Observer::new(recorder.clone(), Recorded::Samples);
             let mut read = 0;
             while read + observer.missed < 80_000 {
                 observer.read(|record| {
