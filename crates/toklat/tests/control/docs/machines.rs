@@ -31,6 +31,7 @@ pub const VIRTUAL_MACHINES: &[Step] = &[
     not("<metadata>", "a part of docs/examples/libvirt-domain.xml"),
     not("<qemu:override", "a part of a domain of libvirt"),
     place(Network, "toklat switch add vale0"),
+    ends("toklat port add vale0:web1 --vhost-user --guard"),
     ends("toklat port add vale0:vm1 --vhost-user"),
     cannot("cloud-hypervisor ...", "Cloud Hypervisor is not packaged, and there is no KVM"),
     place(Network, "toklat switch add vale0"),
