@@ -77,8 +77,7 @@ fn make_one(name: &str, make: Make, stamps: &Path) -> Result<()> {
 /// Builds what cargo builds of other packages than that of the tests which use it: the program, the
 /// library for `LD_PRELOAD`, that for C, and the examples.
 fn build_programs() -> Result<()> {
-    let packages =
-        ["toklat", "toklat-preload", "toklat-capi", "toklat-guest", "toklat-examples"];
+    let packages = ["toklat", "toklat-preload", "toklat-capi", "toklat-guest", "toklat-examples"];
     let mut build = tool::cargo(&["build", "--lib", "--bins", "--examples"]);
     tool::run(build.args(packages.map(|package| format!("--package={package}"))))
 }
