@@ -63,7 +63,8 @@ fn every_command_of_the_documents_is_run_or_listed_with_its_reason() {
 /// An option that stands alone may be any command's. Others' words that look like ours are listed.
 #[test]
 fn commands_and_options_that_the_documents_name_exist() {
-    const OF_OTHERS: [(&str, &str); 4] = [
+    const OF_OTHERS: [(&str, &str); 5] = [
+        ("README.md", "--root DIR"),
         ("docs/cards.md", "toklat host"),
         ("docs/guests.md", "--bidir"),
         ("docs/programs.md", "--privileged"),
