@@ -62,6 +62,7 @@ impl Ipv4 {
     /// short, of another version, or has contradictory lengths. The checksum is not checked; see
     /// [`checksum_ok`](Self::checksum_ok).
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, _) = Self::ref_from_prefix(bytes).ok()?;
         let (len, total) = (header.header_len(), header.total_len());
@@ -197,6 +198,7 @@ impl Ipv6 {
     /// The header at the start of `bytes` and what follows it, up to the packet's length or the end
     /// of `bytes`. `None` if it is cut short or of another version.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, rest) = Self::ref_from_prefix(bytes).ok()?;
         let len = header.payload_len().min(rest.len());

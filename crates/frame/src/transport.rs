@@ -35,6 +35,7 @@ impl Udp {
     /// The header at the start of `bytes` and what follows it, up to the datagram's length or the
     /// end of `bytes`. `None` if it is cut short, or its length is too small.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, rest) = Self::ref_from_prefix(bytes).ok()?;
         let len = usize::from(header.len.get()).checked_sub(Self::LEN)?;
@@ -116,6 +117,7 @@ impl Tcp {
     /// The header at the start of `bytes`, and what follows its options. `None` if it is cut short,
     /// or its length is too small.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, _) = Self::ref_from_prefix(bytes).ok()?;
         let len = header.header_len();
@@ -207,6 +209,7 @@ impl Icmp {
 
     /// The header at the start of `bytes` and what follows it; `None` if it is cut short.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
