@@ -122,7 +122,8 @@ fn replies_are_what_the_description_says() {
             continue;
         }
         let reply = daemon.get(&path);
-        assert!(reply.to_string().len() > 2 || path == "/v1/pipes", "{path}: {reply}");
+        let may_be_empty = ["/v1/pipes", "/v1/netmap/ports"].contains(&path.as_str());
+        assert!(reply.to_string().len() > 2 || may_be_empty, "{path}: {reply}");
         let described = &document["paths"][route.path]["get"]["responses"]["200"];
         let schema = &described["content"]["application/json"]["schema"];
         is(&reply, schema, all, &path).unwrap();

@@ -168,7 +168,8 @@ fn a_guest_that_eats_memory_panics_or_lies_ends_alone_and_its_end_is_told() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(std::fs::metadata(&path).map_or(0, |data| data.len()) <= 1 << 21);
-    assert_eq!(state(&until(&daemon, "the list", |_| true), "flood"), "running");
+    // It only prints, and never gets to serve.
+    assert_eq!(state(&until(&daemon, "the list", |_| true), "flood"), "starting");
     daemon.done(&["guest", "stop", "flood"]);
     let all = until(&daemon, "its end", |all| state(all, "flood") == "ended");
     assert_eq!(named(&all, "flood")["last_end"], "stopped");
