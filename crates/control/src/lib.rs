@@ -2,7 +2,8 @@
 //!
 //! [`api`] is the control API: its types, routes and errors. [`Client`] sends requests to the
 //! daemon. [`Global`] holds the options of every command. [`name`], [`units`] and [`table`] parse
-//! and print names, numbers and tables. [`library`] finds the library of `toklat run`.
+//! and print names, numbers and tables. [`library`] finds the library of `toklat run`. [`part`]
+//! names what the packaged service does not allow until it is switched on.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod api;
@@ -10,6 +11,7 @@ mod client;
 mod global;
 pub mod library;
 pub mod name;
+pub mod part;
 pub mod table;
 pub mod tap;
 pub mod units;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::api::{ApiError, ErrorCode, system};
+use crate::part::Part;
 
 /// Opens the only queue of an existing tap in a namespace. Each frame follows a header of 10 bytes.
 ///
@@ -57,13 +58,13 @@ pub fn enter(netns: &str) -> Result<(), ApiError> {
             return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
         }
     };
-    let failed = |e| {
+    let failed = |e: io::Error| {
+        let otherwise =
+            "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)";
+        let remedy = Part::Containers.remedy(&e, otherwise);
         let error = privileged(&format!("Cannot enter network namespace {netns}"), e);
         match error.code {
-            ErrorCode::NeedsPrivilege => ApiError {
-                remedy: "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)".into(),
-                ..error
-            },
+            ErrorCode::NeedsPrivilege => ApiError { remedy, ..error },
             _ => error,
         }
     };

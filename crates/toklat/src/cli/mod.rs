@@ -11,6 +11,7 @@ mod fdb;
 mod guest;
 mod manual;
 mod netmap;
+mod parts;
 mod port;
 pub(crate) mod port_options;
 mod quota;
@@ -108,6 +109,9 @@ enum Command {
     Upgrade(service::UpgradeArgs),
     /// Stop the daemon
     Stop(service::StopArgs),
+    /// Switch parts of the packaged service on and off: interfaces, containers, cards, evpn
+    #[command(subcommand)]
+    Service(parts::ServiceCommand),
 
     // Tools: clients of the attach socket.
     /// Send frames: as fast as possible, at a rate, or from a capture
@@ -197,6 +201,7 @@ impl Command {
             Self::Export => topology::export(global),
             Self::Upgrade(args) => service::upgrade(args, global),
             Self::Stop(args) => service::stop(&args, global),
+            Self::Service(command) => command.run(global),
             Self::Gen(args) => tools::generate::run(&args, global),
             Self::Sink(args) => tools::sink::run(&args, global),
             Self::Ping(args) => tools::ping::run(&args, global),

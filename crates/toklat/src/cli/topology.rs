@@ -162,4 +162,12 @@ mod tests {
         let again: Topology = toml::from_str(&toml::to_string(&topology).unwrap()).unwrap();
         assert_eq!(again, topology, "what export prints is what was applied");
     }
+
+    #[test]
+    fn the_recipe_for_many_hosts_is_read() {
+        let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/evpn.toml");
+        let topology = read(Path::new(recipe)).unwrap();
+        assert_eq!(topology.evpn.unwrap().neighbor.len(), 1);
+        assert_eq!(topology.switch["vale0"].port.len(), 2);
+    }
 }

@@ -4,4 +4,5 @@ mod container;
 mod install;
 mod libvirt_hook;
 mod packaging_install;
+mod parts;
 mod units;

@@ -13,6 +13,15 @@ const EXAMPLES: &[(&str, &str)] = &[
          toklat daemon --group net --topology /etc/toklat/net.toml",
     ),
     ("toklat-status", "  toklat status"),
+    (
+        "toklat-service",
+        "Let the packaged daemon use interfaces of the host, while traffic flows on:\n  \
+         toklat service enable interfaces --restart\n  \
+         toklat service list",
+    ),
+    ("toklat-service-list", "  toklat service list"),
+    ("toklat-service-enable", "  toklat service enable interfaces containers --restart"),
+    ("toklat-service-disable", "  toklat service disable interfaces --restart"),
     ("toklat-doctor", "  toklat doctor\n  toklat doctor --json"),
     ("toklat-switch", "  toklat switch add vale0\n  toklat switch show"),
     (

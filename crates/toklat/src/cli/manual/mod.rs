@@ -23,7 +23,7 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("3", "The daemon does not run."),
 ];
 
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("/run/toklat/control.sock", "Where the daemon is controlled (group toklat-admin)."),
     ("/run/toklat/attach.sock", "Where clients open ports (group toklat)."),
     (
@@ -39,12 +39,16 @@ const FILES: [(&str, &str); 6] = [
         "What was configured last; it is there again after a restart.",
     ),
     (
+        "/usr/lib/toklat/service",
+        "What toklat service enable links to below /etc: for systemd, AppArmor and udev.",
+    ),
+    (
         "/usr/share/doc/toklat",
         "Recipes for virtual machines and containers, the HTTP API, monitoring.",
     ),
 ];
 
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("TOKLAT_DIR", "The runtime directory, where --dir does not say it."),
     (
         "XDG_RUNTIME_DIR",
@@ -56,6 +60,10 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ),
     ("TOKLAT_QEMU", "The QEMU that toklat vm runs."),
     ("TOKLAT_GUEST", "The directory of the test guest."),
+    (
+        "TOKLAT_SERVICE",
+        "Set by the packaged unit: the daemon's errors then name toklat service enable.",
+    ),
     ("STATE_DIRECTORY", "Where the daemon keeps what was configured; systemd sets it."),
 ];
 

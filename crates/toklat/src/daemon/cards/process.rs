@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use card::vfio::{self, Card};
+use card::vfio::{self, Card, VfioError};
 use card::{Bridge, Buffers, Given, Model, Nic};
+use control::part::Part;
 use dataplane::config::Policy;
 use driver::{Dma, Lent};
 use jail::{Jail, Wall, Walls};
@@ -80,7 +81,7 @@ fn report(report: &Report) {
 }
 
 fn drive(args: &CardProcessArgs, dir: &Path) -> anyhow::Result<()> {
-    let mut card = Card::open(&args.card)?;
+    let mut card = Card::open(&args.card).map_err(explained)?;
     let model = Model::of(&card)?;
     let (receives, sends) = (model.receives(), model.sends());
     // Only root may raise the limit. Without, what is too much is refused below.
@@ -107,6 +108,17 @@ fn drive(args: &CardProcessArgs, dir: &Path) -> anyhow::Result<()> {
     report(&Report::Walls(confine(args)?));
     let bridge = Bridge::new(nic, port, buffers, args.mtu);
     Driver { bridge, calls, model, mtu: args.mtu, missed: 0, said: None }.serve()
+}
+
+/// The error with what makes the card's files open in the packaged service, if that is the remedy.
+fn explained(error: VfioError) -> anyhow::Error {
+    if let VfioError::Open { path, source } = &error {
+        let remedy = Part::Cards.remedy(source, "");
+        if !remedy.is_empty() {
+            return anyhow::anyhow!("{} cannot be opened: {source}; {remedy}", path.display());
+        }
+    }
+    error.into()
 }
 
 /// Gives up all that the process does not need any more. Beside the standard streams it has only

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use control::part::Part;
 use jail::Walls;
 use jail::child::{Backoff, ChildSetup, Confinement, Supervised};
 use rustix::process::{Pid, Signal};
@@ -21,7 +22,7 @@ use topology::Evpn;
 
 use super::super::{children, locked, namespace};
 use super::own_socket;
-use crate::api::{ApiError, ChildInfo, ErrorCode};
+use crate::api::{ApiError, ChildInfo, ErrorCode, system};
 
 /// The oldest version that can be used.
 const OLDEST: u32 = 4;
@@ -221,7 +222,7 @@ impl Keeper {
     /// Starts the daemon, and waits until its socket is there.
     async fn start(&self) -> Result<(Supervised, Walls), ApiError> {
         self.check_version().await?;
-        self.make_room().map_err(|e| cannot("prepare the routing daemon's directory", &e))?;
+        self.make_room().map_err(|e| system("Cannot prepare the routing daemon's directory", e))?;
         let (program, socket, user) = (self.program.clone(), self.socket.clone(), self.user);
         let (process, walls) = namespace::in_namespace(self.netns.clone(), move || {
             spawn(&program, &socket, user).map_err(|e| cannot(&format!("start {program}"), &e))
@@ -280,10 +281,11 @@ impl Keeper {
 }
 
 /// The advice if there is no usable gobgpd.
-pub const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program";
+pub const INSTALL: &str = "install it: go install github.com/osrg/gobgp/v4/cmd/gobgpd@latest, and name it in [evpn]: program; the recipe: /usr/share/doc/toklat/examples/evpn.toml";
 
 fn cannot(what: &str, error: &io::Error) -> ApiError {
-    ApiError::new(ErrorCode::BadRequest, format!("Cannot {what}: {error}"), INSTALL)
+    let remedy = Part::Evpn.remedy(error, INSTALL);
+    ApiError::new(ErrorCode::BadRequest, format!("Cannot {what}: {error}"), remedy)
 }
 
 /// True for the answer of a program that can be used to `--version`.

@@ -14,6 +14,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use control::part::Part;
 use dataplane::config::HostConfig;
 use topology::Host;
 
@@ -93,7 +94,10 @@ fn refused(ifname: &str, error: io::Error) -> ApiError {
         Some(libc::EPERM | libc::EACCES) => ApiError::new(
             ErrorCode::NeedsPrivilege,
             what,
-            "run the daemon as root, or give it CAP_NET_ADMIN and CAP_BPF (systemd: AmbientCapabilities=)",
+            Part::Interfaces.remedy(
+                &error,
+                "run the daemon as root, or give it CAP_NET_ADMIN and CAP_BPF (systemd: AmbientCapabilities=)",
+            ),
         ),
         // A filter of another kind has the first place, or there is no clsact.
         Some(libc::EINVAL | libc::ENOENT) | None => ApiError::new(

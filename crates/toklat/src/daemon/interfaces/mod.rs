@@ -14,6 +14,7 @@ mod xdp;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use control::part::Part;
 use dataplane::config::{Engine, InterfaceConfig};
 use topology::{Interface, InterfaceEngine};
 
@@ -169,10 +170,13 @@ fn refused(ifname: &str, why: &str) -> ApiError {
 /// The reason why an interface cannot be used, and the remedy.
 fn privileged(what: &str, error: io::Error) -> ApiError {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => ApiError::new(
+        Some(libc::EPERM | libc::EACCES | libc::EAFNOSUPPORT) => ApiError::new(
             ErrorCode::NeedsPrivilege,
             format!("{what}: {error}"),
-            "run the daemon as root or give it CAP_NET_RAW (systemd: AmbientCapabilities=)",
+            Part::Interfaces.remedy(
+                &error,
+                "run the daemon as root or give it CAP_NET_RAW (systemd: AmbientCapabilities=)",
+            ),
         ),
         _ => system(what, error),
     }

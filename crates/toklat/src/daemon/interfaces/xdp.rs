@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use control::part::Part;
 use dataplane::attach::interface::xdp::TX_METADATA;
 use dataplane::config::{Umem, XdpRing};
 use rustix::io::Errno;
@@ -236,9 +237,13 @@ pub(super) fn receive_queues(ifname: &str) -> u32 {
 pub(super) fn refusal(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
-            format!("{error} (it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF)")
+            let needs = "it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF";
+            format!("{error} ({})", Part::Interfaces.remedy(error, needs))
         }
-        Some(Errno::AFNOSUPPORT) => "the kernel has no AF_XDP".into(),
+        Some(Errno::AFNOSUPPORT) => {
+            let needs = "the kernel has no AF_XDP";
+            format!("{needs}, or {}", Part::Interfaces.remedy(error, needs))
+        }
         _ => error.to_string(),
     }
 }

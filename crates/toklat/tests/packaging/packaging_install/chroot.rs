@@ -31,20 +31,8 @@ pub struct Chroot {
 impl Chroot {
     /// Makes a copy, or returns the reason why it cannot.
     pub fn new() -> Result<Self, &'static str> {
-        let program = Path::new(env!("CARGO_BIN_EXE_toklat"));
-        let archive = program.parent().unwrap().parent().unwrap().join("chroot/debian.tar");
-        if !rustix::process::geteuid().is_root() {
-            return Err("only root may install packages");
-        }
-        if !archive.is_file() {
-            return Err("a bare Debian (target/chroot) is missing; cargo xtask setup");
-        }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = unpack()?;
         let root = dir.path().join("root");
-        std::fs::create_dir(&root).unwrap();
-        let mut tar = Command::new("tar");
-        tar.args(["--numeric-owner", "--exclude=./dev/*", "-xf"]).arg(archive);
-        assert!(tar.arg("-C").arg(&root).status().unwrap().success());
         let mut init = Command::new("unshare");
         init.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", INIT, "sh"]);
         init.arg(&root).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -125,6 +113,25 @@ impl Chroot {
         }
         files
     }
+}
+
+/// Unpacks the bare Debian into `root` of a directory, or returns the reason why it cannot.
+pub fn unpack() -> Result<tempfile::TempDir, &'static str> {
+    let program = Path::new(env!("CARGO_BIN_EXE_toklat"));
+    let archive = program.parent().unwrap().parent().unwrap().join("chroot/debian.tar");
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root may install packages");
+    }
+    if !archive.is_file() {
+        return Err("a bare Debian (target/chroot) is missing; cargo xtask setup");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let mut tar = Command::new("tar");
+    tar.args(["--numeric-owner", "--exclude=./dev/*", "-xf"]).arg(archive);
+    assert!(tar.arg("-C").arg(&root).status().unwrap().success());
+    Ok(dir)
 }
 
 impl Drop for Chroot {

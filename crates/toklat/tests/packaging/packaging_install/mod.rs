@@ -1,5 +1,6 @@
 //! The packages, made from the program as it was built for tests and installed into a bare Debian.
 
+mod booted;
 mod chroot;
 
 use std::collections::BTreeSet;
