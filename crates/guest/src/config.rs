@@ -42,6 +42,9 @@ pub struct Config {
     pub dhcp: bool,
     /// IPv6 settings; `None` for a host without IPv6.
     pub v6: Option<Ipv6Config>,
+    /// Tells all hosts of the link where the addresses are, once the host has them. Otherwise the
+    /// switch alone is told. The announcements of N hosts that start are N x N frames.
+    pub announces: bool,
     /// The maximum number of neighbours that are remembered.
     pub max_neighbours: usize,
     /// The key of hashes and sequence numbers: random, and different for each stack.
@@ -62,6 +65,7 @@ impl Config {
             gateway: None,
             dhcp: false,
             v6: None,
+            announces: true,
             max_neighbours: 1024,
             secret: Secret([random.hash_one(1), random.hash_one(2)]),
             tcp: tcp::Config::default(),

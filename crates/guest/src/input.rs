@@ -218,6 +218,7 @@ impl Input<'_> {
         let (ethernet, packet) = Ethernet::parse(frame.front).ok_or(Drop::Truncated)?;
         let to = ethernet.destination();
         if to != self.link.mac && !to.is_group() {
+            self.link.astray(ethernet, packet, self.now);
             return Err(Drop::NotForUs);
         }
         match ethernet.ethertype() {

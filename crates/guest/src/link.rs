@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
 use frame::{
-    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Offload, Protocol,
+    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Ipv6, Mac, Offload, Protocol,
 };
 use tcp::codec::{self, MAX_HEADERS, Summing};
 use tcp::{Emit, Full, Nanos, Request};
@@ -41,6 +41,9 @@ pub(crate) struct Link {
     pub address: Ipv4Addr,
     mask: u32,
     gateway: Option<Ipv4Addr>,
+    /// Announcements are for all hosts of the link. Otherwise they go to the host's own MAC
+    /// address: a switch learns from them where the host is, and passes them on to none.
+    announces: bool,
     /// Ways to other networks, the longest prefix first.
     routes: Vec<Route>,
     pub neighbours: Neighbours<Ipv4Addr>,
@@ -68,6 +71,7 @@ impl Link {
             address,
             mask: mask(config.prefix),
             gateway: config.gateway,
+            announces: config.announces,
             routes: Vec::new(),
             neighbours: Neighbours::new(config.max_neighbours),
             dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac))),
@@ -247,7 +251,42 @@ impl Link {
         if self.address.is_unspecified() {
             return;
         }
-        self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), self.address));
+        let to = self.audience(Mac::BROADCAST);
+        self.push_arp(ArpOperation::REQUEST, to, (Mac::from_word(0), self.address));
+    }
+
+    /// The MAC address to which an announcement for `all` goes.
+    pub fn audience(&self, all: Mac) -> Mac {
+        if self.announces { all } else { self.mac }
+    }
+
+    /// Handles a frame for another MAC address. If its packet is for this host, its sender
+    /// remembers a station that had the address before, and is told who has it now.
+    #[cold]
+    pub fn astray(&mut self, ethernet: &Ethernet, packet: &[u8], now: Nanos) {
+        let sender = ethernet.source();
+        if sender.is_group() || sender == self.mac {
+            return;
+        }
+        match ethernet.ethertype() {
+            EtherType::IPV4 => {
+                let Some((ip, _)) = Ipv4::parse(packet) else { return };
+                let own = ip.destination() == self.address && !self.address.is_unspecified();
+                if own && self.may_report(now) {
+                    self.reply_arp(sender, ip.source());
+                }
+            }
+            EtherType::IPV6 => {
+                let Some((ip, _)) = Ipv6::parse(packet) else { return };
+                let (from, to) = (ip.source(), ip.destination());
+                let own = self.v6.as_ref().is_some_and(|v6| v6.is_own(to));
+                let is_host = !from.is_unspecified() && !from.is_multicast();
+                if own && is_host && self.may_report(now) {
+                    self.advertise(to, Some((from, sender)));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Notes a neighbour's address, and sends the packets that waited for it.

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use frame::checksum::checksum;
-use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol};
-use guest::{Drop, Nanos, RingNic, Stack, UdpError};
+use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Ipv6, Mac, Protocol};
+use guest::{Config, Drop, Ipv6Config, Nanos, RingNic, Stack, UdpError};
 use netring::Port;
 use zerocopy::IntoBytes;
 
@@ -78,6 +78,64 @@ fn echo(data: &[u8]) -> Vec<u8> {
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     message
+}
+
+/// A host with both kinds of addresses that announces itself to the switch alone.
+fn quiet() -> (Pair, Vec<Vec<u8>>) {
+    let mut world = World::new();
+    let address = Some((world::v6(SERVER), 64));
+    let v6 = Some(Ipv6Config { address, probes: 0, ..Ipv6Config::default() });
+    let config = Config { announces: false, v6, ..Config::new(host_mac(), SERVER, 24) };
+    let host = world.host_with(config, None);
+    let bare = world.plug("bare", MAC, None);
+    let mut pair = Pair { world, host, bare };
+    let told = pair.answers();
+    (pair, told)
+}
+
+#[test]
+fn a_host_that_does_not_announce_itself_tells_the_switch_alone_and_is_found() {
+    let (mut pair, told) = quiet();
+    // Reports of groups are for switches that snoop, and pass those that do not.
+    let reports = |frame: &Vec<u8>| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16];
+    assert!(told.iter().all(reports), "{told:02x?}");
+    assert!(pair.host.counters().frames_out >= told.len() as u64 + 3, "two IPv6 addresses");
+    assert_eq!(pair.send(&arp(ArpOperation::REQUEST, CLIENT, SERVER)).len(), 1, "it answers");
+}
+
+/// Who remembers the station that had an address before gets no answer from that one. The switch
+/// does not know the station any more, and floods the frame.
+#[test]
+fn a_sender_that_remembers_another_station_is_told_who_has_the_address() {
+    let (mut pair, _) = quiet();
+    let gone = Mac::local(99);
+    let mut v4 = packet(CLIENT, SERVER, Protocol::UDP, &[1; 16]);
+    v4[..6].copy_from_slice(&gone.octets());
+    let answers = pair.send(&v4);
+    let [answer] = &answers[..] else { panic!("{answers:02x?}") };
+    let (header, rest) = Ethernet::parse(answer).unwrap();
+    let arp = Arp::parse(rest).unwrap();
+    assert_eq!((header.destination(), arp.operation()), (MAC, ArpOperation::REPLY));
+    assert_eq!((arp.sender(), arp.target()), ((host_mac(), SERVER), (MAC, CLIENT)));
+
+    let mut v6 = Ethernet::new(gone, MAC, EtherType::IPV6).as_bytes().to_vec();
+    let (client, server) = (world::v6(CLIENT), world::v6(SERVER));
+    v6.extend(Ipv6::new(client, server, Protocol::UDP, 8).as_bytes());
+    v6.extend([0; 8]);
+    let answers = pair.send(&v6);
+    let [answer] = &answers[..] else { panic!("{answers:02x?}") };
+    let (header, rest) = Ethernet::parse(answer).unwrap();
+    let (ip, message) = Ipv6::parse(rest).unwrap();
+    assert_eq!((header.destination(), ip.source(), ip.destination()), (MAC, server, client));
+    assert_eq!((message[0], &message[8..24]), (136, &server.octets()[..]), "an advertisement");
+    assert_eq!(pair.dropped(), [Drop::NotForUs]);
+
+    // Frames for others cost nothing; of its own, a bounded number is answered.
+    v4[30..34].copy_from_slice(&[10, 0, 0, 77]);
+    assert_eq!(pair.send(&v4).len(), 0);
+    v4[30..34].copy_from_slice(&SERVER.octets());
+    let answered: usize = (0..300).map(|_| pair.send(&v4).len()).sum();
+    assert!((1..=100).contains(&answered), "{answered} in less than a second");
 }
 
 #[test]

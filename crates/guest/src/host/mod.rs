@@ -34,6 +34,7 @@ use tcp::Nanos;
 pub use order::{MAX_PORTS, Order, Passed, Place};
 
 use crate::clock;
+use crate::config::Config;
 use crate::nic::RingNic;
 use crate::stack::Stack;
 use crate::up::Up;
@@ -203,15 +204,15 @@ impl Host {
         match self.origin {
             Origin::Daemon { name, place } => {
                 let port = Open::new(&name).offloads(OffloadSet::ALL).open()?;
-                told(boot(stack(port, &place, memory), None).and_then(guest))
+                told(boot(stack(port, &place, (memory, true)), None).and_then(guest))
             }
             Origin::Manager { control, mounts } => {
                 let Some(inmate) = obey(control, mounts)? else { return Ok(()) };
-                let Inmate { control, mounts, waits, ports } = inmate;
+                let Inmate { control, mounts, waits, is_copy, ports } = inmate;
                 // The process ends with the guest, so the socket is there as long as it lives.
                 let control: &'static OwnedFd = Box::leak(Box::new(control));
                 let memory = memory.map(|memory| memory / ports.len().max(1) as u64);
-                let stack = |port, place: &Place| stack(port, place, memory);
+                let stack = |port, place: &Place| stack(port, place, (memory, !is_copy));
                 let done = serve(control.as_fd(), (mounts, waits), ports, stack, guest);
                 if let Err(error) = &done {
                     cell::send(control.as_fd(), &Report::Failed(chain(error)));
@@ -232,9 +233,10 @@ fn told(result: GuestResult) -> Result<(), HostError> {
     result.map_err(|error| HostError::Guest(chain(&*error)))
 }
 
-/// Makes a stack. Its limits fit into `memory`, the guest's share of the process's.
-fn stack(port: Port, place: &Place, memory: Option<u64>) -> Stack<RingNic> {
-    let mut config = place.config();
+/// Makes a stack. Its limits fit into `memory`, the guest's share of the process's. If it does not
+/// announce itself to all, it tells the switch.
+fn stack(port: Port, place: &Place, (memory, announces): (Option<u64>, bool)) -> Stack<RingNic> {
+    let mut config = Config { announces, ..place.config() };
     if let Some(memory) = memory {
         config.tcp.fit_into(memory);
     }
@@ -283,6 +285,8 @@ struct Inmate {
     control: OwnedFd,
     mounts: bool,
     waits: bool,
+    /// It is one of many, which start at once.
+    is_copy: bool,
     ports: Vec<Passed>,
 }
 
@@ -296,7 +300,7 @@ fn obey(control: OwnedFd, mounts: bool) -> Result<Option<Inmate>, HostError> {
         let Some(order) = Order::receive(control.as_fd())? else { return Ok(None) };
         let Order { copy, waits, ports } = order;
         let Some([socket, output]) = copy else {
-            return Ok(Some(Inmate { control, mounts, waits, ports }));
+            return Ok(Some(Inmate { control, mounts, waits, is_copy: false, ports }));
         };
         let cell = Cell {
             user: None,
@@ -312,7 +316,8 @@ fn obey(control: OwnedFd, mounts: bool) -> Result<Option<Inmate>, HostError> {
             }
             Ok(Err(mounts)) => {
                 speak_to(&output)?;
-                return Ok(Some(Inmate { control: socket, mounts, waits, ports }));
+                let control = socket;
+                return Ok(Some(Inmate { control, mounts, waits, is_copy: true, ports }));
             }
             Err(error) => {
                 let why = format!("The program cannot be copied: {error}");
@@ -445,7 +450,7 @@ mod tests {
         let region = Region::private(RegionConfig::ports(2, 1, 64)).unwrap();
         let mut stacks = ["a", "b"].map(|name| {
             let port = Open::new(name).slots(64).in_region(&region).inline().unwrap();
-            boot(stack(port, &place, None), Some(up.clone())).unwrap()
+            boot(stack(port, &place, (None, true)), Some(up.clone())).unwrap()
         });
         drop(up);
         assert!(!told(), "no stack has had a turn");

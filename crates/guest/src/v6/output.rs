@@ -92,7 +92,10 @@ impl Link {
         let message = Sent::Advertise { target, mac: self.mac, solicited: to.is_some() };
         match to {
             Some((ip, mac)) => self.push_message(message, target, ip, mac),
-            None => self.push_to_group(message, target, ALL_NODES),
+            None => {
+                let mac = self.audience(group_mac(ALL_NODES));
+                self.push_message(message, target, ALL_NODES, mac);
+            }
         }
     }
 
