@@ -17,6 +17,7 @@ pub(crate) mod port_options;
 mod quota;
 mod ranges;
 mod rates;
+mod roles;
 mod service;
 mod stats;
 mod switch;
@@ -216,9 +217,7 @@ impl Command {
             Self::Vm(command) => command.run(global),
             Self::LibvirtHook(args) => integration::libvirt::run(&args, global),
             Self::Guest(command) => command.run(global),
-            Self::GuestProgram { program, args } => {
-                crate::guests::programs::run(&program, &args).map_err(anyhow::Error::from_boxed)
-            }
+            Self::GuestProgram { program, args } => roles::run_program(&program, &args),
             Self::Bench(command) => command.run(global),
             Self::Doctor => doctor::run(global),
             Self::Completions(args) => completion::completions(&args),
@@ -233,15 +232,22 @@ pub fn main() -> ExitCode {
     if integration::cni::is_wanted() {
         return integration::cni::main();
     }
-    completion::answer();
     inline::trusted::install();
-    let line = tools::cap::extcap::command_line();
-    let line = line.unwrap_or_else(|| std::env::args_os().collect());
-    let cli = match Cli::try_parse_from(&line) {
-        Ok(cli) => cli,
-        Err(error) => return not_parsed(&error, &line),
-    };
-    match cli.command.run(&cli.global) {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    if let Some(result) = roles::run(&line) {
+        return status(result);
+    }
+    completion::answer();
+    let line = tools::cap::extcap::command_line().unwrap_or(line);
+    match Cli::try_parse_from(&line) {
+        Ok(cli) => status(cli.command.run(&cli.global)),
+        Err(error) => not_parsed(&error, &line),
+    }
+}
+
+/// Says why a command has failed; returns the exit status.
+fn status(result: Result) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
