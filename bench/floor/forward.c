@@ -20,9 +20,11 @@
  *   lifo=1      the switch hands out the receive buffer that came back last, so that a long ring has a small working set
  *   ports=1024  addresses=8000  scatter
  *
- * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame"}.
+ * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame", "waited": share of
+ * the time that a thread was ready to run and had no processor}.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -33,8 +35,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Slots of each of many rings, entries of the table of many addresses, deliveries whose memory is fetched before. */
-enum { MANY = 128, WIDE = 1 << 16, AHEAD = 64 };
+/* Slots of each of many rings, entries of the table of many addresses, deliveries whose memory is fetched before, slots
+ * that are fetched before they are filled. */
+enum { MANY = 128, WIDE = 1 << 16, AHEAD = 64, SOON = 12 };
 enum { MAX_SLOTS = 4096, MAX_STRIDE = 4096, MAX_BATCH = 512, TABLE = 1024, HEAD = 64, MAX_TRIPS = 1 << 20 };
 
 struct slot { uint32_t buf; uint16_t len, flags; uint64_t ptr; };
@@ -44,6 +47,11 @@ struct ring {
 	_Alignas(128) struct slot slots[MAX_SLOTS];
 };
 struct entry { uint64_t mac; uint16_t port; };
+
+/* gcc 12 takes a function that only prefetches for one without effect, and removes its calls: it must be inlined. */
+#define PREFETCHES static inline __attribute__((always_inline))
+/* Under its own name in the program, so that a test can look into it. It is called once a batch. */
+#define LOOP static __attribute__((noinline))
 
 static uint32_t slots = 1024, frame = 64, batch = 64, touch, stride = 2112, lifo = 1, near, far = 1;
 static uint32_t ports = 1024, addresses = 8000;
@@ -116,8 +124,18 @@ static void reclaim(uint32_t drained)
 		spare[spares++] = out->slots[reclaimed & (slots - 1)].buf % slots;
 }
 
+/* What the delivery `i` of this batch will write: its slot, and its buffer. */
+PREFETCHES void fetch_delivery(uint32_t i)
+{
+	struct slot *to = &out->slots[(out_at + i) & (slots - 1)];
+	uint32_t buf = lifo && spares > i ? spare[spares - 1 - i] : to->buf;
+
+	__builtin_prefetch(to, 1);
+	__builtin_prefetch(out_buf + (size_t)buf * stride, 1);
+}
+
 /* In one piece: cut into functions, compilers keep `snap` in memory and lose a quarter of the speed. */
-static void forward(void)
+LOOP void forward(void)
 {
 	uint32_t n = observe(&in->filled) - in_at, drained = observe(&out->drained), room = slots - (out_at - drained);
 	struct slot snap[MAX_BATCH];
@@ -142,8 +160,11 @@ static void forward(void)
 			last = src;
 		}
 		snap[i].flags = table[hash(dst)].mac == dst ? table[hash(dst)].port : 0xffff;
+		fetch_delivery(i);
 	}
 	for (uint32_t i = 0; i < n; i++) {
+		if (i + 1 < n && snap[i + 1].len > HEAD)   /* the next payload, while this one is copied */
+			__builtin_prefetch(in_buf + (size_t)snap[i + 1].buf * stride + HEAD);
 		struct slot *to = &out->slots[(out_at + i) & (slots - 1)];
 		char *q = out_buf + (size_t)receive_buffer(out_at + i) * stride;
 		memcpy(q, heads[i], HEAD);
@@ -257,7 +278,7 @@ static uint32_t hand_over(uint32_t i, const struct slot *snap, uint32_t port)
 }
 
 /* What a delivery will touch, in two steps: where the ring stands, then what follows from that. */
-static void fetch(uint32_t port, int step)
+PREFETCHES void fetch(uint32_t port, int step)
 {
 	struct own *o = &own[port];
 	struct many *r = &many[port];
@@ -272,7 +293,7 @@ static void fetch(uint32_t port, int step)
 	}
 }
 
-static void forward_to_many(void)
+LOOP void forward_to_many(void)
 {
 	uint32_t n = observe(&in->filled) - in_at;
 	struct slot snap[MAX_BATCH];
@@ -323,7 +344,17 @@ static void *scatter_thread(void *unused)
 static char sent[MAX_STRIDE];   /* touch=1: what every frame looks like */
 static int damaged;
 
-static void generate(uint32_t *at)
+/* A slot that will be filled soon, and its buffer. Another core has read them, and stores leave a core in order: each would
+ * wait for a line. toklat's client does the same (Outgoing::fill), and not where the switch is in its own thread. */
+PREFETCHES void fetch_slot(uint32_t at)
+{
+	struct slot *soon = &in->slots[at & (slots - 1)];
+
+	__builtin_prefetch(soon, 1);
+	__builtin_prefetch(in_buf + (size_t)soon->buf * stride, 1);
+}
+
+LOOP void generate(uint32_t *at, int distant)
 {
 	uint32_t room = slots - (*at - observe(&in->drained));
 
@@ -331,6 +362,8 @@ static void generate(uint32_t *at)
 	for (uint32_t i = 0; i < room; i++) {
 		struct slot *s = &in->slots[(*at + i) & (slots - 1)];
 		char *p = in_buf + (size_t)s->buf * stride;
+		if (distant)
+			fetch_slot(*at + i + SOON);
 		if (touch) {
 			memcpy(p, sent, frame);
 		} else {
@@ -367,7 +400,7 @@ static double mpps(const char *mode, uint64_t *sum)
 
 	for (;;) {
 		if (!pipe)
-			generate(&gen_at);
+			generate(&gen_at, !alone);
 		if (alone)
 			forward();
 		received += sink(pipe ? in : out, &sink_at, sum);
@@ -390,6 +423,7 @@ static double ns_to_many(uint64_t *sum)
 			for (uint32_t i = 0; i < room; i++) {
 				struct slot *s = &in->slots[(at + i) & (slots - 1)];
 				char *p = in_buf + (size_t)s->buf * stride;
+				fetch_slot(at + i + SOON);
 				random = random * 6364136223846793005ull + 1442695040888963407ull;
 				memcpy(p, &macs[((random >> 33) * addresses) >> 31], 8);
 				memcpy(p + 6, &SRC, 6);
@@ -453,6 +487,27 @@ static double median_us(void)
 
 /* ---- */
 
+/* The greatest share of the time since `start` that one of the threads was ready and had no processor. */
+static double waited(double start)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	double most = 0, took = now() - start;
+
+	for (struct dirent *task; tasks && (task = readdir(tasks));) {
+		char path[300];
+		unsigned long long ran, ready;
+		snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
+		FILE *stat = fopen(path, "r");
+		if (stat && fscanf(stat, "%llu %llu", &ran, &ready) == 2 && (double)ready * 1e-9 / took > most)
+			most = (double)ready * 1e-9 / took;
+		if (stat)
+			fclose(stat);
+	}
+	if (tasks)
+		closedir(tasks);
+	return most;
+}
+
 static void *memory(size_t len)
 {
 	size_t huge = 2 << 20, whole = (len + huge - 1) & ~(huge - 1);
@@ -503,9 +558,10 @@ int main(int argc, char **argv)
 		{ "isolated", switch_thread }, { "inline", NULL }, { "pipe", pipe_thread }, { "twin", twin_thread },
 		{ "scatter", scatter_thread }, { "rtt", echo_thread },
 	};
-	const char *mode = argc > 1 ? argv[1] : "isolated";
+	const char *mode = argc > 1 ? argv[1] : "isolated", *unit = "Mpps";
 	size_t m = 0, modes_len = sizeof modes / sizeof *modes;
 	uint64_t sum = 0;
+	double begun = now(), value;
 	pthread_t other;
 
 	while (m < modes_len && strcmp(mode, modes[m].name))
@@ -542,11 +598,13 @@ int main(int argc, char **argv)
 	if (modes[m].thread)
 		pthread_create(&other, NULL, modes[m].thread, NULL);
 	if (!strcmp(mode, "rtt"))
-		printf("{\"peer\": \"floor\", \"what\": \"rtt\", \"value\": %.3f, \"unit\": \"us\"}\n", median_us());
+		unit = "us", value = median_us();
 	else if (!strcmp(mode, "scatter"))
-		printf("{\"peer\": \"floor\", \"what\": \"scatter\", \"value\": %.2f, \"unit\": \"ns/frame\"}\n", ns_to_many(&sum));
+		unit = "ns/frame", value = ns_to_many(&sum);
 	else
-		printf("{\"peer\": \"floor\", \"what\": \"%s\", \"value\": %.2f, \"unit\": \"Mpps\"}\n", mode, mpps(mode, &sum));
+		value = mpps(mode, &sum);
+	printf("{\"peer\": \"floor\", \"what\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"waited\": %.3f}\n",
+		mode, value, unit, waited(begun));
 	stop = 1;
 	if (modes[m].thread)
 		pthread_join(other, NULL);

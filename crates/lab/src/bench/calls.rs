@@ -185,15 +185,25 @@ fn us(times: &[u32], percent: usize) -> f64 {
 /// Round trip of `n` requests at once, of `len` bytes each, in us for one; notes the 99th
 /// percentile.
 pub fn burst(lab: &Lab, n: u64, len: usize) -> Result<f64> {
-    let time = lab.duration();
-    let sorted = on_core(0, move || {
-        let mut world = World::new(1024, 1500, echo)?;
-        let id = world.open(1)?[0];
-        world.times(id, n, &vec![7; len], time)
-    })?;
+    let sorted = bursts(lab, n, len)?;
     let (median, late) = (us(&sorted, 50), us(&sorted, 99));
     lab.note(&format!("burst {n} {len}"), format!("in the last run p99 of all {n} {late:.2} us"));
     Ok(median / n as f64)
+}
+
+/// The 99th percentile of round trips of single requests of `len` bytes, in us.
+pub fn late(lab: &Lab, len: usize) -> Result<f64> {
+    Ok(us(&bursts(lab, 1, len)?, 99))
+}
+
+/// Times of bursts of `n` requests at once, in order.
+fn bursts(lab: &Lab, n: u64, len: usize) -> Result<Vec<u32>> {
+    let time = lab.duration();
+    on_core(0, move || {
+        let mut world = World::new(1024, 1500, echo)?;
+        let id = world.open(1)?[0];
+        world.times(id, n, &vec![7; len], time)
+    })
 }
 
 /// Round trip of a request of 10 bytes between guests on emulated 82540EMs with status blocks, in

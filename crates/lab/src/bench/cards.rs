@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::bar::Bar;
 use super::isolated::POLLED;
 use super::lab::{Daemon, Lab};
 use super::netmap::{figure, program};
@@ -28,21 +29,21 @@ const TCP: &str = "core 0: both ends of iperf3, in namespaces with an interface 
 pub const ROWS: &[Row] = &[
     more(
         "card.xdp.64",
-        "ratio >= 0.9",
+        Bar::ratio(0.9),
         OUT,
         |lab| out(lab, Far::Card),
         Peer::Toklat("AF_XDP program", |lab| alone(lab, "tx")),
     ),
     more(
         "card.xdp.64.tap",
-        "ratio >= 1.5",
+        Bar::ratio(1.5),
         TAP,
         |lab| out(lab, Far::Card),
         Peer::Toklat("tap", |lab| out(lab, Far::Tap)),
     ),
     more(
         "card.xdp.64.in",
-        "ratio >= 0.9",
+        Bar::ratio(0.9),
         IN,
         into,
         Peer::Toklat("AF_XDP program", |lab| alone(lab, "rx")),
@@ -50,7 +51,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "card.tcp",
         unit: "Gb/s",
-        bar: "ratio >= 0.9",
+        bar: Bar::ratio(0.9),
         better: Better::More,
         how: TCP,
         ours: tcp,

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::bar::Bar;
 use super::lab::Lab;
 use super::peer::Peer;
 use super::rows::{Better, Row, less};
@@ -23,7 +24,7 @@ const LOSS: &str = "one confined guest sends to another, offloads, frames lost a
 /// A row in which more is better.
 const fn row(
     (id, unit): (&'static str, &'static str),
-    bar: &'static str,
+    bar: Bar,
     how: &'static str,
     ours: fn(&Lab) -> Result<f64>,
     peer: Peer,
@@ -33,16 +34,16 @@ const fn row(
 
 const fn iperf3<const BACK: bool>(id: &'static str) -> Row {
     let linux = Peer::Toklat("Linux", |lab| taps::iperf3_of_linux(lab, BACK));
-    row((id, "Gb/s"), "ratio >= 0.9", IPERF3, |lab| taps::iperf3_with_guest(lab, BACK), linux)
+    row((id, "Gb/s"), Bar::ratio(0.9), IPERF3, |lab| taps::iperf3_with_guest(lab, BACK), linux)
 }
 
 /// The row with this many lost frames in a million.
 const fn lossy<const PPM: u32>(id: &'static str) -> Row {
     let linux = Peer::Toklat("Linux", |lab| taps::lossy_linux(lab, PPM));
-    row((id, "Gb/s"), "ratio >= 1", LOSS, |lab| taps::lossy_guests(lab, PPM), linux)
+    row((id, "Gb/s"), Bar::ratio(1.0), LOSS, |lab| taps::lossy_guests(lab, PPM), linux)
 }
 
-const fn scale<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
+const fn scale<const COUNT: u32>(id: &'static str, bar: Bar) -> Row {
     let one = Peer::Toklat("one guest", |lab| confined::scale(lab, 1));
     row((id, "pages/s"), bar, SCALE, |lab| confined::scale(lab, COUNT), one)
 }
@@ -50,13 +51,13 @@ const fn scale<const COUNT: u32>(id: &'static str, bar: &'static str) -> Row {
 /// The row with pages of this many bytes.
 const fn http<const LEN: usize>(id: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
     let nginx = Peer::Toklat("nginx", |lab| stacks_linux::pages_of_both(lab, LEN));
-    row((id, "pages/s"), "ratio >= 3", HTTP, ours, nginx)
+    row((id, "pages/s"), Bar::ratio(3.0), HTTP, ours, nginx)
 }
 
 /// The row for this many guests.
 const fn batching<const COUNT: u32>(id: &'static str) -> Row {
     let one = Peer::Toklat("one guest", |lab| confined::batching(lab, 1));
-    less(id, "kicks/frame", "-", BATCHING, |lab| confined::batching(lab, COUNT), one)
+    less(id, "kicks/frame", Bar::NONE, BATCHING, |lab| confined::batching(lab, COUNT), one)
 }
 
 /// All rows.
@@ -64,7 +65,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.tcp.isolated",
         unit: "Gb/s",
-        bar: "ratio >= 1",
+        bar: Bar::ratio(1.0),
         better: Better::More,
         how: "one confined guest sends to another, copies into and out of both applications; bytes at the receiver's \
               port, for each second of all parties: both guests and the data process. Peer: both ends of iperf3 on core 0",
@@ -80,7 +81,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.http.linux",
         unit: "pages/s",
-        bar: "ratio >= 1",
+        bar: Bar::ratio(1.0),
         better: Better::More,
         how: "wrk behind a tap has 16 connections to a confined guest, for pages of 1 KiB; pages for each second of all \
               parties: wrk, guest, data process. Peer: nginx behind another tap of the switch",
@@ -90,7 +91,7 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.start",
         "ms",
-        "<= 2.5",
+        Bar::most(2.5),
         "from the request for a guest's port to its report that it serves behind all walls",
         confined::start_one,
         Peer::None,
@@ -98,7 +99,7 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.start.1000",
         "s",
-        "<= 3",
+        Bar::most(3.0),
         "from the command until 1,000 confined guests serve",
         confined::start_thousand,
         Peer::None,
@@ -106,7 +107,7 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.idle",
         "% of a core",
-        "0",
+        Bar::most(0.0),
         "1,000 confined httpd guests without requests, their manager and the data process",
         confined::idle,
         Peer::None,
@@ -114,7 +115,7 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.memory",
         "KiB",
-        "<= 256",
+        Bar::most(256.0),
         "memory of one of 1,000 idle httpd guests, shared pages by their share (Pss)",
         confined::memory,
         Peer::None,
@@ -122,19 +123,19 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.scale.1",
         unit: "pages/s",
-        bar: "-",
+        bar: Bar::NONE,
         better: Better::More,
         how: SCALE,
         ours: |lab| confined::scale(lab, 1),
         peer: Peer::None,
     },
-    scale::<10>("guest.scale.10", "-"),
-    scale::<100>("guest.scale.100", "-"),
-    scale::<1000>("guest.scale.1000", "ratio >= 0.3"),
+    scale::<10>("guest.scale.10", Bar::NONE),
+    scale::<100>("guest.scale.100", Bar::NONE),
+    scale::<1000>("guest.scale.1000", Bar::ratio(0.3)),
     Row {
         id: "guest.scale.process",
         unit: "pages/s",
-        bar: "ratio >= 0.5",
+        bar: Bar::ratio(0.5),
         better: Better::More,
         how: "the same, with 64 guests in one process. Peer: one guest",
         ours: |lab| confined::scale_in_one(lab, 64),
@@ -143,7 +144,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.fair",
         unit: "Jain",
-        bar: ">= 0.95",
+        bar: Bar::least(0.95),
         better: Better::More,
         how: "eight confined guests send at once, one by 16 connections, the others by one; receivers in one thread on \
               core 0; Jain's index of what each has sent",
@@ -153,7 +154,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.livelock",
         unit: "M/s",
-        bar: "ratio >= 0.9",
+        bar: Bar::ratio(0.9),
         better: Better::More,
         how: "a generator on core 0 sends datagrams of 64 bytes to a confined echo as fast as the switch takes them; \
               answers for each second of the guest's own. Peer: its peak, with 64 datagrams under way",

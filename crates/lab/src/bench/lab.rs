@@ -1,6 +1,6 @@
 //! The environment of measurements: a scratch directory, the floor program, daemons for the bench.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,10 @@ use anyhow::{Context, Result, bail};
 use netring::{Open, Port};
 use rustix::process::Signal;
 
+use super::rounds::Conditions;
 use super::sources;
 use super::stages::Measured;
+use super::waiting;
 use crate::hosts::programs::Missing;
 use control::api;
 use control::{Client, Global, units};
@@ -26,8 +28,10 @@ pub struct Lab {
     floor: OnceCell<Result<PathBuf, String>>,
     missing: RefCell<BTreeMap<String, String>>,
     notes: RefCell<BTreeMap<String, String>>,
-    /// Figures that were measured and not yet used.
-    left: RefCell<BTreeMap<String, Vec<f64>>>,
+    /// Figures that were measured and not yet used, with what went on meanwhile.
+    left: RefCell<BTreeMap<String, Vec<(f64, Option<Conditions>)>>>,
+    /// What went on when the figure was measured that was used last.
+    used: Cell<Option<Conditions>>,
     dispatch: RefCell<Vec<Measured>>,
 }
 
@@ -43,6 +47,7 @@ impl Lab {
             missing: RefCell::default(),
             notes: RefCell::default(),
             left: RefCell::default(),
+            used: Cell::default(),
             dispatch: RefCell::default(),
         })
     }
@@ -72,13 +77,23 @@ impl Lab {
     ) -> Result<f64> {
         let name = |what: &F| format!("{} {of:?} {what:?}", std::any::type_name::<W>());
         let left = || self.left.borrow_mut().get_mut(&name(&what)).and_then(Vec::pop);
-        if let Some(value) = left() {
+        if let Some((value, conditions)) = left() {
+            self.used.set(conditions);
             return Ok(value);
         }
         for (what, value) in run()? {
-            self.left.borrow_mut().entry(name(&what)).or_default().push(value);
+            self.left.borrow_mut().entry(name(&what)).or_default().push((value, None));
         }
-        left().context("it was not measured")
+        Ok(left().context("it was not measured")?.0)
+    }
+
+    /// Says what went on during the last measurement, for the figures that it has left. Returns
+    /// what went on when its own was measured: that may have been earlier.
+    pub fn conditions(&self, last: Conditions) -> Conditions {
+        for (_, conditions) in self.left.borrow_mut().values_mut().flatten() {
+            conditions.get_or_insert(last);
+        }
+        self.used.take().unwrap_or(last)
     }
 
     /// Keeps what the stages of a datagram have taken.
@@ -132,7 +147,7 @@ impl Lab {
         let dir = tempfile::Builder::new().prefix("daemon").tempdir_in(self.dir())?;
         let topology = dir.path().join("net.toml");
         std::fs::write(&topology, format!("[switch.vale0]\n{switch}\n"))?;
-        let daemon = Daemon { child: supervisor(dir.path())?, dir };
+        let daemon = Daemon { child: supervisor(dir.path())?, dir, since: Instant::now() };
         daemon.wait()?;
         Ok(daemon)
     }
@@ -152,6 +167,7 @@ fn supervisor(dir: &Path) -> Result<Child> {
 pub struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
+    since: Instant,
 }
 
 impl Daemon {
@@ -251,6 +267,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if let Ok(data) = self.data_process() {
+            waiting::report_process(data, self.since.elapsed());
+        }
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             // SIGTERM, so that the daemon ends its data process.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
@@ -269,4 +288,21 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()>
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_that_an_earlier_run_left_has_the_conditions_of_that_run() {
+        let lab = Lab::new(0.1).unwrap();
+        let at = |ns: f64| Conditions { before: Some(ns), after: Some(ns), waited: 0.0 };
+        let run = || Ok(BTreeMap::from([("rate", 1.0), ("cost", 2.0)]));
+        let figure = |what| lab.figure("guests", what, run).unwrap();
+        assert_eq!((figure("rate"), lab.conditions(at(100.0))), (1.0, at(100.0)));
+        assert_eq!((figure("cost"), lab.conditions(at(500.0))), (2.0, at(100.0)));
+        assert_eq!((figure("cost"), lab.conditions(at(600.0))), (2.0, at(600.0)), "a new run");
+        assert_eq!((figure("rate"), lab.conditions(at(700.0))), (1.0, at(600.0)));
+    }
 }

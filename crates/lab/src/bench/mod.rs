@@ -1,15 +1,18 @@
 //! `toklat bench`: measures this project. Each figure stands beside a floor or a peer, which is
 //! measured in turn in the same run.
 //!
-//! [`rows`] defines what a row measures, and [`figure`] how samples become a figure. [`peer`] has
-//! the floor program and the runners of peers.
+//! [`rows`] defines what a row measures, [`bar`] what it must clear, [`rounds`] when samples are
+//! taken and which count, and [`figure`] how they become a figure. [`peer`] has the floor program
+//! and the runners of peers.
 
+mod bar;
 mod broadcast;
 mod calls;
 mod cards;
 mod confined;
 mod confined_rows;
 mod dispatch;
+mod distance;
 mod figure;
 mod guests;
 mod hosts;
@@ -23,6 +26,7 @@ mod nic;
 mod peer;
 mod pipe;
 mod ports;
+mod rounds;
 mod rows;
 mod sources;
 mod stacks;
@@ -33,17 +37,20 @@ mod taps;
 mod traffic;
 mod vhost;
 mod vm_rows;
+mod waiting;
 
 use std::io::Write;
 
 use anyhow::{Context, bail};
 
-use self::figure::{COLUMNS, Figure, Sample, about_intervals};
+use self::figure::{COLUMNS, Figure, about_intervals};
 use self::lab::Lab;
+use self::rounds::{Conditions, Reading};
 use self::rows::{Row, SUMMARIES};
 use self::stages::Measured;
 use control::table::Table;
 use control::{Global, Result};
+use vm::Accelerator;
 
 /// What is measured.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -69,10 +76,13 @@ pub struct RowsArgs {
     /// Only the rows whose id begins with this; see --list
     #[arg(long, value_name = "ID")]
     row: Vec<String>,
-    /// Repetitions; the median is reported
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// Rounds over all rows, each row once in each; the median is reported
+    #[arg(long, default_value_t = rounds::ENOUGH, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(rounds::ENOUGH)..=99))]
     reps: u32,
-    /// One short repetition: shows that everything runs; its figures mean little
+    /// Fail if a row misses its bar, or has one and could not be measured
+    #[arg(long)]
+    judge: bool,
+    /// One short round: shows that everything runs; its figures mean little
     #[arg(long)]
     quick: bool,
     /// List the rows and their bars, and measure nothing
@@ -89,7 +99,7 @@ impl BenchCommand {
     ///
     /// # Errors
     /// If no row has the id that was asked for, or results cannot be printed. A row that cannot be
-    /// measured says so in its place.
+    /// measured says so in its place. With `--judge`, also if a bar is not cleared.
     pub fn run(&self, global: &Global) -> Result {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
@@ -123,31 +133,19 @@ impl RowsArgs {
             return list(&rows);
         }
         let lab = Lab::new(if self.quick { 0.1 } else { 0.5 })?;
-        let reps = if self.quick { 1 } else { self.reps };
-        let mut table = Table::new(&COLUMNS);
-        let (mut explained, mut figures) = (String::new(), Vec::new());
-        let mut show = |figure: &Figure, bar: &str| -> Result {
-            if global.json {
-                writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(figure)?)?;
-            }
-            explained += &format!("{}: {}\n", figure.id, figure.how);
-            table.row(figure.cells(bar));
-            Ok(())
-        };
-        for (i, row) in rows.iter().enumerate() {
-            figures.push(measure(&lab, row, reps, &format!("[{}/{}]", i + 1, rows.len())));
-            show(&figures[i], row.bar)?;
-            for summary in SUMMARIES {
-                if let Some(figure) = Figure::of_parts(summary, &figures) {
-                    show(&figure, summary.bar)?;
-                }
-            }
+        let rounds = if self.quick { 1 } else { self.reps };
+        let samples =
+            rounds::measure(&mut Run { lab: &lab, rows: &rows, rounds }, rows.len(), rounds);
+        eprint!("\r\x1b[K");
+        let has_kvm = Accelerator::choose().0 == Accelerator::Kvm;
+        let figures = rows.iter().zip(&samples);
+        let figures: Vec<_> = figures.map(|(row, it)| Figure::new(row, it, has_kvm)).collect();
+        show(&figures, rounds, global)?;
+        self.show_stages(&lab.dispatch(), &figures, global)?;
+        match figure::judge(&figures).filter(|_| self.judge) {
+            Some(said) => bail!("{said}"),
+            None => Ok(()),
         }
-        if !global.json {
-            let intervals = about_intervals(reps);
-            write!(std::io::stdout().lock(), "{table}{intervals}\n{explained}")?;
-        }
-        self.show_stages(&lab.dispatch(), &figures, global)
     }
 
     /// Prints the stages of packet dispatch, if they were measured. Draws what can be drawn.
@@ -175,15 +173,35 @@ impl RowsArgs {
     }
 }
 
+/// Prints figures, each summary after the last of its parts: as JSON, or as a table.
+fn show(figures: &[Figure], rounds: u32, global: &Global) -> Result {
+    let mut out = std::io::stdout().lock();
+    let (mut table, mut explained) = (Table::new(&COLUMNS), String::new());
+    for at in 0..figures.len() {
+        let summaries = SUMMARIES.iter().filter_map(|it| Figure::of_parts(it, &figures[..=at]));
+        for figure in std::iter::once(figures[at].clone()).chain(summaries) {
+            if global.json {
+                writeln!(out, "{}", serde_json::to_string(&figure)?)?;
+            }
+            explained += &format!("{}: {}\n", figure.id, figure.how);
+            figure.lines().into_iter().for_each(|line| table.row(line));
+        }
+    }
+    if !global.json {
+        write!(out, "{table}{}\n{explained}", about_intervals(rounds))?;
+    }
+    Ok(())
+}
+
 fn list(rows: &[&Row]) -> Result {
     let mut table = Table::new(&["id", "unit", "peer", "bar", "what each core does"]);
     for row in rows {
-        let cells = [row.id, row.unit, row.peer.name(), row.bar, row.how];
-        table.row(cells.map(str::to_owned));
+        let bar = row.bar.text().unwrap_or_else(|| "-".to_owned());
+        table.row([row.id, row.unit, row.peer.name(), &bar, row.how].map(str::to_owned));
         for summary in SUMMARIES.iter().filter(|summary| summary.parts.last() == Some(&row.id)) {
             let first = rows.iter().find(|row| row.id == summary.parts[0]).unwrap_or(row);
             let how = format!("the worst, or the first, of {}", summary.parts.join(", "));
-            let cells = [summary.id, first.unit, row.peer.name(), summary.bar, &how];
+            let cells = [summary.id, first.unit, row.peer.name(), "those of its parts", &how];
             table.row(cells.map(str::to_owned));
         }
     }
@@ -191,22 +209,46 @@ fn list(rows: &[&Row]) -> Result {
     Ok(())
 }
 
-/// Measures a row and its peer in turn, so that changes of the machine's speed affect both.
-fn measure(lab: &Lab, row: &Row, reps: u32, progress: &str) -> Figure {
-    let (mut ours, mut theirs) = (Sample::default(), Vec::<Sample>::new());
-    for rep in 1..=reps {
-        eprint!("\r\x1b[K{progress} {} {rep}/{reps}", row.id);
-        ours.add((row.ours)(lab));
-        for (peer, value) in row.peer.measure(lab).into_iter().enumerate() {
-            if theirs.len() <= peer {
-                theirs.push(Sample::default());
-            }
-            theirs[peer].add(value);
-        }
-        if ours.failure().is_some() {
-            break;
-        }
+/// A run on this machine: each value has the distance of the cores just before and just after it,
+/// and how long threads waited for a processor.
+struct Run<'a> {
+    lab: &'a Lab,
+    rows: &'a [&'a Row],
+    rounds: u32,
+}
+
+/// Runs `measure` between two measurements of the distance.
+fn between<T>(measure: impl FnOnce() -> T) -> (T, Conditions) {
+    let before = distance::measure();
+    waiting::take();
+    let measured = measure();
+    let waited = waiting::take();
+    (measured, Conditions { before, after: distance::measure(), waited })
+}
+
+impl rounds::Bench for Run<'_> {
+    fn ours(&mut self, row: usize) -> anyhow::Result<Reading> {
+        let (value, conditions) = between(|| (self.rows[row].ours)(self.lab));
+        let conditions = self.lab.conditions(conditions);
+        Ok(Reading { value: value?, conditions })
     }
-    eprint!("\r\x1b[K");
-    Figure::new(row, &ours, &theirs, &lab.notes())
+
+    fn peers(&mut self, row: usize) -> Vec<anyhow::Result<Reading>> {
+        let one = |value: &dyn Fn() -> anyhow::Result<f64>| {
+            let (value, conditions) = between(value);
+            let conditions = self.lab.conditions(conditions);
+            Ok(Reading { value: value?, conditions })
+        };
+        let peer = &self.rows[row].peer;
+        (0..peer.count()).map(|number| one(&|| peer.measure(self.lab, number))).collect()
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        self.lab.notes()
+    }
+
+    fn progress(&mut self, row: usize, round: u32) {
+        let (id, number, rows) = (self.rows[row].id, row + 1, self.rows.len());
+        eprint!("\r\x1b[Kround {round}/{} [{number}/{rows}] {id}", self.rounds);
+    }
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use control::library;
 
+use super::bar::Bar;
 use super::inline;
 use super::isolated::{self, POLLED};
 use super::lab::{Daemon, Lab};
@@ -44,13 +45,13 @@ const MISMATCH: &str = "core 0: receiver, core 1: sender, two threads of one net
 /// The Rust client in the same situation.
 const CLIENT: Peer = Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 64, false));
 
-const fn ports_row(id: &'static str, bar: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
+const fn ports_row(id: &'static str, bar: Bar, ours: fn(&Lab) -> Result<f64>) -> Row {
     more(id, bar, PORTS, ours, Peer::None)
 }
 
 const fn trusted_row(
     id: &'static str,
-    bar: &'static str,
+    bar: Bar,
     ours: fn(&Lab) -> Result<f64>,
     inline: fn(&Lab) -> Result<f64>,
 ) -> Row {
@@ -58,7 +59,7 @@ const fn trusted_row(
 }
 
 const fn mismatch_row(id: &'static str, ours: fn(&Lab) -> Result<f64>) -> Row {
-    more(id, "reported", MISMATCH, ours, Peer::None)
+    more(id, Bar::NONE, MISMATCH, ours, Peer::None)
 }
 
 const fn call_row(
@@ -66,59 +67,59 @@ const fn call_row(
     ours: fn(&Lab) -> Result<f64>,
     plain: fn(&Lab) -> Result<f64>,
 ) -> Row {
-    less(id, "ns", "peer + 5", CALL, ours, Peer::Toklat("plain", plain))
+    less(id, "ns", Bar::beyond(5.0), CALL, ours, Peer::Toklat("plain", plain))
 }
 
 /// What is measured.
 pub const ROWS: &[Row] = &[
-    more("netmap.isolated.64", "ratio >= 0.8", PORTS, |lab| ports(lab, 64, 64, 0), CLIENT),
+    more("netmap.isolated.64", Bar::ratio(0.8), PORTS, |lab| ports(lab, 64, 64, 0), CLIENT),
     more(
         "netmap.isolated.1500",
-        "reported",
+        Bar::NONE,
         PORTS,
         |lab| ports(lab, 1500, 64, 0),
         Peer::Toklat("Rust client", |lab| isolated::throughput(lab, 1500, false)),
     ),
     trusted_row(
         "netmap.trusted.64",
-        "ratio >= 0.7",
+        Bar::ratio(0.7),
         |lab| trusted(lab, 64),
         |lab| inline::throughput(lab, 64),
     ),
     trusted_row(
         "netmap.trusted.1500",
-        "ratio >= 0.8",
+        Bar::ratio(0.8),
         |lab| trusted(lab, 1500),
         |lab| inline::throughput(lab, 1500),
     ),
-    more("netmap.trusted.two.64", "ratio >= 1.0", TWO, two, CLIENT),
+    more("netmap.trusted.two.64", Bar::ratio(1.0), TWO, two, CLIENT),
     more(
         "netmap.pipe.64",
-        "ratio >= 0.8",
+        Bar::ratio(0.8),
         PIPE,
         netmap_pipe,
         Peer::Toklat("Rust client", pipe::throughput),
     ),
-    more("netmap.bridge.64", ">= 80", BRIDGE, bridge, Peer::None),
-    ports_row("netmap.batch.1", "reported", |lab| ports(lab, 64, 1, 0)),
-    ports_row("netmap.batch.8", "reported", |lab| ports(lab, 64, 8, 0)),
-    ports_row("netmap.batch.64", "reported", |lab| ports(lab, 64, 64, 0)),
-    ports_row("netmap.batch.512", "reported", |lab| ports(lab, 64, 512, 0)),
-    ports_row("netmap.rings.64", "reported", |lab| ports(lab, 64, 64, 64)),
-    ports_row("netmap.rings.256", "reported", |lab| ports(lab, 64, 64, 256)),
-    ports_row("netmap.rings.1024", "reported", |lab| ports(lab, 64, 64, 1024)),
-    ports_row("netmap.rings.4096", "reported", |lab| ports(lab, 64, 64, 4096)),
+    more("netmap.bridge.64", Bar::least(80.0), BRIDGE, bridge, Peer::None),
+    ports_row("netmap.batch.1", Bar::NONE, |lab| ports(lab, 64, 1, 0)),
+    ports_row("netmap.batch.8", Bar::NONE, |lab| ports(lab, 64, 8, 0)),
+    ports_row("netmap.batch.64", Bar::NONE, |lab| ports(lab, 64, 64, 0)),
+    ports_row("netmap.batch.512", Bar::NONE, |lab| ports(lab, 64, 512, 0)),
+    ports_row("netmap.rings.64", Bar::NONE, |lab| ports(lab, 64, 64, 64)),
+    ports_row("netmap.rings.256", Bar::NONE, |lab| ports(lab, 64, 64, 256)),
+    ports_row("netmap.rings.1024", Bar::NONE, |lab| ports(lab, 64, 64, 1024)),
+    ports_row("netmap.rings.4096", Bar::NONE, |lab| ports(lab, 64, 64, 4096)),
     mismatch_row("netmap.mismatch.sender.0", |lab| mismatch(lab, FAST_SENDER, 0)),
     mismatch_row("netmap.mismatch.sender.20", |lab| mismatch(lab, FAST_SENDER, 20)),
     mismatch_row("netmap.mismatch.sender.100", |lab| mismatch(lab, FAST_SENDER, 100)),
     mismatch_row("netmap.mismatch.receiver.0", |lab| mismatch(lab, FAST_RECEIVER, 0)),
     mismatch_row("netmap.mismatch.receiver.20", |lab| mismatch(lab, FAST_RECEIVER, 20)),
     mismatch_row("netmap.mismatch.receiver.100", |lab| mismatch(lab, FAST_RECEIVER, 100)),
-    less("netmap.rtt.sleep", "us", "<= 1.5x UDP", SLEEP, sleeping, Peer::Runner("udp", "rtt")),
+    less("netmap.rtt.sleep", "us", Bar::ratio(0.67), SLEEP, sleeping, Peer::Runner("udp", "rtt")),
     less(
         "netmap.rtt.sleep.trusted",
         "us",
-        "<= 0.9x UDP",
+        Bar::ratio(1.11),
         SLEEP_TRUSTED,
         |lab| netmap(lab, "trusted = true", "rtt", &["vale0:l", "vale0:r"]),
         Peer::Runner("udp", "rtt"),
@@ -128,12 +129,18 @@ pub const ROWS: &[Row] = &[
     call_row("netmap.interpose.close", |lab| under(lab, "close"), |lab| plain(lab, "close")),
     more(
         "python.batch.64",
-        "ratio >= 0.5",
+        Bar::ratio(0.5),
         PYTHON,
         python,
         Peer::Toklat("Rust client", client_column),
     ),
-    more("netmap.pcap.64", ">= 10x veth", PCAP, pcap, Peer::Toklat("veth, libpcap", pcap_on_veth)),
+    more(
+        "netmap.pcap.64",
+        Bar::ratio(10.0),
+        PCAP,
+        pcap,
+        Peer::Toklat("veth, libpcap", pcap_on_veth),
+    ),
 ];
 
 /// A program of `programs/`, compiled at its first use.

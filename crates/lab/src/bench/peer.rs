@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::lab::Lab;
+use super::waiting;
 use crate::hosts::programs::Missing;
 
 /// The exit status by which a runner of `bench/peers` says that something is missing.
@@ -40,7 +41,7 @@ impl Peer {
         }
     }
 
-    /// The name of one of its [values](Self::measure).
+    /// The name of one of its [values](Self::count).
     pub fn name_of(&self, value: usize) -> &'static str {
         match self {
             Self::BestOf(several) => several.get(value).map_or("-", |(name, _)| name),
@@ -57,14 +58,23 @@ impl Peer {
         }
     }
 
-    /// Measures the peer once. Returns one value, several for a group of peers, or none.
-    pub fn measure(&self, lab: &Lab) -> Vec<Result<f64>> {
+    /// How many values it has: several for a group of peers, or none.
+    pub fn count(&self) -> usize {
         match self {
-            Self::Floor(args) => vec![floor(lab, args)],
-            Self::Runner(name, what) => vec![lab.once_missing(name, || runner(lab, name, what))],
-            Self::Toklat(_, measure) => vec![measure(lab)],
-            Self::BestOf(several) => several.iter().map(|(_, measure)| measure(lab)).collect(),
-            Self::None => Vec::new(),
+            Self::BestOf(several) => several.len(),
+            Self::None => 0,
+            Self::Floor(_) | Self::Runner(..) | Self::Toklat(..) => 1,
+        }
+    }
+
+    /// Measures one of its values once.
+    pub fn measure(&self, lab: &Lab, value: usize) -> Result<f64> {
+        match self {
+            Self::Floor(args) => floor(lab, args),
+            Self::Runner(name, what) => lab.once_missing(name, || runner(lab, name, what)),
+            Self::Toklat(_, measure) => measure(lab),
+            Self::BestOf(several) => several.get(value).context("no such peer")?.1(lab),
+            Self::None => bail!("there is no peer"),
         }
     }
 }
@@ -80,7 +90,8 @@ fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
     value(runner.arg(what).env("SECONDS_PER_RUN", "2"))
 }
 
-/// Runs a command, and reads the value from the JSON object that it prints.
+/// Runs a command, and reads the value from the JSON object that it prints, and how long its threads
+/// waited for a processor, if it says that.
 fn value(command: &mut Command) -> Result<f64> {
     let done = command.output().context("it could not be started")?;
     let missing =
@@ -93,5 +104,6 @@ fn value(command: &mut Command) -> Result<f64> {
     }
     let printed: serde_json::Value =
         serde_json::from_slice(&done.stdout).context("it did not print a JSON object")?;
+    printed["waited"].as_f64().into_iter().for_each(waiting::report);
     printed["value"].as_f64().context("it printed no value")
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::bar::Bar;
 use super::lab::Lab;
 use super::peer::Peer;
 use super::{broadcast, inline, isolated, life, pipe, ports};
@@ -15,6 +16,16 @@ pub enum Better {
     Less,
 }
 
+impl Better {
+    /// One figure relative to another, inverted where less is better: more is better.
+    pub fn gain(self, ours: f64, theirs: f64) -> f64 {
+        match self {
+            Self::More => ours / theirs,
+            Self::Less => theirs / ours,
+        }
+    }
+}
+
 /// A figure to be measured.
 #[derive(Debug)]
 pub struct Row {
@@ -23,7 +34,7 @@ pub struct Row {
     /// The unit of the row's value and of its peer's value.
     pub unit: &'static str,
     /// The bar that the figure must clear.
-    pub bar: &'static str,
+    pub bar: Bar,
     /// Which way is better.
     pub better: Better,
     /// The work of each core.
@@ -48,7 +59,7 @@ const INLINE: &str = "core 0: generator, switch and sink in one thread; core 1: 
 /// A row in millions of frames per second, of which more is better.
 pub const fn more(
     id: &'static str,
-    bar: &'static str,
+    bar: Bar,
     how: &'static str,
     ours: fn(&Lab) -> Result<f64>,
     peer: Peer,
@@ -60,7 +71,7 @@ pub const fn more(
 pub const fn less(
     id: &'static str,
     unit: &'static str,
-    bar: &'static str,
+    bar: Bar,
     how: &'static str,
     ours: fn(&Lab) -> Result<f64>,
     peer: Peer,
@@ -74,10 +85,8 @@ pub struct Summary {
     /// The row's name, which is the prefix of its parts' names.
     pub id: &'static str,
     /// The row's parts. It shows the one with the lowest ratio, or the first if they have no
-    /// ratios.
+    /// ratios. It misses its bar if one of them does.
     pub parts: &'static [&'static str],
-    /// The bar that it must clear.
-    pub bar: &'static str,
 }
 
 /// All summaries.
@@ -85,76 +94,71 @@ pub const SUMMARIES: &[Summary] = &[
     Summary {
         id: "switch.broadcast",
         parts: &["switch.broadcast.4", "switch.broadcast.64", "switch.broadcast.1024"],
-        bar: "ratio >= 0.91",
     },
-    Summary {
-        id: "switch.idle",
-        parts: &["switch.idle.memory", "switch.idle.cpu"],
-        bar: "<= 64, 0 % CPU",
-    },
+    Summary { id: "switch.idle", parts: &["switch.idle.memory", "switch.idle.cpu"] },
 ];
 
 /// All rows.
 pub const ROWS: &[Row] = &[
     more(
         "switch.unicast.64",
-        "ratio >= 0.7",
+        Bar::ratio(0.7),
         ISOLATED,
         |lab| isolated::throughput(lab, 64, false),
         Peer::Floor(&["isolated", "frame=64"]),
     ),
     more(
         "switch.unicast.64.touch",
-        "ratio >= 0.7",
+        Bar::ratio(0.7),
         ISOLATED_TOUCH,
         |lab| isolated::throughput(lab, 64, true),
         Peer::Floor(&["isolated", "frame=64", "touch=1"]),
     ),
     more(
         "switch.unicast.64.ovs",
-        "ratio >= 3.5",
+        Bar::ratio(3.5),
         BESIDE_PEER,
         |lab| isolated::throughput(lab, 64, false),
         Peer::Runner("ovs", "64"),
     ),
     more(
         "switch.unicast.64.testpmd",
-        "ratio >= 2.4",
+        Bar::ratio(2.4),
         BESIDE_PEER,
         |lab| isolated::throughput(lab, 64, false),
         Peer::Runner("testpmd", "64"),
     ),
     more(
         "switch.unicast.1500",
-        "ratio >= 0.75",
+        Bar::ratio(0.75),
         ISOLATED,
         |lab| isolated::throughput(lab, 1500, false),
         Peer::Floor(&["isolated", "frame=1500"]),
     ),
     more(
         "switch.unicast.1500.touch",
-        "ratio >= 0.75",
+        Bar::ratio(0.75),
         ISOLATED_TOUCH,
         |lab| isolated::throughput(lab, 1500, true),
         Peer::Floor(&["isolated", "frame=1500", "touch=1"]),
     ),
     more(
         "switch.unicast.1500.ovs",
-        "ratio >= 3",
+        Bar::ratio(3.0),
         BESIDE_PEER,
         |lab| isolated::throughput(lab, 1500, false),
         Peer::Runner("ovs", "1500"),
     ),
     more(
         "switch.inline.64",
-        "ratio >= 0.5",
+        Bar::ratio(0.5),
         INLINE,
         |lab| inline::throughput(lab, 64),
         Peer::Floor(&["inline", "frame=64"]),
     ),
     more(
         "switch.inline.1500",
-        "ratio >= 0.75",
+        Bar::ratio(0.75),
         INLINE,
         |lab| inline::throughput(lab, 1500),
         Peer::Floor(&["inline", "frame=1500"]),
@@ -162,7 +166,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.limited.64",
         "ns/frame",
-        "ratio >= 0.5",
+        Bar::beyond(5.0),
         "as switch.inline.64, with both ports limited in both directions, in bytes and frames, by more than there is. Peer: \
          without limits",
         inline::limited,
@@ -171,14 +175,14 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.sampled.64",
         "ns/frame",
-        "<= 1 ns more than without",
+        Bar::beyond(1.0),
         "as switch.inline.64, with one in 10,000 frames sampled for sFlow. Peer: without",
         inline::sampled,
         Peer::Toklat("no sampling", inline::plain),
     ),
     more(
         "switch.pipe.64",
-        "ratio >= 0.6",
+        Bar::ratio(0.6),
         "core 0: consumer, reads lengths; core 1: producer, writes slots; twin rings",
         pipe::throughput,
         Peer::Floor(&["twin", "frame=64"]),
@@ -186,7 +190,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.ports.idle",
         "ns/frame",
-        "ratio >= 0.87",
+        Bar::ratio(0.87),
         "core 0: generator and sink in one thread, and 1,022 open ports that are idle; core 1: the \
          switch's worker, polling. Peer: without the idle ports",
         |lab| ports::beside_idle(lab, 1022),
@@ -195,7 +199,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.ports.uniform",
         "ns/frame",
-        "ratio >= 0.5",
+        Bar::ratio(0.5),
         "core 0: one port sends to 1,024 ports and 8,000 addresses at random; core 1: the switch's \
          worker, whose non-empty passes are timed. Peer: to 2 ports, 2 addresses, at random, too",
         |lab| ports::uniform(lab, 1024, 8000),
@@ -204,7 +208,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.ports.uniform.pair",
         "ns/frame",
-        "-",
+        Bar::NONE,
         "as switch.ports.uniform. Peer: an ordinary pair, one port that sends to one other, one address, \
          timed alike",
         |lab| ports::uniform(lab, 1024, 8000),
@@ -213,7 +217,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.ports.uniform.floor",
         "ns/frame",
-        "-",
+        Bar::NONE,
         "as switch.ports.uniform. Peer: a C program that does no more than it must",
         ports::uniform_beside_floor,
         Peer::Floor(UNIFORM_FLOOR),
@@ -221,7 +225,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.broadcast.4",
         "ns/copy",
-        "ratio >= 0.91",
+        Bar::ratio(0.91),
         "core 0: bursts of 32 broadcasts, inline; the sender's turns are timed, idle ports are not looked \
          at. Peer: the same frames sent to each port",
         |lab| broadcast::flood(lab, 4),
@@ -230,7 +234,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.broadcast.64",
         "ns/copy",
-        "ratio >= 0.91",
+        Bar::ratio(0.91),
         "as switch.broadcast.4",
         |lab| broadcast::flood(lab, 64),
         Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 64)),
@@ -238,7 +242,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.broadcast.1024",
         "ns/copy",
-        "ratio >= 0.91",
+        Bar::ratio(0.91),
         "as switch.broadcast.4",
         |lab| broadcast::flood(lab, 1024),
         Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 1024)),
@@ -246,7 +250,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.pipe",
         "us",
-        "<= 0.6",
+        Bar::most(0.6),
         "core 0: asks; core 1: answers; both poll; 10 B of payload. Peer: a word to and fro",
         pipe::round_trip,
         Peer::Floor(&["rtt"]),
@@ -254,7 +258,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.inline",
         "us",
-        "<= 0.8",
+        Bar::most(0.8),
         "core 0: one thread holds both ports and runs the switch; core 1: nothing. Peer: memif",
         inline::round_trip,
         Peer::Runner("memif", "rtt"),
@@ -262,7 +266,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.daemon",
         "us",
-        "<= 1.5",
+        Bar::most(1.5),
         "core 0: one thread holds both ports and polls; core 1: the switch's worker, polling; twice \
          through the switch. Peer: OVS-DPDK, twice",
         isolated::round_trip,
@@ -271,7 +275,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.sleep",
         "us",
-        "-",
+        Bar::NONE,
         "core 0: asks, sleeping; core 1: answers, sleeping, and the switch's worker (auto). Peer: \
          blocking UDP over loopback with the same pinning",
         isolated::sleeping_time,
@@ -280,7 +284,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.sleep.wakeups.auto",
         "wake-ups/trip",
-        "<= 2",
+        Bar::most(2.0),
         "as switch.rtt.sleep; kicks in both directions, counted by the switch",
         |lab| isolated::sleeping_wake_ups(lab, "auto"),
         Peer::None,
@@ -288,23 +292,23 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.rtt.sleep.wakeups.sleep",
         "wake-ups/trip",
-        "<= 4",
+        Bar::most(4.0),
         "as switch.rtt.sleep, the worker sleeping at once",
         |lab| isolated::sleeping_wake_ups(lab, "sleep"),
         Peer::None,
     ),
     more(
         "switch.demo.64",
-        ">= 20, 0 lost",
+        Bar::least(20.0),
         "core 0: toklat gen and toklat sink, two processes, yielding; core 1: the switch's worker, \
-         polling; egress lossless",
+         polling; egress lossless: a lost frame fails the row",
         life::demo,
         Peer::None,
     ),
     less(
         "switch.idle.memory",
         "KiB/port",
-        "<= 64",
+        Bar::most(64.0),
         "1,000 open ports of 1,024 slots, 4 KiB pages: daemon, data process and client together",
         life::idle_memory,
         Peer::None,
@@ -312,7 +316,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.idle.cpu",
         "% of a core",
-        "0",
+        Bar::most(0.0),
         "a switch with 1,000 open ports without traffic: daemon and data process",
         life::idle_cpu,
         Peer::None,
@@ -320,7 +324,7 @@ pub const ROWS: &[Row] = &[
     less(
         "switch.restart",
         "ms",
-        "<= 1000",
+        Bar::most(1000.0),
         "core 0: generator and sink; core 1: the data process, killed under traffic; until frames \
          arrive again",
         life::restart,

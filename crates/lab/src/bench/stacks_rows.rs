@@ -1,5 +1,6 @@
 //! The rows of `toklat bench guest`, and the bars that they must clear. All times are core times.
 
+use super::bar::Bar;
 use super::peer::Peer;
 use super::rows::{Better, Row, less};
 use super::{calls, isolated, stacks, stacks_linux};
@@ -19,7 +20,7 @@ const RPC_RINGS: &str = "core 0: 1,000 sessions ask at once, client, switch and 
 
 const fn tcp(
     id: &'static str,
-    bar: &'static str,
+    bar: Bar,
     how: &'static str,
     ours: fn(&super::lab::Lab) -> anyhow::Result<f64>,
     peer: Peer,
@@ -28,7 +29,7 @@ const fn tcp(
 }
 
 macro_rules! http {
-    ($id:literal, $bar:literal, $len:expr) => {
+    ($id:literal, $bar:expr, $len:expr) => {
         Row {
             id: $id,
             unit: "pages/s",
@@ -42,13 +43,13 @@ macro_rules! http {
 }
 
 macro_rules! rpc {
-    ($id:literal, $bar:literal, $n:literal, $len:literal) => {
+    ($id:literal, $bar:expr, $n:literal, $len:literal) => {
         less(
             $id,
             "us",
             $bar,
             concat!(
-                "core 0: client, switch and server in one thread, which polls; ",
+                "core 0: client, switch and server in one thread, which polls; no checksums; ",
                 $n,
                 " requests at once, ",
                 $len,
@@ -58,11 +59,25 @@ macro_rules! rpc {
             Peer::None,
         )
     };
+    ($id:literal, p99 $bar:expr, $len:literal) => {
+        less(
+            $id,
+            "us",
+            $bar,
+            concat!(
+                "core 0: client, switch and server in one thread, which polls; no checksums; one request at a time, ",
+                $len,
+                " bytes each way; the 99th percentile"
+            ),
+            |lab| calls::late(lab, $len),
+            Peer::None,
+        )
+    };
 }
 
 macro_rules! rings {
     ($id:literal, $slots:literal) => {
-        less($id, "us", "-", RPC_RINGS, |lab| calls::rings(lab, $slots), Peer::None)
+        less($id, "us", Bar::NONE, RPC_RINGS, |lab| calls::rings(lab, $slots), Peer::None)
     };
 }
 
@@ -70,28 +85,28 @@ macro_rules! rings {
 pub const ROWS: &[Row] = &[
     tcp(
         "guest.tcp.plain",
-        "ratio >= 4",
+        Bar::ratio(4.0),
         TCP,
         stacks::plain,
         Peer::Toklat("iperf3", stacks_linux::plain),
     ),
     tcp(
         "guest.tcp",
-        "ratio >= 1.5",
+        Bar::ratio(1.5),
         TCP,
         stacks::offloads,
         Peer::Toklat("iperf3", stacks_linux::offloads),
     ),
     tcp(
         "guest.tcp.loss.1000",
-        "ratio >= 0.25",
+        Bar::ratio(0.25),
         LOSS,
         |lab| stacks::lossy(lab, 1_000),
         Peer::Toklat("without loss", stacks::plain),
     ),
     tcp(
         "guest.tcp.loss.10000",
-        "ratio >= 0.05",
+        Bar::ratio(0.05),
         LOSS,
         |lab| stacks::lossy(lab, 10_000),
         Peer::Toklat("without loss", stacks::plain),
@@ -99,25 +114,27 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "guest.conns",
         unit: "pages/s",
-        bar: "ratio >= 0.5",
+        bar: Bar::ratio(0.5),
         better: Better::More,
         how: CONNECTIONS,
         ours: |lab| stacks::pages(lab, 64, 10_000),
         peer: Peer::Toklat("16 connections", |lab| stacks::pages(lab, 64, 16)),
     },
-    http!("guest.http.1k", "ratio >= 8", 1 << 10),
-    http!("guest.http.4k", "ratio >= 8", 4 << 10),
-    http!("guest.http.16k", "ratio >= 6", 16 << 10),
-    http!("guest.http.50k", "ratio >= 1.2", 50 << 10),
-    http!("guest.http.100k", "ratio >= 1.2", 100 << 10),
-    http!("guest.http.1m", "ratio >= 1.2", 1 << 20),
-    rpc!("guest.rpc.rtt", "<= 0.40, p99 <= 1", 1, 10),
-    rpc!("guest.rpc.rtt.100", "<= 0.40, p99 <= 1", 1, 100),
+    http!("guest.http.1k", Bar::ratio(8.0), 1 << 10),
+    http!("guest.http.4k", Bar::ratio(8.0), 4 << 10),
+    http!("guest.http.16k", Bar::ratio(6.0), 16 << 10),
+    http!("guest.http.50k", Bar::ratio(1.2), 50 << 10),
+    http!("guest.http.100k", Bar::ratio(1.2), 100 << 10),
+    http!("guest.http.1m", Bar::ratio(1.2), 1 << 20),
+    rpc!("guest.rpc.rtt", Bar::most(0.4), 1, 10),
+    rpc!("guest.rpc.rtt.100", Bar::most(0.4), 1, 100),
+    rpc!("guest.rpc.rtt.p99", p99 Bar::most(1.0), 10),
+    rpc!("guest.rpc.rtt.100.p99", p99 Bar::most(1.0), 100),
     less(
         "guest.rpc.rtt.daemon",
         "us",
-        "ratio >= 0.71",
-        "core 0: client and server in one thread; core 1: the switch's worker, polling; 10 bytes. Peer: bare \
+        Bar::ratio(0.71),
+        "core 0: client and server in one thread; core 1: the switch's worker, polling; 10 bytes, no checksums. Peer: bare \
          frames, switch.rtt.daemon",
         calls::round_trip_daemon,
         Peer::Toklat("bare frames", isolated::round_trip),
@@ -125,28 +142,28 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.rpc.rtt.csb",
         "us",
-        "<= 1.7",
-        "core 0: client, switch and server in one thread, guests on 82540EMs with status blocks; 10 bytes. Peer: \
+        Bar::most(1.7),
+        "core 0: client, switch and server in one thread, guests on 82540EMs with status blocks; 10 bytes, no checksums. Peer: \
          ring ports",
         calls::round_trip_cards,
         Peer::Toklat("ring ports", |lab| calls::burst(lab, 1, 10)),
     ),
-    less("guest.rpc.rtt.udp", "us", "-", UDP, |lab| calls::round_trip_udp(lab, false), RAW),
-    less("guest.rpc.rtt.udp6", "us", "-", UDP, |lab| calls::round_trip_udp(lab, true), RAW),
+    less("guest.rpc.rtt.udp", "us", Bar::NONE, UDP, |lab| calls::round_trip_udp(lab, false), RAW),
+    less("guest.rpc.rtt.udp6", "us", Bar::NONE, UDP, |lab| calls::round_trip_udp(lab, true), RAW),
     Row {
         id: "guest.rpc.rate",
         unit: "M/s",
-        bar: ">= 14",
+        bar: Bar::least(14.0),
         better: Better::More,
-        how: "core 0: client, switch and server in one thread, 8 sessions with 8 requests of 10 bytes each; a \
-              second of its time",
+        how: "core 0: client, switch and server in one thread, 8 sessions with 8 requests of 10 bytes each, no \
+              checksums; a second of its time",
         ours: calls::rate,
         peer: Peer::None,
     },
     tcp(
         "guest.rpc.bulk",
-        ">= 60",
-        "core 0: client, switch and server in one thread; messages of 8 MiB, put together at the server; \
+        Bar::least(60.0),
+        "core 0: client, switch and server in one thread; no checksums; messages of 8 MiB, put together at the server; \
          MTU 9000; a second of its time. Peer: MTU 1500",
         |lab| calls::bulk(lab, 9000),
         Peer::Toklat("MTU 1500", |lab| calls::bulk(lab, 1500)),
@@ -154,19 +171,19 @@ pub const ROWS: &[Row] = &[
     less(
         "guest.rpc.workers",
         "us",
-        "-",
-        "round trip of 10 bytes that a thread on core 1 answers: with both hand-overs. Peer: the handler runs in \
+        Bar::NONE,
+        "round trip of 10 bytes that a thread on core 1 answers, no checksums: with both hand-overs. Peer: the handler runs in \
          the thread that serves",
         calls::workers,
         Peer::Toklat("no hand-over", |lab| calls::burst(lab, 1, 10)),
     ),
-    rpc!("guest.burst.1", "-", 1, 10),
-    rpc!("guest.burst.2", "-", 2, 10),
-    rpc!("guest.burst.10", "-", 10, 10),
+    rpc!("guest.burst.1", Bar::NONE, 1, 10),
+    rpc!("guest.burst.2", Bar::NONE, 2, 10),
+    rpc!("guest.burst.10", Bar::NONE, 10, 10),
     less(
         "guest.first",
         "us",
-        "-",
+        Bar::NONE,
         "core 0: one thread sleeps for 10 ms, then makes one request; inline. Peer: without the pause",
         calls::first,
         Peer::Toklat("no pause", |lab| calls::burst(lab, 1, 10)),

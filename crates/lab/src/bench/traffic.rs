@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 use frame::Mac;
 use netring::{Port, Received};
 
+use super::waiting;
+
 /// Frames a generator sends at a time.
 pub const BATCH: usize = 64;
 /// Address of the generator.
@@ -15,13 +17,13 @@ pub const SINK: Mac = Mac::local(2);
 /// Rounds between two clock reads.
 const ROUNDS: u32 = 256;
 
-/// Runs `measure` in a thread of its own on `core`. Threads and processes that are started
-/// elsewhere are not pinned.
+/// Runs `measure` in a thread of its own on `core`, and reports how long it waited for that core.
+/// Threads and processes that are started elsewhere are not pinned.
 pub fn on_core<T: Send>(core: usize, measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             control::pin(core)?;
-            measure()
+            waiting::watched(measure)
         });
         thread.join().unwrap_or_else(|_| bail!("the measurement panicked"))
     })

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::bar::Bar;
 use super::guests::{Coalescing, Figure, PathKind, figure};
 use super::lab::Lab;
 use super::peer::Peer;
@@ -22,7 +23,7 @@ const KICKS: &str = "as vm.tcp; one guest floods the other with UDP of 64 bytes;
 /// A row of signals per frame.
 const fn kicks(
     id: &'static str,
-    bar: &'static str,
+    bar: Bar,
     how: &'static str,
     ours: fn(&Lab) -> Result<f64>,
 ) -> Row {
@@ -42,7 +43,7 @@ pub const ROWS: &[Row] = &[
     less(
         "vm.vhost.64.ns.split",
         "ns/frame",
-        "<= 50",
+        Bar::most(50.0),
         FRONT,
         |lab| vhost::ns_per_frame(lab, front(64, "split", "one")),
         Peer::None,
@@ -50,21 +51,21 @@ pub const ROWS: &[Row] = &[
     less(
         "vm.vhost.64.ns.packed",
         "ns/frame",
-        "<= 50",
+        Bar::most(50.0),
         FRONT,
         |lab| vhost::ns_per_frame(lab, front(64, "packed", "one")),
         Peer::None,
     ),
     more(
         "vm.vhost.64",
-        "ratio >= 1.35",
+        Bar::ratio(1.35),
         PEER,
         |lab| vhost::rate(lab, front(64, "split", "one")),
         Peer::Runner("ovs", "64"),
     ),
     more(
         "vm.vhost.64.many",
-        "ratio >= 3",
+        Bar::ratio(3.0),
         "core 0: testpmd with two virtio-user front ends, which generate 1,024 flows, to an address \
          that nobody has, and throw away what they get; core 1: the switch's worker, polling. Peer: the same front ends, its switch on core 1",
         |lab| vhost::rate(lab, front(64, "split", "many")),
@@ -72,14 +73,14 @@ pub const ROWS: &[Row] = &[
     ),
     more(
         "vm.vhost.64.testpmd",
-        "ratio >= 0.97",
+        Bar::ratio(0.97),
         PEER,
         |lab| vhost::rate(lab, front(64, "split", "one")),
         Peer::Runner("testpmd", "64"),
     ),
     more(
         "vm.vhost.1500",
-        ">= 5.42 (65 Gb/s), ratio >= 1.5",
+        Bar::least(5.42).and_ratio(1.5),
         PEER,
         |lab| vhost::rate(lab, front(1500, "split", "one")),
         Peer::Runner("ovs", "1500"),
@@ -87,7 +88,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "vm.tcp",
         unit: "Gb/s",
-        bar: "ratio >= 1.5 with KVM",
+        bar: Bar::ratio(1.5).with_kvm(),
         better: Better::More,
         how: GUESTS,
         ours: |lab| figure(lab, PathKind::Toklat, Figure::Tcp),
@@ -96,7 +97,7 @@ pub const ROWS: &[Row] = &[
     Row {
         id: "vm.tcp.stream",
         unit: "Gb/s",
-        bar: "ratio >= 1.5 with KVM",
+        bar: Bar::ratio(1.5).with_kvm(),
         better: Better::More,
         how: GUESTS,
         ours: |lab| figure(lab, PathKind::Toklat, Figure::Tcp),
@@ -105,7 +106,7 @@ pub const ROWS: &[Row] = &[
     less(
         "vm.tcp.host",
         "ns/byte",
-        "ratio >= 2",
+        Bar::ratio(2.0),
         "as vm.tcp; processor time of QEMU's other threads than virtual processors and of the data process, \
          for each byte of TCP",
         |lab| figure(lab, PathKind::Toklat, Figure::HostTime),
@@ -114,19 +115,19 @@ pub const ROWS: &[Row] = &[
     less(
         "vm.rtt",
         "us",
-        "ratio >= 1.43",
+        Bar::ratio(1.43),
         "as vm.tcp; UDP, 64 bytes of payload, one at a time",
         |lab| figure(lab, PathKind::Toklat, Figure::RoundTrip),
         Peer::Toklat("tap+bridge", |lab| figure(lab, PathKind::Bridge, Figure::RoundTrip)),
     ),
-    kicks("vm.kicks", "<= 0.05", KICKS, |lab| kicks_of(lab, Coalescing::Usually)),
+    kicks("vm.kicks", Bar::most(0.05), KICKS, |lab| kicks_of(lab, Coalescing::Usually)),
     kicks(
         "vm.kicks.held",
-        "<= 0.05",
+        Bar::most(0.05),
         "as vm.kicks, with interrupts held back for up to 1000 us (adaptive)",
         |lab| kicks_of(lab, Coalescing::Long),
     ),
-    kicks("vm.kicks.off", "-", "as vm.kicks, with interrupts not held back", |lab| {
+    kicks("vm.kicks.off", Bar::NONE, "as vm.kicks, with interrupts not held back", |lab| {
         kicks_of(lab, Coalescing::Not)
     }),
 ];

@@ -19,6 +19,7 @@ pub use self::report::{Report, require};
 
 use anyhow::Result;
 
+use super::bar::Bar;
 use super::lab::Lab;
 use super::peer::Peer;
 use super::rows::{Row, less};
@@ -61,7 +62,7 @@ const HOW: &str = "core 0: a guest sends a UDP datagram, the switch forwards it,
 
 macro_rules! row {
     ($id:literal, $card:ident, $len:literal) => {
-        less($id, "ticks", "-", HOW, |lab| measure(lab, Card::$card, $len), Peer::None)
+        less($id, "ticks", Bar::NONE, HOW, |lab| measure(lab, Card::$card, $len), Peer::None)
     };
 }
 

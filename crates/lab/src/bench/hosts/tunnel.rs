@@ -46,6 +46,16 @@ fn counter(daemon: &Daemon, what: &str) -> Result<u64> {
     Ok(fabric[what].as_u64().unwrap_or(0))
 }
 
+/// The underlay cuts trains in software, as a card does that cannot. Otherwise, nothing cuts them
+/// between two namespaces, and a train costs as much as a frame.
+fn without_udp_segmentation(net: &Net) -> Result<()> {
+    for host in ["h1", "h2"] {
+        let off = net.run(host, "ethtool -K u0 tx-udp-segmentation off");
+        off.context(Missing::new("ethtool", "apt-get install ethtool"))?;
+    }
+    Ok(())
+}
+
 /// Has the sender's switch learn where the sink is.
 fn learn(source: &mut Port, sink: &mut Port) -> Result<()> {
     let begun = Instant::now();
@@ -61,6 +71,7 @@ fn learn(source: &mut Port, sink: &mut Port) -> Result<()> {
 /// Nanoseconds of both data processes for a frame from ring to ring, through a tunnel.
 pub fn cost(lab: &Lab, frames: Frames) -> Result<f64> {
     let net = Net::new(2, LARGE)?;
+    without_udp_segmentation(&net)?;
     let sender = lab.daemon(&static_tunnel(&net, (1, 2), None))?;
     let receiver = lab.daemon(&static_tunnel(&net, (2, 1), None))?;
     let (mut source, mut sink) = (sender.port("gen")?, receiver.port("sink")?);
@@ -101,6 +112,7 @@ pub fn cost(lab: &Lab, frames: Frames) -> Result<f64> {
 pub fn kernel_cost(lab: &Lab, frames: Frames) -> Result<f64> {
     lab.once_missing("VXLAN", || {
         let net = Net::new(2, LARGE)?;
+        without_udp_segmentation(&net)?;
         for (n, peer) in [(1, 2), (2, 1)] {
             let options = format!("id 100 local 10.99.0.{n} remote 10.99.0.{peer} dstport 4789");
             let made = net.ip(&format!("h{n}"), &format!("link add vx100 type vxlan {options}"));

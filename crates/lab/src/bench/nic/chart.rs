@@ -121,21 +121,7 @@ mod tests {
     use super::*;
 
     fn figure(id: &'static str, value: Option<f64>) -> Figure {
-        Figure {
-            id,
-            value,
-            unit: "Mpps",
-            median_of: 1,
-            low: value,
-            high: value,
-            peer: "-",
-            peer_value: None,
-            peer_interval: None,
-            ratio: None,
-            ratio_of_pairs: None,
-            profile: "debug",
-            how: String::new(),
-        }
+        Figure { id, value, unit: "Mpps", low: value, high: value, ..Figure::default() }
     }
 
     #[test]

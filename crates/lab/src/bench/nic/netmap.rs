@@ -15,6 +15,7 @@ use super::cards;
 use super::linux::{BOOT, Card, Figure, SETTLED, WATCHED, figure};
 use super::machine::Variant;
 use super::wire::Wire;
+use crate::bench::bar::Bar;
 use crate::bench::lab::{Daemon, Lab};
 use crate::bench::netmap::{preloaded, program};
 use crate::bench::peer::Peer;
@@ -50,22 +51,22 @@ fn gbits(rate: f64) -> Result<f64> {
 
 /// What is measured.
 pub const ROWS: &[Row] = &[
-    more("netmap.guest", ">= 10x AF_PACKET", GUEST, |lab| burst(lab, Program::Netmap, 1), PACKET),
-    more("netmap.guest.csb", "ratio >= 0.8", GUEST, |lab| burst(lab, Program::Netmap, 1), PKTGEN),
-    more("netmap.guest.xdp", "reported", XDP, |lab| burst(lab, Program::Interface, 1), PACKET),
-    more("netmap.guest.two", "reported", GUEST, |lab| burst(lab, Program::Netmap, 2), PACKET),
-    more("netmap.card.64", "ratio >= 0.7", CARD, |lab| Ok(cards::slots(lab, 64)? / 1e6), BLOCK),
+    more("netmap.guest", Bar::ratio(10.0), GUEST, |lab| burst(lab, Program::Netmap, 1), PACKET),
+    more("netmap.guest.csb", Bar::ratio(0.8), GUEST, |lab| burst(lab, Program::Netmap, 1), PKTGEN),
+    more("netmap.guest.xdp", Bar::NONE, XDP, |lab| burst(lab, Program::Interface, 1), PACKET),
+    more("netmap.guest.two", Bar::NONE, GUEST, |lab| burst(lab, Program::Netmap, 2), PACKET),
+    more("netmap.card.64", Bar::ratio(0.7), CARD, |lab| Ok(cards::slots(lab, 64)? / 1e6), BLOCK),
     Row {
         unit: "Gb/s",
         ..more(
             "netmap.card.1500",
-            "ratio >= 0.8",
+            Bar::ratio(0.8),
             CARD,
             |lab| gbits(cards::slots(lab, LONG)?),
             BLOCKS,
         )
     },
-    more("netmap.guest.pair", "reported", PAIR, pair, Peer::None),
+    more("netmap.guest.pair", Bar::NONE, PAIR, pair, Peer::None),
 ];
 
 /// The program in a guest, which sends for ever, or counts.
