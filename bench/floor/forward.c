@@ -20,11 +20,10 @@
  *   lifo=1      the switch hands out the receive buffer that came back last, so that a long ring has a small working set
  *   ports=1024  addresses=8000  scatter
  *
- * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame", "waited": share of
- * the time that a thread was ready to run and had no processor}.
+ * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame", "waited": ...}.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
+#include <glob.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -35,8 +34,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Slots of each of many rings, entries of the table of many addresses, deliveries whose memory is fetched before, slots
- * that are fetched before they are filled. */
+/* Slots of each of many rings, entries of the table of many addresses, how far ahead memory is fetched. */
 enum { MANY = 128, WIDE = 1 << 16, AHEAD = 64, SOON = 12 };
 enum { MAX_SLOTS = 4096, MAX_STRIDE = 4096, MAX_BATCH = 512, TABLE = 1024, HEAD = 64, MAX_TRIPS = 1 << 20 };
 
@@ -48,9 +46,9 @@ struct ring {
 };
 struct entry { uint64_t mac; uint16_t port; };
 
-/* gcc 12 takes a function that only prefetches for one without effect, and removes its calls: it must be inlined. */
+/* gcc 12 removes calls of a function that only prefetches, unless it is inlined. Loops, which run once a batch, keep their
+ * names in the program: a test looks into them. */
 #define PREFETCHES static inline __attribute__((always_inline))
-/* Under its own name in the program, so that a test can look into it. It is called once a batch. */
 #define LOOP static __attribute__((noinline))
 
 static uint32_t slots = 1024, frame = 64, batch = 64, touch, stride = 2112, lifo = 1, near, far = 1;
@@ -129,7 +127,6 @@ PREFETCHES void fetch_delivery(uint32_t i)
 {
 	struct slot *to = &out->slots[(out_at + i) & (slots - 1)];
 	uint32_t buf = lifo && spares > i ? spare[spares - 1 - i] : to->buf;
-
 	__builtin_prefetch(to, 1);
 	__builtin_prefetch(out_buf + (size_t)buf * stride, 1);
 }
@@ -163,7 +160,7 @@ LOOP void forward(void)
 		fetch_delivery(i);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		if (i + 1 < n && snap[i + 1].len > HEAD)   /* the next payload, while this one is copied */
+		if (i + 1 < n && snap[i + 1].len > HEAD)
 			__builtin_prefetch(in_buf + (size_t)snap[i + 1].buf * stride + HEAD);
 		struct slot *to = &out->slots[(out_at + i) & (slots - 1)];
 		char *q = out_buf + (size_t)receive_buffer(out_at + i) * stride;
@@ -282,7 +279,6 @@ PREFETCHES void fetch(uint32_t port, int step)
 {
 	struct own *o = &own[port];
 	struct many *r = &many[port];
-
 	if (!step) {
 		__builtin_prefetch(o, 1);
 		__builtin_prefetch(&r->drained);
@@ -344,12 +340,10 @@ static void *scatter_thread(void *unused)
 static char sent[MAX_STRIDE];   /* touch=1: what every frame looks like */
 static int damaged;
 
-/* A slot that will be filled soon, and its buffer. Another core has read them, and stores leave a core in order: each would
- * wait for a line. toklat's client does the same (Outgoing::fill), and not where the switch is in its own thread. */
+/* A slot that will be filled soon, and its buffer: another core has read them. As toklat's client (Outgoing::fill). */
 PREFETCHES void fetch_slot(uint32_t at)
 {
 	struct slot *soon = &in->slots[at & (slots - 1)];
-
 	__builtin_prefetch(soon, 1);
 	__builtin_prefetch(in_buf + (size_t)soon->buf * stride, 1);
 }
@@ -490,21 +484,17 @@ static double median_us(void)
 /* The greatest share of the time since `start` that one of the threads was ready and had no processor. */
 static double waited(double start)
 {
-	DIR *tasks = opendir("/proc/self/task");
-	double most = 0, took = now() - start;
-
-	for (struct dirent *task; tasks && (task = readdir(tasks));) {
-		char path[300];
-		unsigned long long ran, ready;
-		snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
-		FILE *stat = fopen(path, "r");
-		if (stat && fscanf(stat, "%llu %llu", &ran, &ready) == 2 && (double)ready * 1e-9 / took > most)
-			most = (double)ready * 1e-9 / took;
+	double most = 0, ready, took = now() - start;
+	glob_t all;
+	if (glob("/proc/self/task/*/schedstat", 0, NULL, &all))
+		return 0;
+	for (size_t i = 0; i < all.gl_pathc; i++) {
+		FILE *stat = fopen(all.gl_pathv[i], "r");
+		if (stat && fscanf(stat, "%*f %lf", &ready) == 1 && ready * 1e-9 / took > most)
+			most = ready * 1e-9 / took;
 		if (stat)
 			fclose(stat);
 	}
-	if (tasks)
-		closedir(tasks);
 	return most;
 }
 
@@ -528,7 +518,6 @@ static void *memory(size_t len)
 static int named(const char *arg, const char *name)
 {
 	size_t len = strlen(name);
-
 	return !strncmp(arg, name, len) && arg[len] == '=';
 }
 
@@ -558,7 +547,7 @@ int main(int argc, char **argv)
 		{ "isolated", switch_thread }, { "inline", NULL }, { "pipe", pipe_thread }, { "twin", twin_thread },
 		{ "scatter", scatter_thread }, { "rtt", echo_thread },
 	};
-	const char *mode = argc > 1 ? argv[1] : "isolated", *unit = "Mpps";
+	const char *mode = argc > 1 ? argv[1] : "isolated";
 	size_t m = 0, modes_len = sizeof modes / sizeof *modes;
 	uint64_t sum = 0;
 	double begun = now(), value;
@@ -597,14 +586,10 @@ int main(int argc, char **argv)
 	pin(near);
 	if (modes[m].thread)
 		pthread_create(&other, NULL, modes[m].thread, NULL);
-	if (!strcmp(mode, "rtt"))
-		unit = "us", value = median_us();
-	else if (!strcmp(mode, "scatter"))
-		unit = "ns/frame", value = ns_to_many(&sum);
-	else
-		value = mpps(mode, &sum);
+	int trips = !strcmp(mode, "rtt"), many_ports = !strcmp(mode, "scatter");
+	value = trips ? median_us() : many_ports ? ns_to_many(&sum) : mpps(mode, &sum);
 	printf("{\"peer\": \"floor\", \"what\": \"%s\", \"value\": %.3f, \"unit\": \"%s\", \"waited\": %.3f}\n",
-		mode, value, unit, waited(begun));
+		mode, value, trips ? "us" : many_ports ? "ns/frame" : "Mpps", waited(begun));
 	stop = 1;
 	if (modes[m].thread)
 		pthread_join(other, NULL);

@@ -564,7 +564,7 @@ mod tests {
         let worst = of(&[part("x.a", Some(3.0)), part("x.b", Some(2.0))]).unwrap();
         assert_eq!((worst.id, worst.value, worst.ratio), ("x", Some(3.0), Some(2.0)));
         assert_eq!(
-            (worst.missed, judge(&[worst.clone()])),
+            (worst.missed, judge(std::slice::from_ref(&worst))),
             (Some(true), None),
             "its parts are judged"
         );

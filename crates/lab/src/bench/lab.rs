@@ -21,6 +21,9 @@ use control::{Client, Global, units};
 use jail::parent_death;
 use vm::{Accelerator, Model};
 
+/// A figure, and what went on meanwhile, as soon as that is known.
+type Left = (f64, Option<Conditions>);
+
 /// State that all measurements of a run share.
 pub struct Lab {
     dir: tempfile::TempDir,
@@ -29,7 +32,7 @@ pub struct Lab {
     missing: RefCell<BTreeMap<String, String>>,
     notes: RefCell<BTreeMap<String, String>>,
     /// Figures that were measured and not yet used, with what went on meanwhile.
-    left: RefCell<BTreeMap<String, Vec<(f64, Option<Conditions>)>>>,
+    left: RefCell<BTreeMap<String, Vec<Left>>>,
     /// What went on when the figure was measured that was used last.
     used: Cell<Option<Conditions>>,
     dispatch: RefCell<Vec<Measured>>,

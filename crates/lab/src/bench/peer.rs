@@ -90,8 +90,8 @@ fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
     value(runner.arg(what).env("SECONDS_PER_RUN", "2"))
 }
 
-/// Runs a command, and reads the value from the JSON object that it prints, and how long its threads
-/// waited for a processor, if it says that.
+/// Runs a command, and reads the value from the JSON object that it prints. Reports how long its
+/// threads waited for a processor, if it says that.
 fn value(command: &mut Command) -> Result<f64> {
     let done = command.output().context("it could not be started")?;
     let missing =
