@@ -19,6 +19,7 @@ mod guest;
 mod house;
 mod pack;
 mod perf;
+mod performance;
 mod privilege;
 mod profiles;
 mod qemu;
@@ -57,6 +58,7 @@ usage: cargo xtask COMMAND
                    clone of what is committed, on a machine that does nothing else
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
+  performance FILE...  makes the table of all rows in docs/performance.md from what `toklat --json bench` printed
   atomics          makes docs/atomics.md from the documentation of the atomics
   registers        makes docs/registers.md from the tables of the device models
   perf             instructions per frame against bench/budgets.toml (valgrind)
@@ -144,6 +146,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
         ["atomics"] => atomics::write(),
+        ["performance", files @ ..] => performance::write(files),
         ["registers"] => registers::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["capi", rest @ ..] => capi::run(rest),
