@@ -53,10 +53,12 @@ pub fn run(args: &TopArgs, global: &Global) -> Result {
         return Err(UsageError::new(message).into());
     }
     #[cfg(feature = "top")]
-    return live::run(args, global);
+    {
+        live::run(args, global)
+    }
     #[cfg(not(feature = "top"))]
     {
         let _ = args;
-        return Err(super::not_built("live view"));
+        Err(super::not_built("live view"))
     }
 }
