@@ -41,23 +41,30 @@ pub fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
     Ok(tun)
 }
 
-/// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute
-/// path.
+/// The file of a network namespace: of a name in /run/netns, a process id, or an absolute path.
+///
+/// # Errors
+/// It is none of these.
+pub fn path_of(netns: &str) -> Result<PathBuf, ApiError> {
+    let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
+    match netns.parse::<u32>() {
+        Ok(pid) => Ok(PathBuf::from(format!("/proc/{pid}/ns/net"))),
+        Err(_) if no_path => Ok(Path::new("/run/netns").join(netns)),
+        Err(_) if netns.starts_with('/') => Ok(PathBuf::from(netns)),
+        Err(_) => {
+            let reason = format!("{netns:?} is not a network namespace");
+            let remedy = "give a name of `ip netns list`, a process id, or an absolute path";
+            Err(ApiError::new(ErrorCode::BadRequest, reason, remedy))
+        }
+    }
+}
+
+/// Moves this thread into a network namespace, as [`path_of`] names it.
 ///
 /// # Errors
 /// There is no such namespace, or the daemon may not enter it.
 pub fn enter(netns: &str) -> Result<(), ApiError> {
-    let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
-    let path = match netns.parse::<u32>() {
-        Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
-        Err(_) if no_path => Path::new("/run/netns").join(netns),
-        Err(_) if netns.starts_with('/') => PathBuf::from(netns),
-        Err(_) => {
-            let reason = format!("{netns:?} is not a network namespace");
-            let remedy = "give a name of `ip netns list`, a process id, or an absolute path";
-            return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
-        }
-    };
+    let path = path_of(netns)?;
     let failed = |e: io::Error| {
         let otherwise =
             "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)";

@@ -202,7 +202,8 @@ pub enum PortState {
     Attached,
     /// Waits for its client.
     Vacant,
-    /// Its interface is gone, down or without a carrier; see `unconnected`.
+    /// What it is attached to is gone, or its interface is down: see `unconnected`. It is tried
+    /// again every second.
     Waiting,
     /// What the port was attached to has failed; see `failure`.
     Failed,

@@ -270,7 +270,7 @@ fn state(info: &PortInfo) -> String {
         Some(why) => format!("failed: {why}"),
         None => match &info.unconnected {
             Some(why) if info.state == PortState::Waiting => format!("waiting: {why}"),
-            Some(why) => format!("{}: cannot connect: {why}", state_name(info.state)),
+            Some(why) => format!("{}: {why}", state_name(info.state)),
             None => state_name(info.state).to_owned(),
         },
     }

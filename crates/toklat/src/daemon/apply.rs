@@ -14,6 +14,7 @@ use super::caller::Caller;
 use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
 use super::guests::Health;
+use super::log::ACTION;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
@@ -148,7 +149,7 @@ impl Supervisor {
         for change in removals {
             if self.is_in_use(&change.name).await {
                 let (what, remedy) = (&change.name, "toklat apply --prune, or --topology-prune");
-                tracing::warn!(%what, remedy, "not in the topology file any more, but in use: it stays");
+                tracing::warn!(target: ACTION, %what, remedy, "not in the topology file any more, but in use: it stays");
             } else {
                 unused.push(change);
             }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::apply::{self, How, Removes};
 use super::configure::merged;
 use super::file;
+use super::log::ACTION;
 use super::supervisor::Supervisor;
 use crate::api::{self, ApiError, Quotas, SwitchSpec, Topology};
 
@@ -23,7 +24,9 @@ pub async fn apply_changed(supervisor: &Arc<Supervisor>, file: &Path, prune: boo
     let (read, named) = match file::read_named(file) {
         Ok(read) => read,
         // The saved topology stays in force.
-        Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
+        Err(error) => {
+            return tracing::error!(target: ACTION, %name, %error, "the topology file was not applied");
+        }
     };
     // An empty file may have been truncated, so it removes nothing.
     if read == api::Topology::default() {
@@ -46,9 +49,11 @@ pub async fn apply_changed(supervisor: &Arc<Supervisor>, file: &Path, prune: boo
             // One line: of several alike in a second, the log shows one.
             let changes = applied.changes.iter().map(|c| format!("{} {}", c.action, c.name));
             let changes = changes.collect::<Vec<_>>().join(", ");
-            tracing::info!(%name, changes, "topology file");
+            tracing::info!(target: ACTION, %name, changes, "topology file");
         }
-        Err(error) => tracing::error!(%name, %error, "the topology file was not applied"),
+        Err(error) => {
+            tracing::error!(target: ACTION, %name, %error, "the topology file was not applied")
+        }
     }
 }
 

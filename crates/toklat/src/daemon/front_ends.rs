@@ -23,6 +23,7 @@ use topology::Place;
 use super::bound::BoundFile;
 use super::cards::driven::Driven;
 use super::interfaces::watched::Watched;
+use super::objects::{self, LOOK, Notice, Seen};
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
 
@@ -108,7 +109,7 @@ impl Trouble {
         error: &io::Error,
     ) {
         let mut known = locked(&self.0);
-        let reason = error.to_string();
+        let reason = format!("cannot connect to {place}: {error}");
         if known.as_ref().is_none_or(|(known, _)| *known != reason) {
             tracing::warn!(switch, port, %place, %error, "cannot connect; it is tried again and again");
             let since = known.as_ref().map_or_else(Instant::now, |(_, since)| *since);
@@ -189,6 +190,16 @@ impl Waiting {
         locked(&self.trouble.0).as_ref().map(|(why, since)| (why.clone(), since.elapsed()))
     }
 
+    /// Records the reason why port `name` waits.
+    pub(super) fn note(&self, name: &(String, String), reason: &str) {
+        self.trouble.note(name, reason);
+    }
+
+    /// Records that the port works, as far as is known.
+    pub(super) fn settle(&self) {
+        self.trouble.end();
+    }
+
     /// The number that distinguishes this wait from all others.
     #[must_use]
     pub const fn number(&self) -> u64 {
@@ -208,7 +219,7 @@ impl Waiting {
     pub fn listen(
         name: (String, String),
         place: &Place,
-        to: mpsc::Sender<Arrival>,
+        (to, notices): (mpsc::Sender<Arrival>, mpsc::Sender<Notice>),
         ((owner, group), rights): (Users<'_>, Rights),
     ) -> Result<Self, ApiError> {
         let failed = |e| system(&format!("Cannot listen on {place}"), e);
@@ -233,8 +244,14 @@ impl Waiting {
         let listener = Descriptor::from(OwnedFd::from(listener));
         let listener = descriptors::register(listener, Interest::READABLE).map_err(failed)?;
         let listener = Listener::Unix(listener);
-        Ok(Self::new(Some((path, inode)), |waiting, _, _| {
-            tokio::spawn(accept(listener, name, waiting, to))
+        let made = (path, inode);
+        Ok(Self::new(Some(made.clone()), |waiting, _, _| {
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = accept(listener, name.clone(), waiting, to) => {}
+                    () = until_gone(made, &notices, &name, waiting) => {}
+                }
+            })
         }))
     }
 
@@ -300,6 +317,23 @@ impl Listener {
 fn without_delay(stream: tokio::net::TcpStream) -> io::Result<Descriptor> {
     stream.set_nodelay(true)?;
     Ok(OwnedFd::from(stream.into_std()?).into())
+}
+
+/// Looks after the socket file that a port has made, until it is gone and the switch knows.
+async fn until_gone(
+    made: (PathBuf, u64),
+    notices: &mpsc::Sender<Notice>,
+    name: &(String, String),
+    waiting: u64,
+) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Some(why) = objects::gone_socket(made.clone()).await
+            && !Notice::tell(notices, name, (waiting, Seen::Gone(why))).await
+        {
+            return;
+        }
+    }
 }
 
 async fn accept(
@@ -415,6 +449,7 @@ mod tests {
         let Place::Path(socket) = place.clone() else { panic!("{place}") };
         drop(UnixListener::bind(&socket).unwrap());
         let (to, mut from) = mpsc::channel(1);
+        let to = (to, mpsc::channel(1).0);
         let waiting = Waiting::listen(name(), &place, to.clone(), OURS).unwrap();
         let second = Waiting::listen(name(), &place, to.clone(), OURS);
         assert_eq!(second.unwrap_err().code, ErrorCode::Busy);

@@ -17,8 +17,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The target of the rate limiter's own lines, which are not limited.
 const REPEATED: &str = "toklat::repeated";
-/// The fields that identify what a line is about.
-const ABOUT: [&str; 4] = ["switch", "port", "name", "uid"];
+/// The target of lines about what an administrator asked for. Each is written that says something
+/// new: all its fields identify it.
+pub(super) const ACTION: &str = "toklat::daemon::action";
+/// The fields that identify what a line is about. Strangers cannot choose many values of them.
+const ABOUT: [&str; 6] = ["switch", "port", "name", "uid", "guest", "vni"];
 
 /// Sends log lines to standard error, at most one a second for each place in the program and port.
 ///
@@ -77,8 +80,12 @@ impl<S: Subscriber> Filter<S> for Limit {
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let what = || fields.0.get("message").cloned().unwrap_or_default() + &fields.about();
-        self.lock().admit(metadata.callsite(), &fields.about(), what)
+        let about = match metadata.target() {
+            ACTION => fields.all(),
+            _ => fields.about(),
+        };
+        let what = || fields.0.get("message").cloned().unwrap_or_default() + &about;
+        self.lock().admit(metadata.callsite(), &about, what)
     }
 }
 
@@ -89,7 +96,18 @@ struct Fields(HashMap<&'static str, String>);
 impl Fields {
     /// The subject of the event, as its fields name it.
     fn about(&self) -> String {
-        ABOUT.iter().fold(String::new(), |mut about, name| {
+        self.written(&ABOUT)
+    }
+
+    /// All fields but the message.
+    fn all(&self) -> String {
+        let mut names: Vec<_> = self.0.keys().copied().filter(|name| *name != "message").collect();
+        names.sort_unstable();
+        self.written(&names)
+    }
+
+    fn written(&self, names: &[&str]) -> String {
+        names.iter().fold(String::new(), |mut about, name| {
             if let Some(value) = self.0.get(name) {
                 let _ = write!(about, " {name}={value}");
             }
@@ -170,5 +188,21 @@ mod tests {
         assert_eq!(lines[2], "INFO another");
         let repeated = "WARN turned away switch=\"vale0\" port=\"p1\" (repeated 999 times)";
         assert!(lines[3..].iter().any(|line| line == repeated), "{lines:?}");
+    }
+
+    /// Lines of an administrator's actions differ in any field, and those of strangers in few.
+    #[test]
+    fn regression_lines_of_actions_that_differ_in_a_field_are_all_written() {
+        let lines = written(|| {
+            for what in ["vale0:a", "vale0:b", "vale0:b"] {
+                tracing::warn!(target: ACTION, what, "in use: it stays");
+                tracing::info!(uid = 7, ifname = what, "card refused");
+            }
+        });
+        let count = |part: &str| lines.iter().filter(|line| line.contains(part)).count();
+        assert_eq!(count(r#"in use: it stays what="vale0:a""#), 1, "{lines:?}");
+        assert_eq!(count(r#"in use: it stays what="vale0:b""#), 2, "once, and repeated: {lines:?}");
+        assert_eq!(count("card refused"), 2, "{lines:?}");
+        assert_eq!(count(r#"ifname="vale0:b""#), 0, "a stranger chooses it: {lines:?}");
     }
 }

@@ -38,6 +38,7 @@ mod mistake;
 mod namespace;
 mod netlink;
 mod netmap;
+mod objects;
 pub(crate) mod open;
 mod openapi;
 mod options;
@@ -238,13 +239,13 @@ async fn supervise(
     let own_uid = rustix::process::geteuid().as_raw();
     let machine = Machine { descriptors: descriptor_limit, memory: machine_memory() };
     let (arrivals, arriving) = tokio::sync::mpsc::channel(front_ends::MAX_ARRIVALS);
-    let (returned, returning) = tokio::sync::mpsc::channel(interfaces::watched::MAX_RETURNED);
+    let (notices, noticed) = tokio::sync::mpsc::channel(objects::MAX_NOTICES);
     let environment = Environment {
         dir: options.dir.clone(),
         exe: std::env::current_exe().context("Cannot tell which program this is")?,
         hangups: Hangups::new().context("Cannot make an epoll set")?,
         arrivals,
-        returned,
+        notices,
         group: options.group.clone(),
         ledger: Ledger::new(own_uid, options.quota, machine),
         require_walls: options.require_walls,
@@ -268,7 +269,7 @@ async fn supervise(
     }
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
     tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
-    tokio::spawn(Arc::clone(&supervisor).open_returned(returning));
+    tokio::spawn(Arc::clone(&supervisor).look_after_objects(noticed));
     let lives = || notify(sd_notify::NotifyState::Watchdog);
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
     tokio::spawn(Arc::clone(&supervisor).export_samples());

@@ -16,9 +16,9 @@ use super::evpn::Speaking;
 use super::front_ends::Arrival;
 use super::guests::Guests;
 use super::hangups::WatchId;
-use super::interfaces::watched::Returned;
 use super::mistake;
 use super::netmap::opened::Netmap;
+use super::objects::Notice;
 use super::open::Written;
 use super::pipes::Pipes;
 use super::sflow;
@@ -243,15 +243,15 @@ impl Supervisor {
         }
     }
 
-    /// Opens ports again whose interfaces are back, forever.
-    pub async fn open_returned(self: Arc<Self>, mut returning: mpsc::Receiver<Returned>) {
-        while let Some(returned) = returning.recv().await {
-            let Some(handle) = self.handle(&returned.switch) else { continue };
+    /// Makes ports wait whose objects are gone, and opens those whose objects are back, forever.
+    pub async fn look_after_objects(self: Arc<Self>, mut noticed: mpsc::Receiver<Notice>) {
+        while let Some(notice) = noticed.recv().await {
+            let Some(handle) = self.handle(&notice.switch) else { continue };
             tokio::spawn(async move {
                 let mut switch = handle.lock().await;
-                if let Err(error) = switch.interface_returned(&returned).await {
-                    let port = returned.port;
-                    tracing::debug!(switch = switch.name, port, %error, "interface is not opened yet");
+                if let Err(error) = switch.object_noticed(&notice).await {
+                    let port = &notice.port;
+                    tracing::debug!(switch = switch.name, port, %error, "port is not opened yet");
                 }
             });
         }

@@ -158,6 +158,47 @@ fn pods_get_interfaces_and_reach_each_other() {
     assert_eq!(setup.ports(), 0);
 }
 
+/// Objective: a pod that ended without DEL does not keep its successor of the same id from
+/// starting, in a namespace of the same name or another, whether or not the daemon has noticed.
+#[test]
+fn an_attachment_whose_namespace_is_gone_is_replaced() {
+    let test = "an_attachment_whose_namespace_is_gone_is_replaced";
+    let Some([pod]) = namespaces(test) else { return };
+    let mut setup = Setup::new();
+    let config = setup.config(&json!({ "ipam": { "type": "old-ipam" } }));
+    let link = |name: &str, pod: &Namespace| {
+        let link = setup.plugins.path().join(name);
+        let _ = std::fs::remove_file(&link);
+        symlink(path(pod), &link).unwrap();
+        link.to_str().unwrap().to_owned()
+    };
+    let mut netns = link("pod", &pod);
+    setup.done("ADD", "c2", &netns, &config);
+    let refused = setup.refused("ADD", "c2", &netns, &config);
+    assert!(refused["msg"].as_str().unwrap().contains("eth0 is there already"), "{refused}");
+    let mut old = pod;
+    for (name, is_noticed) in [("pod", false), ("pod", true), ("other", false)] {
+        let Some([pod]) = namespaces(test) else { return };
+        drop(old);
+        if name != "pod" {
+            std::fs::remove_file(&netns).unwrap();
+        }
+        netns = link(name, &pod);
+        if is_noticed {
+            setup
+                .daemon
+                .wait_for("the tap to be made anew", |_| pod.run(&["ip", "link"]).contains("eth0"));
+        }
+        setup.done("ADD", "c2", &netns, &config);
+        assert_eq!(setup.daemon.ports("vale0").len(), 1);
+        let addresses = pod.run(&["ip", "addr", "show", "eth0"]);
+        assert!(addresses.contains("10.9.0.2/24"), "{addresses}");
+        old = pod;
+    }
+    setup.done("DEL", "c2", &netns, &config);
+    assert!(!old.run(&["ip", "link"]).contains("eth0"));
+}
+
 #[test]
 fn what_cannot_be_finished_is_undone() {
     let Some([pod]) = namespaces("what_cannot_be_finished_is_undone") else { return };

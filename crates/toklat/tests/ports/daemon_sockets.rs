@@ -201,7 +201,8 @@ fn a_port_that_cannot_connect_says_why_and_since_when() {
     };
     daemon.wait_for("the reason", |daemon| why(daemon).contains("No such file"));
     let shown = daemon.done(&["port", "show", "vale0:up"]);
-    assert!(shown.contains("cannot connect: No such file"), "{shown}");
+    let expected = format!("waiting: cannot connect to {}: No such file", path.display());
+    assert!(shown.contains(&expected), "{shown}");
     let page = daemon.get("/metrics");
     let metric = "toklat_port_unconnected_seconds{switch=\"vale0\",port=\"up\"}";
     assert!(harness::text(&page).contains(metric));

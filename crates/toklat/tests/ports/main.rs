@@ -16,6 +16,7 @@ mod daemon_sflow;
 mod daemon_sockets;
 mod daemon_trusted;
 mod daemon_upgrade;
+mod daemon_waiting;
 mod tools_daemon;
 mod tools_pipe;
 mod vfio_user;

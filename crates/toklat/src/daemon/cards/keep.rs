@@ -142,7 +142,7 @@ impl Kept {
                     for refused in &walls.refused {
                         let reason = printable(refused.reason.as_bytes());
                         let wall = refused.wall;
-                        tracing::warn!(switch, port, %wall, reason, "a wall of the card's process does not stand");
+                        tracing::warn!(target: crate::daemon::log::ACTION, switch, port, %wall, reason, "a wall of the card's process does not stand");
                     }
                     driven.confined(walls);
                 }

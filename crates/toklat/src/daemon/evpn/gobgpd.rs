@@ -172,7 +172,7 @@ impl Keeper {
 
     fn record(&self, process: &Supervised, walls: &Walls) {
         for jail::Refused { wall, reason } in &walls.refused {
-            tracing::warn!(%wall, reason, "a wall of the routing daemon does not stand");
+            tracing::warn!(target: crate::daemon::log::ACTION, %wall, reason, "a wall of the routing daemon does not stand");
         }
         let text = serde_json::to_vec(&(process.id(), walls)).unwrap_or_default();
         if let Some(Err(error)) = self.record_file().map(|file| std::fs::write(file, text)) {

@@ -12,14 +12,13 @@ use tokio::sync::mpsc;
 
 use super::super::descriptors;
 use super::super::front_ends::{Trouble, Waiting};
+use super::super::objects::{self, LOOK, Namespace, Notice, Seen};
 use super::clsact::Sweeper;
 use super::link::{self, Asker, Link};
-use super::watched::{Returned, Watched};
+use super::watched::Watched;
 
 /// For how long changes are collected before the interface is looked at.
 const SETTLE: Duration = Duration::from_millis(20);
-/// The pause between attempts to open an interface again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// What a port has of an interface.
 #[derive(Clone, Debug)]
@@ -32,17 +31,20 @@ pub struct Opened {
     pub filters: bool,
 }
 
-/// Watches the interface of a port called `name`. `opened` is what the port has of it.
+/// Watches the interface of a port called `name`. `opened` is what the port has of it, and
+/// `namespace` where. Without its namespace the port waits for that.
 ///
 /// # Errors
 /// Its namespace cannot be entered, or the kernel's error.
 pub fn watch(
     name: (String, String),
-    ifname: &str,
-    netns: Option<&str>,
-    opened: Option<Opened>,
-    to: mpsc::Sender<Returned>,
+    (ifname, netns): (&str, Option<&str>),
+    (opened, namespace): (Option<Opened>, Namespace),
+    to: mpsc::Sender<Notice>,
 ) -> io::Result<Waiting> {
+    if namespace.gone().is_some() {
+        return Ok(objects::watch(name, &to, move || namespace.gone()));
+    }
     let filtered = opened.as_ref().filter(|opened| opened.filters);
     let open = || -> io::Result<(OwnedFd, Asker, Option<Sweeper>)> {
         netns.map_or(Ok(()), enter).map_err(|error| io::Error::other(error.to_string()))?;
@@ -59,22 +61,22 @@ pub fn watch(
     let watched = Arc::new(Watched::new(ifname, asker));
     let interface = Arc::clone(&watched);
     let waiting = Waiting::new(None, |waiting, _, trouble| {
-        let (switch, port) = name.clone();
-        let back = move || {
-            let (switch, port) = (switch.clone(), port.clone());
-            Returned { switch, port, waiting }
-        };
         tokio::spawn(async move {
             loop {
-                let is_back = look(&interface, opened.as_ref(), &name, &trouble);
-                if is_back && to.send(back()).await.is_err() {
+                let seen = match namespace.gone() {
+                    Some(gone) => Seen::Gone(gone),
+                    None => look(&interface, opened.as_ref(), &name, &trouble),
+                };
+                let is_fine = seen == Seen::Fine;
+                if !is_fine && !Notice::tell(&to, &name, (waiting, seen)).await {
                     return;
                 }
-                // A port that was opened again has another task.
+                // A port that was opened again has another task. No message tells that a namespace
+                // lost its name.
                 let change = changes.readable();
-                let changed = match is_back {
-                    true => tokio::time::timeout(AGAIN, change).await.ok(),
-                    false => Some(change.await),
+                let changed = match is_fine && !namespace.has_name() {
+                    false => tokio::time::timeout(LOOK, change).await.ok(),
+                    true => Some(change.await),
                 };
                 if let Some(Ok(mut ready)) = changed {
                     link::forget(ready.get_inner());
@@ -87,19 +89,21 @@ pub fn watch(
     Ok(waiting.of_interface(watched))
 }
 
-/// Checks an interface, and records what is wrong with it. Returns true if the port has to be
-/// opened again, because the interface is not the one that it was opened for.
+/// Checks an interface, and records what is wrong with it. The port has to be opened again if the
+/// interface is not the one that it was opened for.
 fn look(
     interface: &Watched,
     opened: Option<&Opened>,
     name: &(String, String),
     trouble: &Trouble,
-) -> bool {
+) -> Seen {
     let ifname = &interface.ifname;
     match interface.asker.ask(ifname) {
         Err(error) => trouble.note(name, &format!("interface {ifname} cannot be seen: {error}")),
         Ok(None) => trouble.note(name, &format!("interface {ifname} is gone")),
-        Ok(Some(link)) if opened.is_none_or(|opened| opened.index != link.index) => return true,
+        Ok(Some(link)) if opened.is_none_or(|opened| opened.index != link.index) => {
+            return Seen::Back;
+        }
         Ok(Some(link)) => match (fault_of(ifname, &link), opened.and_then(|o| o.tap.as_ref())) {
             (Some(fault), _) => trouble.note(name, &fault),
             (None, None) => trouble.end(),
@@ -108,12 +112,12 @@ fn look(
                     Some(fault) => trouble.note(name, &fault),
                     None => trouble.end(),
                 },
-                Ok(_) => return true,
+                Ok(_) => return Seen::Back,
                 Err(error) => trouble.note(name, &format!("tap {tap} cannot be seen: {error}")),
             },
         },
     }
-    false
+    Seen::Fine
 }
 
 /// The reason why no frames pass an interface.

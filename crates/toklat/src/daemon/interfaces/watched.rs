@@ -9,20 +9,6 @@ use super::link::{Asker, Link};
 use super::{host, packet, xdp};
 use crate::api::{InterfaceInfo, LinkInfo};
 
-/// Ports whose interfaces are back, and that were not opened again yet.
-pub const MAX_RETURNED: usize = 64;
-
-/// A port whose interface is there again, or another one of the same name.
-#[derive(Debug)]
-pub struct Returned {
-    /// The switch.
-    pub switch: String,
-    /// The port, without the switch's name.
-    pub port: String,
-    /// The number of the wait that noticed this.
-    pub waiting: u64,
-}
-
 /// The interface of a port.
 #[derive(Debug)]
 pub struct Watched {

@@ -10,9 +10,11 @@ use dataplane::attach::buffered::dgram::DgramConfig;
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use rustix::net::SocketType;
+use tokio::sync::mpsc;
 use topology::{Dgram, Place};
 
 use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
+use super::super::objects::{self, Notice, Seen};
 use super::super::system;
 use super::{Following, Future, Open, Opened, Opening, Reach, Users};
 use crate::api::ApiError;
@@ -38,13 +40,14 @@ impl Open for Dgram {
     fn follow(
         &self,
         name: (String, String),
-        Following { fds, .. }: Following<'_>,
+        Following { fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         match (Place::of(&self.local), Place::of(&self.remote), fds.first()) {
             (Place::Path(local), Place::Path(remote), Some(socket)) => {
-                let waiting = redirect(name, socket, &local, remote);
+                let waiting = redirect(name, (socket, &local), remote, notices.clone());
                 waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
             }
+            (_, _, None) => Ok(Some(objects::watch(name, notices, || None))),
             _ => Ok(None),
         }
     }
@@ -55,23 +58,26 @@ impl Open for Dgram {
 }
 
 /// Points a datagram socket at the peer at `remote`, and again every second, because another peer
-/// may have taken its place. Afterwards removes the socket file at `local`, to which this socket is
-/// bound.
+/// may have taken its place, until the socket file at `local`, to which this socket is bound, is
+/// gone. Afterwards removes that file.
 ///
 /// # Errors
 /// The kernel's error.
 fn redirect(
     name: (String, String),
-    socket: &Descriptor,
-    local: &Path,
+    (socket, local): (&Descriptor, &Path),
     remote: PathBuf,
+    notices: mpsc::Sender<Notice>,
 ) -> io::Result<Waiting> {
     let socket = socket.try_clone()?;
     let inode = std::fs::symlink_metadata(local)?.ino();
-    let made = Some((local.to_owned(), inode));
-    Ok(Waiting::new(made, |_, _, trouble| {
+    let made = (local.to_owned(), inode);
+    Ok(Waiting::new(Some(made.clone()), |waiting, _, trouble| {
         tokio::spawn(async move {
             loop {
+                if let Some(why) = objects::gone_socket(made.clone()).await {
+                    Notice::tell(&notices, &name, (waiting, Seen::Gone(why))).await;
+                }
                 match point_at(&socket, &remote) {
                     Ok(()) => trouble.end(),
                     Err(error) => trouble.meet(&remote.display(), &name, &error),

@@ -7,6 +7,7 @@ use topology::Host;
 use super::super::front_ends::Waiting;
 use super::super::interfaces::{host, watch};
 use super::super::namespace::in_namespace;
+use super::super::objects::Namespace;
 use super::super::system;
 use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::ApiError;
@@ -28,7 +29,7 @@ impl Open for Host {
     fn follow(
         &self,
         name: (String, String),
-        Following { attachment, returned, .. }: Following<'_>,
+        Following { attachment, fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
             Attachment::Host(config) => Some(watch::Opened {
@@ -38,8 +39,10 @@ impl Open for Host {
             }),
             _ => None,
         };
+        let netns = self.netns.as_deref();
+        let namespace = Namespace::of(netns, fds);
         let watching =
-            watch::watch(name, &self.ifname, self.netns.as_deref(), opened, returned.clone());
+            watch::watch(name, (&self.ifname, netns), (opened, namespace), notices.clone());
         let failed = |e| system(&format!("Cannot watch interface {}", self.ifname), e);
         watching.map(Some).map_err(failed)
     }

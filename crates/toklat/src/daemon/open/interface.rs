@@ -7,7 +7,9 @@ use topology::{Interface, InterfaceEngine};
 use super::super::front_ends::Waiting;
 use super::super::interfaces;
 use super::super::interfaces::watch;
+use super::super::log::ACTION;
 use super::super::namespace::in_namespace;
+use super::super::objects::Namespace;
 use super::super::system;
 use super::tap::set_link_mtu;
 use super::{Following, Future, Open, Opened, Opening, Reach};
@@ -30,7 +32,7 @@ impl Open for Interface {
                     return Err(does_not_fit(&settings.ifname, mtu));
                 }
                 if let Err(error) = raise_mtu(&settings.ifname, mtu) {
-                    tracing::warn!(ifname = settings.ifname, mtu, %error, "MTU was not raised");
+                    tracing::warn!(target: ACTION, ifname = settings.ifname, mtu, %error, "MTU was not raised");
                 }
                 interfaces::open(&settings)
             };
@@ -69,7 +71,7 @@ impl Open for Interface {
     fn follow(
         &self,
         name: (String, String),
-        Following { attachment, returned, .. }: Following<'_>,
+        Following { attachment, fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let opened = match attachment {
             Attachment::Interface(config) => {
@@ -77,8 +79,10 @@ impl Open for Interface {
             }
             _ => None,
         };
+        let netns = self.netns.as_deref();
+        let namespace = Namespace::of(netns, fds);
         let watching =
-            watch::watch(name, &self.ifname, self.netns.as_deref(), opened, returned.clone());
+            watch::watch(name, (&self.ifname, netns), (opened, namespace), notices.clone());
         let failed = |e| system(&format!("Cannot watch interface {}", self.ifname), e);
         watching.map(Some).map_err(failed)
     }

@@ -27,7 +27,7 @@ use self::ring::Ring;
 pub use super::cards::Start;
 pub use super::front_ends::Users;
 use super::front_ends::{Rights, Waiting};
-use super::interfaces::watched::Returned;
+use super::objects::Notice;
 use super::tunnels::{Tunnel, Tunnels};
 use crate::api::{ApiError, PortKind};
 
@@ -66,8 +66,8 @@ pub struct Following<'a> {
     pub attachment: &'a Attachment,
     /// Its descriptors.
     pub fds: &'a [Descriptor],
-    /// Where a missing interface that is back is announced.
-    pub returned: &'a mpsc::Sender<Returned>,
+    /// Where an object that is gone or back is announced.
+    pub notices: &'a mpsc::Sender<Notice>,
     /// How a card's process is started.
     pub start: Start<'a>,
     /// The port's largest payload, in bytes.
@@ -174,6 +174,12 @@ pub trait Open {
     ) -> Result<Option<Waiting>, ApiError> {
         let _ = (name, at);
         Ok(None)
+    }
+
+    /// The reason if the kernel has told a descriptor that its device is gone. It never blocks.
+    fn lost(&self, fds: &[Descriptor]) -> Option<String> {
+        let _ = fds;
+        None
     }
 
     /// Returns true if the port takes a part of the host away from it. Such a port is closed before

@@ -9,8 +9,10 @@ use dataplane::attach::buffered::pcap::{PcapReadConfig, PcapWriteConfig};
 use dataplane::config::Attachment;
 use topology::{PcapRead, PcapWrite};
 
+use super::super::front_ends::Waiting;
+use super::super::objects;
 use super::super::system;
-use super::{Future, Open, Opened, Opening, Reach, Written};
+use super::{Following, Future, Open, Opened, Opening, Reach, Written};
 use crate::api::{ApiError, ErrorCode};
 
 impl Open for PcapRead {
@@ -28,6 +30,14 @@ impl Open for PcapRead {
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::PcapRead(_))
     }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        Following { fds, notices, .. }: Following<'_>,
+    ) -> Result<Option<Waiting>, ApiError> {
+        Ok(Some(objects::watch(name, notices, objects::file(&self.path, fds.first()))))
+    }
 }
 
 impl Open for PcapWrite {
@@ -42,6 +52,14 @@ impl Open for PcapWrite {
 
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::PcapWrite(_))
+    }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        Following { fds, notices, .. }: Following<'_>,
+    ) -> Result<Option<Waiting>, ApiError> {
+        Ok(Some(objects::watch(name, notices, objects::file(&self.path, fds.first()))))
     }
 
     fn file(&self) -> Option<&str> {

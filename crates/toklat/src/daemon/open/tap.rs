@@ -7,11 +7,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use control::tap::{Field, ifreq_ioctl, open_queue, privileged};
 use dataplane::attach::buffered::tap::TapConfig;
 use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use topology::Tap;
 
+use super::super::front_ends::Waiting;
 use super::super::namespace::in_namespace;
-use super::{Future, Open, Opened, Opening, Reach};
+use super::super::objects::{self, Namespace};
+use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::ApiError;
 
 const _: () = assert!(Tap::MAX_QUEUES as usize == dataplane::attach::buffered::tap::MAX_QUEUES);
@@ -31,6 +35,24 @@ impl Open for Tap {
 
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::Tap(_))
+    }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        Following { fds, notices, .. }: Following<'_>,
+    ) -> Result<Option<Waiting>, ApiError> {
+        let namespace = Namespace::of(self.netns.as_deref(), fds);
+        Ok(Some(objects::watch(name, notices, move || namespace.gone())))
+    }
+
+    fn lost(&self, fds: &[Descriptor]) -> Option<String> {
+        let queue = fds.first()?;
+        let mut asked = [PollFd::new(queue, PollFlags::empty())];
+        // A tap whose interface was removed has an error, and nothing else.
+        rustix::event::poll(&mut asked, Some(&Timespec::default())).ok()?;
+        let gone = asked[0].revents().contains(PollFlags::ERR);
+        gone.then(|| format!("tap interface {} is gone", self.ifname))
     }
 
     fn set_mtu(&self, mtu: u16, _: &Attachment) -> Future<'_, ()> {

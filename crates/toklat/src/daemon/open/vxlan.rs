@@ -4,8 +4,11 @@ use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 use topology::Vxlan;
 
+use super::super::front_ends::Waiting;
+use super::super::objects::{self, Namespace};
 use super::super::tunnels;
-use super::{Future, Open, Opened, Opening, Reach};
+use super::{Following, Future, Open, Opened, Opening, Reach};
+use crate::api::ApiError;
 
 const _: () = assert!(Vxlan::MAX_PEERS == dataplane::attach::vxlan::MAX_PEERS);
 const _: () = assert!(Vxlan::MAX_SEGMENTS == dataplane::attach::vxlan::MAX_SEGMENTS);
@@ -22,6 +25,15 @@ impl Open for Vxlan {
             let fds = fds.into_iter().map(Descriptor::ours).collect();
             Ok(Opened { attachment, fds, tunnel: Some(tunnel) })
         })
+    }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        Following { fds, notices, .. }: Following<'_>,
+    ) -> Result<Option<Waiting>, ApiError> {
+        let namespace = Namespace::of(self.netns.as_deref(), fds);
+        Ok(Some(objects::watch(name, notices, move || namespace.gone())))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {

@@ -27,11 +27,11 @@ impl Switch {
         let name = (self.name.clone(), port.name.clone());
         let kind = open::of(&port.spec.kind);
         let Some(Socket { named, client, rights }) = kind.socket() else {
-            let Environment { returned, exe, dir, require_walls, .. } = &*self.environment;
+            let Environment { notices, exe, dir, require_walls, .. } = &*self.environment;
             let start = Start { exe, dir, require_walls: *require_walls };
             let (attachment, fds) = (&port.attachment, &port.fds[..]);
             let mtu = port.spec.policy.mtu;
-            return kind.follow(name, Following { attachment, fds, returned, start, mtu });
+            return kind.follow(name, Following { attachment, fds, notices, start, mtu });
         };
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);
@@ -40,7 +40,8 @@ impl Switch {
         } else {
             let owner = self.access.to(port.spec.owner);
             let users = (owner, self.environment.group.as_deref());
-            Waiting::listen(name, &place, to, (users, rights))?
+            let notices = self.environment.notices.clone();
+            Waiting::listen(name, &place, (to, notices), (users, rights))?
         };
         Ok(Some(waiting))
     }

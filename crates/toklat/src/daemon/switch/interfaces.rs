@@ -1,9 +1,9 @@
 //! Ports that are attached to network interfaces and cards, which come and go.
 
-use dataplane::config::Attachment;
+use dataplane::config::{Attachment, PortId};
 
 use super::super::front_ends::Waiting;
-use super::super::interfaces::watched::Returned;
+use super::super::objects::{self, Notice, Seen};
 use super::super::open::{self, Opened, Written};
 use super::{Port, Switch};
 use crate::api::{ApiError, InterfaceInfo, PortKind};
@@ -22,11 +22,12 @@ impl Port {
         }
     }
 
-    /// True while the interface or card that the port is attached to is gone or down.
-    pub(super) fn waits_for_interface(&self) -> bool {
-        let is_card = matches!(self.spec.kind, PortKind::Card(_));
-        let has_one = matches!(self.attachment, Attachment::Interface(_) | Attachment::Host(_));
-        (is_card || has_one) && self.unconnected().is_some()
+    /// True while what the port is attached to is gone or down. A port with a peer works without
+    /// its socket's file.
+    pub(super) fn waits(&self) -> bool {
+        let has_peer = !matches!(self.attachment, Attachment::Vacant)
+            && open::of(&self.spec.kind).socket().is_some();
+        !has_peer && self.unconnected().is_some()
     }
 
     /// True if a process may open the port as its client.
@@ -83,7 +84,7 @@ impl Switch {
     }
 
     /// Watches what a port without a socket waits for.
-    pub(super) fn follow(&mut self, id: dataplane::config::PortId) {
+    pub(super) fn follow(&mut self, id: PortId) {
         let Some(port) = self.ports.get(&id) else { return };
         if open::of(&port.spec.kind).socket().is_some() {
             return;
@@ -98,20 +99,84 @@ impl Switch {
         }
     }
 
-    /// Opens a port again whose interface is back.
+    /// Deals with what was noticed of a port's object: a port whose object is gone gives back what
+    /// it has of it, and waits; one that waits is opened again.
     ///
     /// # Errors
     /// It cannot be opened; the port stays as it is.
-    pub async fn interface_returned(&mut self, returned: &Returned) -> Result<(), ApiError> {
-        let port = self.port(&returned.port)?;
-        let same = |waiting: &Waiting| waiting.number() == returned.waiting;
-        let is_released = open::of(&port.spec.kind).takes_from_host() && !self.is_running();
+    pub async fn object_noticed(&mut self, notice: &Notice) -> Result<(), ApiError> {
+        let port = self.port(&notice.port)?;
+        let same = |waiting: &Waiting| waiting.number() == notice.waiting;
+        let kind = open::of(&port.spec.kind);
+        let is_released = kind.takes_from_host() && !self.is_running();
         if port.quarantined || is_released || !port.waiting.as_ref().is_some_and(same) {
             return Ok(());
         }
-        let (id, spec) = (port.id, port.spec.clone());
-        self.replace_port(id, spec, Written::Kept).await?;
-        tracing::info!(switch = self.name, port = returned.port, "interface is back");
+        let (id, is_vacant) = (port.id, matches!(port.attachment, Attachment::Vacant));
+        let gone = match &notice.seen {
+            Seen::Gone(why) => Some(why.clone()),
+            Seen::Fine => kind.lost(&port.fds),
+            Seen::Back => None,
+        };
+        match (gone, &notice.seen) {
+            (Some(why), _) if kind.socket().is_some() => {
+                self.note(id, &why);
+                self.reopen(id).await
+            }
+            (Some(why), _) if is_vacant => {
+                self.note(id, &why);
+                Ok(())
+            }
+            (Some(why), _) => self.lose(id, &why).await,
+            (None, Seen::Back) => self.reopen(id).await,
+            (None, _) if is_vacant || port.failure.is_some() => self.reopen(id).await,
+            (None, _) => {
+                port.waiting.as_ref().into_iter().for_each(Waiting::settle);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a port wait whose object is gone.
+    async fn lose(&mut self, id: PortId, why: &str) -> Result<(), ApiError> {
+        // As long as descriptors are open, a namespace stays.
+        self.vacate(id).await?;
+        self.restore_port(id).await?;
+        self.follow(id);
+        self.note(id, why);
         Ok(())
+    }
+
+    /// Opens a port again, or records why that cannot be.
+    async fn reopen(&mut self, id: PortId) -> Result<(), ApiError> {
+        let Some(port) = self.ports.get(&id) else { return Ok(()) };
+        let (name, spec) = (port.name.clone(), port.spec.clone());
+        let has_socket = open::of(&spec.kind).socket().is_some();
+        let opened = match has_socket && port.failure.is_none() {
+            true => self.remake_socket(id).await,
+            false => self.replace_port(id, spec, Written::Kept).await,
+        };
+        if let Err(error) = opened {
+            self.watch_again(id);
+            self.note(id, &error.reason);
+            return Err(error);
+        }
+        tracing::info!(switch = self.name, port = name, "what the port is attached to is back");
+        Ok(())
+    }
+
+    /// Has a port that waits for nothing any more be opened again after a while.
+    pub(super) fn watch_again(&mut self, id: PortId) {
+        let notices = &self.environment.notices;
+        if let Some(port) = self.ports.get_mut(&id).filter(|port| port.waiting.is_none()) {
+            let name = (self.name.clone(), port.name.clone());
+            port.waiting = Some(objects::watch(name, notices, || None));
+        }
+    }
+
+    fn note(&self, id: PortId, why: &str) {
+        let Some(port) = self.ports.get(&id).filter(|port| port.failure.is_none()) else { return };
+        let name = (self.name.clone(), port.name.clone());
+        port.waiting.iter().for_each(|waiting| waiting.note(&name, why));
     }
 }

@@ -45,7 +45,8 @@ pub use self::tunnel::Segment;
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
-use super::interfaces::watched::Returned;
+use super::log::ACTION;
+use super::objects::Notice;
 use super::overview::{BRIEF, Overviews};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
@@ -65,8 +66,8 @@ pub struct Environment {
     pub hangups: Hangups,
     /// The channel on which connected front ends are announced.
     pub arrivals: mpsc::Sender<Arrival>,
-    /// The channel on which interfaces that are back are announced.
-    pub returned: mpsc::Sender<Returned>,
+    /// The channel on which objects of ports are announced that are gone or back.
+    pub notices: mpsc::Sender<Notice>,
     /// The group that may open ports.
     pub group: Option<String>,
     /// The ledger: what each user holds.
@@ -180,7 +181,7 @@ impl Switch {
         if self.walls != process.walls {
             for refused in &process.walls.refused {
                 let Refused { wall, reason } = refused;
-                tracing::warn!(switch = self.name, %wall, reason, "a wall does not stand");
+                tracing::warn!(target: ACTION, switch = self.name, %wall, reason, "a wall does not stand");
             }
             self.walls = process.walls.clone();
         }

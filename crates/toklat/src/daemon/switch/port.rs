@@ -307,6 +307,7 @@ impl Switch {
             tracing::error!(switch = self.name, port = name, %error, "port was not added");
         }
         self.follow(id);
+        self.watch_again(id);
     }
 
     /// Opens what a port is attached to.

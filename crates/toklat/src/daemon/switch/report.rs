@@ -207,7 +207,7 @@ impl Switch {
         match &port.attachment {
             _ if port.quarantined => PortState::Quarantined,
             _ if self.failure_of(port).is_some() => PortState::Failed,
-            _ if port.waits_for_interface() => PortState::Waiting,
+            _ if port.waits() => PortState::Waiting,
             Attachment::Vacant => PortState::Vacant,
             _ if port.spec.policy.lossless && self.is_stalled(port) => PortState::Stalled,
             _ => PortState::Attached,

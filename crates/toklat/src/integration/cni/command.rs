@@ -60,18 +60,11 @@ impl Network {
             Attach::Tap => Some(Namespace::open(&container.netns)?),
             Attach::VhostUser => None,
         };
-        if let Some(namespace) = &namespace
-            && namespace.has(&container.ifname)?
-        {
-            let what = format!("{} is there already in {}", container.ifname, container.netns);
-            return Err(Failure::new(
-                Code::Environment,
-                what,
-                "remove it, or have the runtime name another interface",
-            ));
-        }
         let mut client = self.client()?;
         let what = format!("Cannot add {}", wanted.name);
+        if let Some(namespace) = &namespace {
+            make_way(&mut client, &wanted, (namespace, &container), mac)?;
+        }
         let found = ports::add(&mut client, &wanted).map_err(|e| Failure::refused(&what, &e))?;
         let given = self.give_addresses(&container, namespace.as_ref(), mac);
         let finished = given.and_then(|addresses| {
@@ -227,6 +220,49 @@ impl Network {
             None => Ok(()),
         }
     }
+}
+
+/// Removes the port of this name if its namespace is gone, which may be long before DEL.
+///
+/// # Errors
+/// The interface is there: it is not one that the daemon has just made in another namespace of the
+/// same name.
+fn make_way(
+    client: &mut Client,
+    wanted: &Wanted,
+    (namespace, container): (&Namespace, &Container),
+    mac: frame::Mac,
+) -> Result<(), Failure> {
+    let Container { ifname, netns, .. } = container;
+    let what = format!("Cannot find {}", wanted.name);
+    let there = ports::find(client, &wanted.name).map_err(|e| Failure::refused(&what, &e))?;
+    if namespace.has(ifname)? {
+        let is_ours = there.is_some_and(|port| port.spec.kind == wanted.kind);
+        // ADD has not set the address of one that was made anew.
+        let address = namespace.interface(ifname)?["address"].take();
+        if is_ours && address.as_str() != Some(mac.to_string().as_str()) {
+            return Ok(());
+        }
+        let what = format!("{ifname} is there already in {netns}");
+        let remedy = "remove it, or have the runtime name another interface";
+        return Err(Failure::new(Code::Environment, what, remedy));
+    }
+    let Some(PortInfo { spec, .. }) = there else { return Ok(()) };
+    let is_dead = match &spec.kind {
+        PortKind::Tap(tap) if spec.kind != wanted.kind => {
+            let elsewhere = tap.netns.as_deref().filter(|netns| Path::new(netns).exists());
+            elsewhere.map(Namespace::open).transpose()?.is_none_or(|other| {
+                // A namespace that cannot be asked may have it.
+                other.has(&tap.ifname).is_ok_and(|has| !has)
+            })
+        }
+        kind => *kind == wanted.kind,
+    };
+    if !is_dead {
+        return Ok(());
+    }
+    let what = format!("Cannot replace {}", wanted.name);
+    ports::remove(client, &wanted.name, &spec.kind).map_err(|e| Failure::refused(&what, &e))
 }
 
 /// Has the guard of a port allow the addresses that its container was given, unless the

@@ -1,0 +1,139 @@
+//! Ports whose objects others delete: they wait, and come back with their objects.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+
+use harness::namespace::Namespace;
+use harness::{Daemon, skip};
+
+/// A port, its kind with `@` for the directory of objects, and a word of the reason why it waits.
+const PORTS: [(&str, &str, &str); 11] = [
+    ("tap", "{ tap = { ifname = 'tktap0', netns = '@/netns' } }", "netns is gone"),
+    ("interface", "{ interface = { ifname = 'tkif0', netns = '@/netns' } }", "netns is gone"),
+    (
+        "tunnel",
+        "{ vxlan = { vni = 9, local = '10.99.0.1', peers = ['10.99.0.2'], netns = '@/netns' } }",
+        "netns is gone",
+    ),
+    ("reader", "{ pcap_read = { path = '@/in.pcap' } }", "/in.pcap"),
+    ("writer", "{ pcap_write = { path = '@/out.pcap' } }", "/out.pcap"),
+    ("stream", "{ stream = { address = '@/stream.sock' } }", "/stream.sock"),
+    ("vhost", "{ vhost_user = { path = '@/vhost.sock' } }", "/vhost.sock"),
+    ("vfio", "{ vfio_user = { path = '@/vfio.sock' } }", "/vfio.sock"),
+    ("dgram", "{ dgram = { local = '@/dgram.sock', remote = '@/remote.sock' } }", "dgram.sock"),
+    ("client", "{ stream = { address = '@/peer.sock', client = true } }", "/peer.sock"),
+    ("front", "{ vhost_user = { path = '@/qemu.sock', client = true } }", "/qemu.sock"),
+];
+
+/// What the ports are attached to.
+struct Objects {
+    dir: PathBuf,
+    namespace: Namespace,
+    _listeners: [UnixListener; 2],
+    _remote: UnixDatagram,
+}
+
+impl Objects {
+    fn make(dir: &Path) -> Result<Self, &'static str> {
+        let namespace = Namespace::new()?;
+        std::fs::create_dir(dir).unwrap();
+        namespace.run(&["ip", "link", "add", "tkif0", "type", "dummy"]);
+        namespace.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", "tkif0"]);
+        namespace.run(&["ip", "link", "set", "tkif0", "up"]);
+        // The head of a capture: magic, version 2.4, Ethernet.
+        let head = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1];
+        let head: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(dir.join("in.pcap"), head).unwrap();
+        let listen = |name: &str| UnixListener::bind(dir.join(name)).unwrap();
+        let _listeners = ["peer.sock", "qemu.sock"].map(listen);
+        let _remote = UnixDatagram::bind(dir.join("remote.sock")).unwrap();
+        symlink(format!("/proc/{}/ns/net", namespace.id()), dir.join("netns")).unwrap();
+        Ok(Self { dir: dir.into(), namespace, _listeners, _remote })
+    }
+
+    fn remove(self) {
+        std::fs::remove_dir_all(&self.dir).unwrap();
+    }
+}
+
+/// The port's state, and the reason for it.
+fn state(daemon: &Daemon, port: &str) -> (String, String) {
+    let info = daemon.get(&format!("/v1/switches/vale0/ports/{port}"));
+    let text = |field: &str| info[field].as_str().unwrap_or_default().to_owned();
+    (text("state"), text("unconnected") + &text("failure"))
+}
+
+/// Objective: a port of any kind that is bound to an object waits while the object is gone, says
+/// why, and comes back with it, whoever was running meanwhile.
+///
+/// Steps: remove the objects of ports of all such kinds, and make them again: while the daemon
+/// runs, then while it does not.
+#[test]
+fn ports_of_all_kinds_wait_for_their_objects_and_come_back_with_them() {
+    let test = "ports_of_all_kinds_wait_for_their_objects_and_come_back_with_them";
+    let mut daemon = Daemon::start();
+    let dir = daemon.dir().join("objects");
+    let mut objects = match Objects::make(&dir) {
+        Ok(objects) => objects,
+        Err(why) => return skip(test, why),
+    };
+    let file: String = PORTS
+        .iter()
+        .map(|(port, kind, _)| format!("[switch.vale0.port.{port}]\nkind = {kind}\n"))
+        .collect();
+    daemon.apply(&file.replace('@', dir.to_str().unwrap()));
+    let is_back = |daemon: &Daemon, port: &str| {
+        let expected = match port {
+            "stream" | "vhost" | "vfio" => "vacant",
+            _ => "attached",
+        };
+        state(daemon, port) == (expected.to_owned(), String::new())
+    };
+    for runs in [true, true, false] {
+        for (port, ..) in PORTS {
+            daemon.wait_for(&format!("{port} to be there"), |daemon| is_back(daemon, port));
+        }
+        if !runs {
+            daemon.kill();
+        }
+        objects.remove();
+        if !runs {
+            daemon.start_again();
+        }
+        for (port, _, word) in PORTS {
+            let mut last = Default::default();
+            daemon.wait_for(&format!("{port} to wait"), |daemon| {
+                last = state(daemon, port);
+                (last.0 == "waiting" || (!runs && last.0 == "failed")) && last.1.contains(word)
+            });
+        }
+        objects = Objects::make(&dir).unwrap();
+    }
+    for (port, ..) in PORTS {
+        daemon.wait_for(&format!("{port} to be there"), |daemon| is_back(daemon, port));
+    }
+    assert!(dir.join("out.pcap").exists() && dir.join("vhost.sock").exists());
+    assert!(objects.namespace.run(&["ip", "link", "show", "tktap0"]).contains("UP"));
+}
+
+/// Objective: a tap that is deleted in a namespace that stays is made again.
+#[test]
+fn a_tap_that_is_deleted_is_made_again() {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return skip("a_tap_that_is_deleted_is_made_again", why),
+    };
+    let mut daemon = Daemon::start();
+    let kind = format!("{{ tap = {{ ifname = 'tktap0', netns = '{}' }} }}", namespace.id());
+    daemon.apply(&format!("[switch.vale0.port.tap]\nkind = {kind}"));
+    let number = || {
+        let link = namespace.run(&["ip", "-o", "link", "show", "tktap0"]);
+        link.split_once(':').and_then(|(number, _)| number.parse::<u32>().ok())
+    };
+    let first = number().unwrap();
+    namespace.run(&["ip", "link", "del", "tktap0"]);
+    daemon.wait_for("another tap", |_| number().is_some_and(|number| number != first));
+    daemon.wait_for("the port", |daemon| state(daemon, "tap").0 == "attached");
+    assert!(daemon.log().contains("tap interface tktap0 is gone"), "{}", daemon.log());
+}
