@@ -318,23 +318,40 @@ proptest! {
     }
 }
 
+/// The pages that the honest client gets in a second of the guests' time, in a flood of so many SYNs
+/// in each turn of 20 us, and a question for each.
+fn pages_in_a_second(siege: &mut Siege, syns: u32) -> u64 {
+    let (before, started) = (siege.client.app().0, siege.world.now);
+    let mut numbers = 0..u32::MAX;
+    while siege.world.now - started < Nanos::SECOND {
+        for i in numbers.by_ref().take(syns as usize) {
+            let [_, a, b, c] = i.to_be_bytes();
+            let host = 3 + (i % 250) as u8;
+            let syn = Attack::Tcp {
+                host,
+                ports: (a ^ b ^ c, 0),
+                seq: c,
+                flags: tcp_flags::SYN,
+                payload: Vec::new(),
+            };
+            let ask = Attack::Arp { operation: 1, host, target: 1 };
+            for frame in [syn.frame(), ask.frame()] {
+                assert!(siege.attacker.send(1).push(&frame));
+            }
+        }
+        siege.attacker.flush().unwrap();
+        siege.turn();
+    }
+    siege.client.app().0 - before
+}
+
 #[test]
 fn floods_of_syns_and_questions_take_bounded_memory_and_honest_connections_live() {
     let mut siege = Siege::new();
-    for i in 0..20_000u32 {
-        let [_, a, b, c] = i.to_be_bytes();
-        let host = 3 + (i % 250) as u8;
-        let syn = Attack::Tcp {
-            host,
-            ports: (a ^ b ^ c, 0),
-            seq: c,
-            flags: tcp_flags::SYN,
-            payload: Vec::new(),
-        };
-        let ask = Attack::Arp { operation: 1, host, target: 1 };
-        assert!(siege.attacker.send(1).push(&syn.frame()));
-        siege.attack(&ask.frame());
-    }
+    let alone = pages_in_a_second(&mut siege, 0);
+    // A million SYNs a second.
+    let flooded = pages_in_a_second(&mut siege, 20);
+    assert!(flooded * 10 >= alone * 9, "{flooded} pages instead of {alone}");
     siege.until_served();
     let usage = siege.server.stack().usage();
     assert!(usage.neighbours <= 1024 && usage.tcp.half_open <= 1024, "{usage:?}");

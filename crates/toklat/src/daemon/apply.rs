@@ -15,6 +15,7 @@ use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
 use super::guests::Health;
 use super::log::ACTION;
+use super::open;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
@@ -73,6 +74,7 @@ impl Supervisor {
             check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
         }
         let plan = how.caller.readable_plan(self.plan(&now, &wanted, how).await);
+        self.probe(&wanted, &plan).await?;
         if how.dry_run {
             return Ok(Applied { changes: plan });
         }
@@ -95,6 +97,33 @@ impl Supervisor {
             None => Ok(Applied { changes: plan }),
             Some(error) => Err(halfway(error, &plan[..done])),
         }
+    }
+
+    /// Checks that all new ports can be opened.
+    async fn probe(&self, wanted: &Topology, plan: &[Change]) -> Result<(), ApiError> {
+        let is_new = |change: &&Change| matches!(change.action, Action::Added | Action::Replaced);
+        let gives_way =
+            |change: &Change| matches!(change.action, Action::Replaced | Action::Removed);
+        let frees = plan.iter().any(gives_way);
+        for change in plan.iter().filter(is_new) {
+            let Some((switch, port)) = change.name.split_once(':') else { continue };
+            let spec = wanted.switch.get(switch).and_then(|switch| switch.port.get(port));
+            let Some(spec) = spec else { continue };
+            let free = self.check_interface(&spec.kind).await;
+            let probed = match free {
+                Ok(()) => open::of(&spec.kind).probe(spec.policy.mtu).await,
+                Err(_) => free,
+            };
+            match probed {
+                // A port that goes before may have it.
+                Err(error) if frees && error.code == ErrorCode::Busy => {}
+                Err(ApiError { code, reason, remedy, .. }) => {
+                    return Err(ApiError::new(code, format!("{}: {reason}", change.name), remedy));
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// True if the file has the same content as when it was last applied.
@@ -409,6 +438,15 @@ fn halfway(error: ApiError, done: &[Change]) -> ApiError {
 mod tests {
     use super::*;
     use crate::daemon::file::parse;
+
+    #[test]
+    fn an_error_names_the_steps_before_it() {
+        let error = || ApiError::new(ErrorCode::Limit, "It is full", "close some");
+        let done = [Change::new(Action::Added, "new"), Change::new(Action::Added, "new:a")];
+        let remedy = halfway(error(), &done).remedy;
+        assert!(remedy.contains("added new, added new:a") && remedy.contains("again"), "{remedy}");
+        assert_eq!(halfway(error(), &[]), error());
+    }
 
     #[test]
     fn what_is_elsewhere_stays_in_what_there_will_be() {

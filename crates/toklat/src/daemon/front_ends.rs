@@ -396,22 +396,71 @@ fn connect(path: &Path, kind: SocketType, rights: Rights) -> io::Result<Descript
     Ok(socket.charged_to(uid))
 }
 
+/// Checks that a socket of this kind could be made at a place, and changes nothing.
+///
+/// # Errors
+/// It could not be.
+pub(super) fn check_place(place: &Place, kind: SocketType) -> Result<(), ApiError> {
+    let failed = |e| system(&format!("Cannot listen on {place}"), e);
+    match place {
+        Place::Path(path) => {
+            check_directory(path)?;
+            find_stale(path, kind).map(drop)
+        }
+        Place::Inet(address) => {
+            let bound = match kind {
+                SocketType::DGRAM => std::net::UdpSocket::bind(address).map(drop),
+                _ => std::net::TcpListener::bind(address).map(drop),
+            };
+            bound.map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => ApiError { code: ErrorCode::Busy, ..failed(error) },
+                _ => failed(error),
+            })
+        }
+    }
+}
+
+/// Checks that a file could be made at `path`.
+///
+/// # Errors
+/// There is no such directory, or it cannot be written.
+pub(super) fn check_directory(path: &Path) -> Result<(), ApiError> {
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    let flags = rustix::fs::AtFlags::EACCESS;
+    match rustix::fs::accessat(rustix::fs::CWD, directory, access, flags) {
+        Ok(()) if !directory.is_dir() => Err(ApiError::new(
+            ErrorCode::BadRequest,
+            format!("Cannot make {}: {} is no directory", path.display(), directory.display()),
+            "name another path",
+        )),
+        made => made.map_err(|e| system(&format!("Cannot make {}", path.display()), e.into())),
+    }
+}
+
 /// Removes a stale socket, on which no process listens. Anything else stays.
 pub(super) fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
+    match find_stale(path, kind)? {
+        true => std::fs::remove_file(path)
+            .map_err(|e| system(&format!("Cannot listen on {}", path.display()), e)),
+        false => Ok(()),
+    }
+}
+
+/// Returns true if there is a stale socket at `path`, and false if there is nothing.
+fn find_stale(path: &Path, kind: SocketType) -> Result<bool, ApiError> {
     let shown = path.display();
-    let failed = |e| system(&format!("Cannot listen on {shown}"), e);
     let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(|e| system(&format!("Cannot listen on {shown}"), e))?,
     };
     let busy = |reason| Err(ApiError::new(ErrorCode::Busy, reason, "name another path"));
     if !found.file_type().is_socket() {
         return busy(format!("{shown} exists and is not a socket"));
     }
     match connect(path, kind, Rights::Refused) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(failed)
-        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         _ => busy(format!("Somebody listens on {shown} already")),
     }
 }

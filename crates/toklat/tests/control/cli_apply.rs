@@ -145,12 +145,45 @@ fn mistakes_are_found_before_anything_is_changed() {
         assert!(refused.contains(what), "{what}: {refused}");
         assert_eq!(objects(&daemon), ["mine", "mine:a"], "{what}");
     }
-    let net =
-        "[switch.new.port.a]\n[switch.new.port.b]\nkind = { pcap_read = { path = '/nowhere/x' } }";
-    let net = file(&daemon, "net.toml", net);
-    let refused = fails(&daemon, &["apply", &net]);
-    assert!(refused.contains("added new, added new:a") && refused.contains("again"), "{refused}");
-    assert_eq!(objects(&daemon), ["mine", "mine:a", "new", "new:a"]);
+}
+
+/// Objective: what a new port of any kind cannot be attached to is found before the first change,
+/// and by a dry run.
+#[test]
+fn regression_apply_finds_what_cannot_be_opened_before_it_changes_anything() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "mine"]);
+    std::fs::write(daemon.dir().join("text"), b"no capture").unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(daemon.dir().join("taken.sock")).unwrap();
+    let kinds = [
+        ("pcap_read = { path = '/nowhere/x' }", "/nowhere/x"),
+        ("pcap_read = { path = '@' }", "is not a file"),
+        ("pcap_write = { path = '/nowhere/x' }", "/nowhere/x"),
+        ("pcap_write = { path = '@/text' }", "is no capture"),
+        ("stream = { address = '/nowhere/s' }", "/nowhere/s"),
+        ("stream = { address = '@/taken.sock' }", "listens on"),
+        ("vhost_user = { path = '@/text' }", "is not a socket"),
+        ("vfio_user = { path = '/nowhere/s', nic = { model = '82574l' } }", "/nowhere/s"),
+        ("dgram = { local = '/nowhere/s', remote = '/nowhere/r' }", "/nowhere/s"),
+        ("tap = { ifname = 'lo' }", "no tap"),
+        ("tap = { ifname = 'tk0', netns = 'no-such' }", "no-such"),
+        ("interface = { ifname = 'no-such' }", "no-such"),
+        ("host = { ifname = 'no-such' }", "no-such"),
+        ("card = { address = 'fffff:ff:1f.7' }", "fffff:ff:1f.7"),
+        ("vxlan = { vni = 1, local = '192.0.2.9', peers = ['192.0.2.1'] }", "own end"),
+        ("vxlan = { vni = 1, local = '::1', peers = ['::2'], netns = 'no-such' }", "no-such"),
+    ];
+    for (kind, word) in kinds {
+        let kind = kind.replace('@', daemon.dir().to_str().unwrap());
+        let net = format!("[switch.new.port.a]\n[switch.new.port.b]\nkind = {{ {kind} }}");
+        let net = file(&daemon, "net.toml", &net);
+        for args in [&["apply", &net][..], &["apply", "--dry-run", &net]] {
+            let refused = fails(&daemon, args);
+            assert!(refused.contains("new:b") && refused.contains(word), "{kind}: {refused}");
+            assert_eq!(objects(&daemon), ["mine"], "{kind}");
+        }
+    }
+    assert_eq!(std::fs::read(daemon.dir().join("text")).unwrap(), b"no capture");
 }
 
 /// Objective: two concurrent changes of the topology do not undo each other.

@@ -20,7 +20,7 @@ const PORTS: [(&str, &str, &str); 11] = [
     ("writer", "{ pcap_write = { path = '@/out.pcap' } }", "/out.pcap"),
     ("stream", "{ stream = { address = '@/stream.sock' } }", "/stream.sock"),
     ("vhost", "{ vhost_user = { path = '@/vhost.sock' } }", "/vhost.sock"),
-    ("vfio", "{ vfio_user = { path = '@/vfio.sock' } }", "/vfio.sock"),
+    ("vfio", "{ vfio_user = { path = '@/vfio.sock', nic = { model = '82574l' } } }", "/vfio.sock"),
     ("dgram", "{ dgram = { local = '@/dgram.sock', remote = '@/remote.sock' } }", "dgram.sock"),
     ("client", "{ stream = { address = '@/peer.sock', client = true } }", "/peer.sock"),
     ("front", "{ vhost_user = { path = '@/qemu.sock', client = true } }", "/qemu.sock"),
@@ -38,7 +38,8 @@ impl Objects {
     fn make(dir: &Path) -> Result<Self, &'static str> {
         let namespace = Namespace::new()?;
         std::fs::create_dir(dir).unwrap();
-        namespace.run(&["ip", "link", "add", "tkif0", "type", "dummy"]);
+        let pair = "ip link add tkif0 type veth peer name tkif1 && ip link set tkif1 up";
+        namespace.run(&["sh", "-c", pair]);
         namespace.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", "tkif0"]);
         namespace.run(&["ip", "link", "set", "tkif0", "up"]);
         // The head of a capture: magic, version 2.4, Ethernet.

@@ -114,6 +114,12 @@ pub fn exists(ifname: &str) -> bool {
     find(ifname).is_ok()
 }
 
+/// Returns true if this thread's namespace has an interface of this name that is no tap.
+#[must_use]
+pub fn is_no_tap(ifname: &str) -> bool {
+    find(ifname).is_ok_and(|link| link.kind.as_deref() != Some("tun"))
+}
+
 /// The MTU of an interface of this thread's namespace.
 ///
 /// # Errors

@@ -16,14 +16,17 @@ impl Open for Card {
     }
 
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
+        Box::pin(async move { self.probe(at.mtu).await.map(|()| Opened::vacant()) })
+    }
+
+    fn probe(&self, mtu: u16) -> Future<'_, ()> {
         let missing = |error: vfio::PlaceError| {
             let (reason, remedy) = error.advice();
             ApiError::new(ErrorCode::BadRequest, reason, remedy)
         };
         let there = vfio::check(&self.address).map_err(missing);
-        let opened =
-            there.and_then(|()| check_mtu(&self.address, at.mtu)).map(|()| Opened::vacant());
-        Box::pin(std::future::ready(opened))
+        let checked = there.and_then(|()| check_mtu(&self.address, mtu));
+        Box::pin(std::future::ready(checked))
     }
 
     fn is_opened_for_mtu(&self) -> bool {

@@ -13,10 +13,10 @@ use rustix::net::SocketType;
 use tokio::sync::mpsc;
 use topology::{Dgram, Place};
 
-use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
+use super::super::front_ends::{RETRY, Rights, Waiting, check_place, make_room, point_at, share};
 use super::super::objects::{self, Notice, Seen};
 use super::super::system;
-use super::{Following, Future, Open, Opened, Opening, Reach, Users};
+use super::{Following, Future, Open, Opened, Opening, Reach, Users, blocking};
 use crate::api::ApiError;
 
 impl Open for Dgram {
@@ -31,6 +31,11 @@ impl Open for Dgram {
             let fds = vec![Descriptor::from(socket?)];
             Ok(Opened { attachment: DgramConfig {}.into(), fds, tunnel: None })
         })
+    }
+
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let local = Place::of(&self.local);
+        blocking(move || check_place(&local, SocketType::DGRAM))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {

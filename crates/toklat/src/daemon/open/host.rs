@@ -5,7 +5,7 @@ use jail::strangers::Descriptor;
 use topology::Host;
 
 use super::super::front_ends::Waiting;
-use super::super::interfaces::{host, watch};
+use super::super::interfaces::{self, host, watch};
 use super::super::namespace::in_namespace;
 use super::super::objects::Namespace;
 use super::super::system;
@@ -19,6 +19,11 @@ impl Open for Host {
 
     fn open<'a>(&'a self, _: Opening<'a>) -> Future<'a, Opened> {
         open(self.clone())
+    }
+
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let Self { ifname, netns } = self.clone();
+        Box::pin(in_namespace(netns, move || interfaces::mtu(&ifname).map(drop)))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {

@@ -41,6 +41,16 @@ impl Open for Interface {
         })
     }
 
+    fn probe(&self, mtu: u16) -> Future<'_, ()> {
+        let Self { ifname, netns, engine, .. } = self.clone();
+        Box::pin(in_namespace(netns, move || {
+            if engine == InterfaceEngine::Xdp && !interfaces::fits_xdp(mtu) {
+                return Err(does_not_fit(&ifname, mtu));
+            }
+            interfaces::mtu(&ifname).map(drop)
+        }))
+    }
+
     fn is(&self, attachment: &Attachment) -> bool {
         let Attachment::Interface(opened) = attachment else { return false };
         let packets = matches!(opened.engine, Engine::Packet(_));

@@ -20,14 +20,17 @@ use std::sync::Arc;
 
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
+use rustix::net::SocketType;
 use tokio::sync::mpsc;
+use topology::Place;
 
 use self::null::Null;
 use self::ring::Ring;
 pub use super::cards::Start;
 pub use super::front_ends::Users;
-use super::front_ends::{Rights, Waiting};
+use super::front_ends::{Rights, Waiting, check_place};
 use super::objects::Notice;
+use super::system;
 use super::tunnels::{Tunnel, Tunnels};
 use crate::api::{ApiError, PortKind};
 
@@ -43,6 +46,16 @@ pub enum Written {
 /// A future that runs while other tasks are served.
 pub type Future<'a, T> =
     Pin<Box<dyn std::future::Future<Output = Result<T, ApiError>> + Send + 'a>>;
+
+/// Does what a file system that does not answer may stop.
+fn blocking<T: Send + 'static>(
+    what: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Future<'static, T> {
+    let done = tokio::task::spawn_blocking(what);
+    Box::pin(async move {
+        done.await.unwrap_or_else(|e| Err(system("Cannot look at it", std::io::Error::other(e))))
+    })
+}
 
 /// The port that is opened, and its users.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +156,18 @@ pub trait Open {
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
         let _ = at;
         Box::pin(std::future::ready(Ok(Opened::vacant())))
+    }
+
+    /// Checks that a new port with this MTU could be opened, and changes nothing.
+    ///
+    /// # Errors
+    /// It could not be; [`ErrorCode::Busy`](crate::api::ErrorCode::Busy) if something else has what
+    /// it is to be attached to.
+    fn probe(&self, mtu: u16) -> Future<'_, ()> {
+        let _ = mtu;
+        let named = self.socket().filter(|socket| !socket.client).and_then(|socket| socket.named);
+        let place = named.map(Place::of);
+        blocking(move || place.map_or(Ok(()), |place| check_place(&place, SocketType::STREAM)))
     }
 
     /// Returns true if what an earlier supervisor opened matches the configuration.

@@ -4,15 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use dataplane::attach::buffered::pcap::{PcapReadConfig, PcapWriteConfig};
 use dataplane::config::Attachment;
 use topology::{PcapRead, PcapWrite};
 
-use super::super::front_ends::Waiting;
+use super::super::front_ends::{Waiting, check_directory};
 use super::super::objects;
 use super::super::system;
-use super::{Following, Future, Open, Opened, Opening, Reach, Written};
+use super::{Following, Future, Open, Opened, Opening, Reach, Written, blocking};
 use crate::api::{ApiError, ErrorCode};
 
 impl Open for PcapRead {
@@ -25,6 +26,11 @@ impl Open for PcapRead {
         let how = PcapReadConfig { repeat, speed_percent }.into();
         let file = open_file(&self.path, None);
         Box::pin(async move { Ok(Opened::ours(how, vec![file?])) })
+    }
+
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let path = self.path.clone();
+        blocking(move || check_file(&path, false))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
@@ -50,6 +56,11 @@ impl Open for PcapWrite {
         Box::pin(async move { Ok(Opened::ours(PcapWriteConfig {}.into(), vec![file?])) })
     }
 
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let path = self.path.clone();
+        blocking(move || check_file(&path, true))
+    }
+
     fn is(&self, attachment: &Attachment) -> bool {
         matches!(attachment, Attachment::PcapWrite(_))
     }
@@ -70,18 +81,26 @@ impl Open for PcapWrite {
 /// Opens a file for reading or, if `written` is set, for writing. A file with content is written
 /// only if it is a capture.
 fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> {
-    let failed = |e| system(&format!("Cannot open {path}"), e);
-    let mut how = OpenOptions::new();
     let write = written.is_some();
-    how.read(!write).append(write).create(write);
-    let file = open_here(path, &mut how)?;
+    let mut how = OpenOptions::new();
+    let file = open_checked(path, how.read(!write).append(write).create(write), write)?;
+    if written == Some(Written::Emptied) && file.metadata().is_ok_and(|about| about.is_file()) {
+        file.set_len(0).map_err(|e| system(&format!("Cannot open {path}"), e))?;
+    }
+    Ok(file.into())
+}
+
+/// Opens what may be a port's file: a pipe, a capture, or a file that is only read.
+fn open_checked(path: &str, how: &mut OpenOptions, write: bool) -> Result<File, ApiError> {
+    let failed = |e| system(&format!("Cannot open {path}"), e);
+    let file = open_here(path, how)?;
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() && !about.file_type().is_fifo() {
         let reason = format!("{path} is not a file");
         return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
     }
     if !write || !about.is_file() || about.len() == 0 {
-        return Ok(file.into());
+        return Ok(file);
     }
     // The file is open for appending only, so its head is read through another descriptor.
     let head = open_here(path, OpenOptions::new().read(true))?;
@@ -92,10 +111,21 @@ fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> 
         let remedy = "name a file that does not exist, or remove this one";
         return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
     }
-    if written == Some(Written::Emptied) {
-        file.set_len(0).map_err(failed)?;
+    Ok(file)
+}
+
+/// Checks that a port could open a file, and changes nothing: a pipe's other end would notice.
+fn check_file(path: &str, write: bool) -> Result<(), ApiError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if about.file_type().is_fifo() => Ok(()),
+        Err(error) if write && error.kind() == io::ErrorKind::NotFound => {
+            check_directory(Path::new(path))
+        }
+        _ => {
+            let mut how = OpenOptions::new();
+            open_checked(path, how.read(!write).append(write), write).map(drop)
+        }
     }
-    Ok(file.into())
 }
 
 /// Opens the file at `path` itself. A named pipe without a reader must not block the supervisor,

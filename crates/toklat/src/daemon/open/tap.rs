@@ -13,10 +13,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use topology::Tap;
 
 use super::super::front_ends::Waiting;
+use super::super::interfaces;
 use super::super::namespace::in_namespace;
 use super::super::objects::{self, Namespace};
 use super::{Following, Future, Open, Opened, Opening, Reach};
-use crate::api::ApiError;
+use crate::api::{ApiError, ErrorCode};
 
 const _: () = assert!(Tap::MAX_QUEUES as usize == dataplane::attach::buffered::tap::MAX_QUEUES);
 
@@ -31,6 +32,22 @@ impl Open for Tap {
             let (uso, fds) = open_tap(ifname, netns, queues, at.mtu).await?;
             Ok(Opened::ours(TapConfig { uso }.into(), fds))
         })
+    }
+
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let Self { ifname, netns, .. } = self.clone();
+        Box::pin(in_namespace(netns, move || {
+            let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+            tun.map_err(|e| privileged(&format!("Cannot make tap interface {ifname}"), e))?;
+            match interfaces::is_no_tap(&ifname) {
+                false => Ok(()),
+                true => Err(ApiError::new(
+                    ErrorCode::Busy,
+                    format!("Interface {ifname} is there already, and is no tap"),
+                    "use another name",
+                )),
+            }
+        }))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {
@@ -148,7 +165,6 @@ fn datagram_socket() -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ErrorCode;
 
     #[tokio::test]
     async fn a_namespace_that_does_not_exist_is_named() {

@@ -5,7 +5,9 @@ use jail::strangers::Descriptor;
 use topology::Vxlan;
 
 use super::super::front_ends::Waiting;
+use super::super::namespace::in_namespace;
 use super::super::objects::{self, Namespace};
+use super::super::system;
 use super::super::tunnels;
 use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::ApiError;
@@ -25,6 +27,15 @@ impl Open for Vxlan {
             let fds = fds.into_iter().map(Descriptor::ours).collect();
             Ok(Opened { attachment, fds, tunnel: Some(tunnel) })
         })
+    }
+
+    fn probe(&self, _: u16) -> Future<'_, ()> {
+        let local = self.local;
+        let failed = |e| system("Cannot use the address of the tunnel's own end", e);
+        Box::pin(in_namespace(self.netns.clone(), move || {
+            let bound = local.map(|local| std::net::UdpSocket::bind((local, 0)));
+            bound.transpose().map(drop).map_err(failed)
+        }))
     }
 
     fn follow(
