@@ -174,7 +174,8 @@ impl Switch {
         }
     }
 
-    fn note(&self, id: PortId, why: &str) {
+    /// Records the reason why a port waits.
+    pub(super) fn note(&self, id: PortId, why: &str) {
         let Some(port) = self.ports.get(&id).filter(|port| port.failure.is_none()) else { return };
         let name = (self.name.clone(), port.name.clone());
         port.waiting.iter().for_each(|waiting| waiting.note(&name, why));

@@ -353,8 +353,14 @@ impl Switch {
             port.spec.kind = spec.kind.clone();
         }
         let port = self.port(name)?;
-        let waiting = self.wait_for_front_end(port, port.is_open())?;
-        self.port_mut(name)?.waiting = waiting;
+        let id = port.id;
+        match self.wait_for_front_end(port, port.is_open()) {
+            Ok(waiting) => self.port_mut(name)?.waiting = waiting,
+            Err(error) => {
+                self.watch_again(id);
+                self.note(id, &error.reason);
+            }
+        }
         self.change_port(name, spec, Written::Kept).await
     }
 
