@@ -147,6 +147,28 @@ pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
 }
 
 impl Waiting {
+    /// Looks at the object of port `name` every second. A file system that does not answer stops
+    /// `look` and nothing else.
+    pub(super) fn watch(
+        name: (String, String),
+        to: &mpsc::Sender<Notice>,
+        look: impl Fn() -> Option<String> + Clone + Send + 'static,
+    ) -> Self {
+        let to = to.clone();
+        Self::new(None, |waiting, _, _| {
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(LOOK).await;
+                    let Ok(gone) = tokio::task::spawn_blocking(look.clone()).await else { return };
+                    let seen = gone.map_or(Seen::Fine, Seen::Gone);
+                    if !Notice::tell(&to, &name, (waiting, seen)).await {
+                        return;
+                    }
+                }
+            })
+        })
+    }
+
     /// Makes the record of a port that waits in the task that `wait` starts. `made` is the socket
     /// that was made, and its inode.
     pub(super) fn new(
@@ -426,7 +448,7 @@ pub(super) fn check_place(place: &Place, kind: SocketType) -> Result<(), ApiErro
 /// There is no such directory, or it cannot be written.
 pub(super) fn check_directory(path: &Path) -> Result<(), ApiError> {
     let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
+    let directory = directory.unwrap_or_else(|| Path::new("."));
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     let flags = rustix::fs::AtFlags::EACCESS;
     match rustix::fs::accessat(rustix::fs::CWD, directory, access, flags) {

@@ -13,8 +13,6 @@ use control::tap::path_of;
 use jail::strangers::Descriptor;
 use tokio::sync::{mpsc, oneshot};
 
-use super::front_ends::Waiting;
-
 /// The pause between two looks at an object.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Ports that were looked at, and that the switch was not told of yet.
@@ -63,28 +61,6 @@ impl Notice {
         let _ = handled.await;
         sent.is_ok()
     }
-}
-
-/// Looks at the object of port `name` every second. A file system that does not answer stops
-/// `look` and nothing else.
-pub(super) fn watch(
-    name: (String, String),
-    to: &mpsc::Sender<Notice>,
-    look: impl Fn() -> Option<String> + Clone + Send + 'static,
-) -> Waiting {
-    let to = to.clone();
-    Waiting::new(None, |waiting, _, _| {
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                let Ok(gone) = tokio::task::spawn_blocking(look.clone()).await else { return };
-                let seen = gone.map_or(Seen::Fine, Seen::Gone);
-                if !Notice::tell(&to, &name, (waiting, seen)).await {
-                    return;
-                }
-            }
-        })
-    })
 }
 
 /// A network namespace as a port was opened in it.

@@ -19,9 +19,9 @@ use dataplane::config::HostConfig;
 use topology::Host;
 
 use super::link::{self, Asker, Link};
+use super::tun::make_tap;
 use super::{bpf, clsact, find};
 use crate::api::{ApiError, ErrorCode, system};
-use crate::daemon::open::tap::make_tap;
 
 /// The variable that makes the daemon use clsact where the kernel has tcx, if it is `off`.
 const SWITCH: &str = "TOKLAT_TCX";

@@ -7,6 +7,7 @@ mod ethtool;
 pub mod host;
 mod link;
 mod packet;
+pub(super) mod tun;
 pub mod watch;
 pub mod watched;
 mod xdp;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::super::descriptors;
 use super::super::front_ends::{Trouble, Waiting};
-use super::super::objects::{self, LOOK, Namespace, Notice, Seen};
+use super::super::objects::{LOOK, Namespace, Notice, Seen};
 use super::clsact::Sweeper;
 use super::link::{self, Asker, Link};
 use super::watched::Watched;
@@ -43,7 +43,7 @@ pub fn watch(
     to: mpsc::Sender<Notice>,
 ) -> io::Result<Waiting> {
     if namespace.gone().is_some() {
-        return Ok(objects::watch(name, &to, move || namespace.gone()));
+        return Ok(Waiting::watch(name, &to, move || namespace.gone()));
     }
     let filtered = opened.as_ref().filter(|opened| opened.filters);
     let open = || -> io::Result<(OwnedFd, Asker, Option<Sweeper>)> {

@@ -52,7 +52,7 @@ impl Open for Dgram {
                 let waiting = redirect(name, (socket, &local), remote, notices.clone());
                 waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
             }
-            (_, _, None) => Ok(Some(objects::watch(name, notices, || None))),
+            (_, _, None) => Ok(Some(Waiting::watch(name, notices, || None))),
             _ => Ok(None),
         }
     }

@@ -6,12 +6,12 @@ use topology::{Interface, InterfaceEngine};
 
 use super::super::front_ends::Waiting;
 use super::super::interfaces;
+use super::super::interfaces::tun::set_link_mtu;
 use super::super::interfaces::watch;
 use super::super::log::ACTION;
 use super::super::namespace::in_namespace;
 use super::super::objects::Namespace;
 use super::super::system;
-use super::tap::set_link_mtu;
 use super::{Following, Future, Open, Opened, Opening, Reach};
 use crate::api::{ApiError, ErrorCode};
 

@@ -42,7 +42,7 @@ impl Open for PcapRead {
         name: (String, String),
         Following { fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
-        Ok(Some(objects::watch(name, notices, objects::file(&self.path, fds.first()))))
+        Ok(Some(Waiting::watch(name, notices, objects::file(&self.path, fds.first()))))
     }
 }
 
@@ -70,7 +70,7 @@ impl Open for PcapWrite {
         name: (String, String),
         Following { fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
-        Ok(Some(objects::watch(name, notices, objects::file(&self.path, fds.first()))))
+        Ok(Some(Waiting::watch(name, notices, objects::file(&self.path, fds.first()))))
     }
 
     fn file(&self) -> Option<&str> {

@@ -6,7 +6,7 @@ use topology::Vxlan;
 
 use super::super::front_ends::Waiting;
 use super::super::namespace::in_namespace;
-use super::super::objects::{self, Namespace};
+use super::super::objects::Namespace;
 use super::super::system;
 use super::super::tunnels;
 use super::{Following, Future, Open, Opened, Opening, Reach};
@@ -44,7 +44,7 @@ impl Open for Vxlan {
         Following { fds, notices, .. }: Following<'_>,
     ) -> Result<Option<Waiting>, ApiError> {
         let namespace = Namespace::of(self.netns.as_deref(), fds);
-        Ok(Some(objects::watch(name, notices, move || namespace.gone())))
+        Ok(Some(Waiting::watch(name, notices, move || namespace.gone())))
     }
 
     fn is(&self, attachment: &Attachment) -> bool {

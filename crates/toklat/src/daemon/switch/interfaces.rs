@@ -3,7 +3,7 @@
 use dataplane::config::{Attachment, PortId};
 
 use super::super::front_ends::Waiting;
-use super::super::objects::{self, Notice, Seen};
+use super::super::objects::{Notice, Seen};
 use super::super::open::{self, Opened, Written};
 use super::{Port, Switch};
 use crate::api::{ApiError, InterfaceInfo, PortKind};
@@ -170,7 +170,7 @@ impl Switch {
         let notices = &self.environment.notices;
         if let Some(port) = self.ports.get_mut(&id).filter(|port| port.waiting.is_none()) {
             let name = (self.name.clone(), port.name.clone());
-            port.waiting = Some(objects::watch(name, notices, || None));
+            port.waiting = Some(Waiting::watch(name, notices, || None));
         }
     }
 
