@@ -104,7 +104,7 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
         daemon.wait_for("a neighbour's frame", |_| receive(&mut b).contains(&number));
         receive(&mut a);
     }
-    daemon.wait_for("the port to be vacant", |daemon| state(daemon) == "vacant");
+    daemon.wait_for("the port to wait", |daemon| state(daemon) == "waiting");
     passt = Passt::start(&world, &socket);
     serve(&world, 7002, reply_and_close);
     daemon.wait_for("the next passt", |daemon| state(daemon) == "attached");
