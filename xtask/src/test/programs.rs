@@ -24,12 +24,14 @@ const MACHINES: &[(&str, &str)] = &[
     ("control", "vm_"),
     ("hosts", "evpn_migration"),
 ];
-/// Programs and their modules that measure times or rates, and would measure what runs beside them.
+/// Programs and their modules or tests that measure times or rates, and would measure what runs
+/// beside them, or that keep all cores busy themselves.
 const MEASURE: &[(&str, &str)] = &[
     ("siege", ""),
     ("ports", "daemon_busy"),
     ("ports", "daemon_impairments"),
     ("ports", "daemon_limits"),
+    ("ports", "tools_daemon::the_tour_loses_nothing_while_a_process_spins"),
     ("impairments", ""),
     ("limits", ""),
     ("warm", ""),
