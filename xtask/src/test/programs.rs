@@ -32,6 +32,9 @@ const MEASURE: &[(&str, &str)] = &[
     ("ports", "daemon_impairments"),
     ("ports", "daemon_limits"),
     ("ports", "tools_daemon::the_tour_loses_nothing_while_a_process_spins"),
+    // DPDK's front ends poll, and what they lose does not come again.
+    ("ports", "vhost_user_peers"),
+    ("vm", "vm_dpdk"),
     ("impairments", ""),
     ("limits", ""),
     ("warm", ""),
