@@ -123,7 +123,7 @@ fn build(tree: &Path, target: &Path, place: &Path) -> Result<()> {
         library.args(["--crate-type", "cdylib"]);
     }
     fs::create_dir_all(place)?;
-    // In one target folder, these two would compile each other anew at each comparison.
+    // In one target folder, these two would make each other stale at each comparison.
     let apart = target.join("preload");
     for (build, name, target) in
         [(&mut program, PROGRAM, target), (&mut library, LIBRARY, apart.as_path())]

@@ -14,7 +14,7 @@ fn tests() -> PathBuf {
     tool::root().join("tests/snapshots/tests.txt")
 }
 
-/// Writes all copies anew.
+/// Rewrites all copies.
 pub fn write() -> Result<()> {
     let mut write = cargo(&["test", "--package=toklat", "--test=control", "snapshots"]);
     tool::run(write.env("TOKLAT_WRITE_SNAPSHOTS", "1"))?;

@@ -1,7 +1,7 @@
 //! What users, scripts and scrapers build on, held against copies in `tests/snapshots`: help texts,
 //! the API's description, names of metrics, an exported topology.
 //!
-//! `cargo xtask snapshots` writes them anew. A commit that changes one says so.
+//! `cargo xtask snapshots` rewrites them. A commit that changes one says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //!
 //! From layout [`FIRST`] on, every layout has these words at the same place (`tests.rs` has the
 //! numbers): the bits of the ports that exist, each ring's cursors, each queue's words, each
-//! receive ring's spare buffers. A file of an earlier layout keeps them, and begins anew with all
+//! receive ring's spare buffers. A file of an earlier layout keeps them, and resets all
 //! else: counters, records, table.
 
 use std::sync::atomic::Ordering;

@@ -24,7 +24,7 @@ pub struct Item {
     pub last: u64,
     /// A meta command has marked the value as outdated.
     pub stale: bool,
-    /// A client was told to fetch the value anew.
+    /// A client was told to fetch the value again.
     pub won: bool,
     /// The number of its entry in `order`.
     place: u64,

@@ -37,7 +37,7 @@ struct Document {
 }
 
 impl Document {
-    /// Makes the heads anew, with this time.
+    /// Rebuilds the heads with this time.
     fn tell(&mut self, date: &str, second: u64) {
         let Self { body, etag, kind, .. } = self;
         let (etag, len) = (Some(&etag[..]), Some(body.len()));

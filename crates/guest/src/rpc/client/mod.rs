@@ -325,7 +325,7 @@ impl Client {
         true
     }
 
-    /// Lets the opening of a session begin anew: the address of its server is resolved again.
+    /// Restarts the opening of a session: resolves the address of its server again.
     pub(super) fn wait_for_station(&mut self, number: u32, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(number as usize)
             && session.state == State::Opening

@@ -238,7 +238,7 @@ fn make_way(
     let there = ports::find(client, &wanted.name).map_err(|e| Failure::refused(&what, &e))?;
     if namespace.has(ifname)? {
         let is_ours = there.is_some_and(|port| port.spec.kind == wanted.kind);
-        // ADD has not set the address of one that was made anew.
+        // ADD has not set the address of one that was made again.
         let address = namespace.interface(ifname)?["address"].take();
         if is_ours && address.as_str() != Some(mac.to_string().as_str()) {
             return Ok(());
