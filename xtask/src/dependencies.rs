@@ -1,5 +1,7 @@
-//! Licences, sources and bans of all that is linked in, by `cargo metadata`; advisories by
-//! cargo-deny. `deny.toml` has the lists. Looked at are all three lock files.
+//! Licences, sources and bans of all that is linked in, by `cargo tree`; advisories by cargo-deny.
+//! `deny.toml` has the lists. Looked at are all three lock files.
+
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -8,6 +10,9 @@ use crate::tool::{self, cargo};
 
 /// The manifests with a lock file of their own.
 const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "python/Cargo.toml"];
+
+/// What toklat is built for, as in `deny.toml`.
+const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// The lists of `deny.toml`.
 struct Lists {
@@ -20,9 +25,11 @@ pub fn check() -> Result<()> {
     let lists = lists()?;
     let mut broken = Vec::new();
     for manifest in MANIFESTS {
-        for package in packages(manifest)? {
-            broken.extend(wrong(&package, &lists).map(|why| format!("{manifest}: {why}")));
-        }
+        let linked = linked(manifest)?;
+        let wrong = linked.lines().filter_map(|line| wrong(line, &lists));
+        broken.extend(
+            wrong.chain(wildcards(&ours(manifest)?)).map(|why| format!("{manifest}: {why}")),
+        );
     }
     broken.sort();
     broken.dedup();
@@ -44,14 +51,32 @@ pub fn advisories() -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-fn packages(manifest: &str) -> Result<Vec<Value>> {
-    let metadata = ["metadata", "--quiet", "--locked", "--format-version=1", "--manifest-path"];
-    let done = cargo(&metadata).arg(tool::root().join(manifest)).output()?;
+/// What is linked in, also into tests, a line each: `NAME vVERSION SOURCE|LICENCE`. Cargo's
+/// metadata also names what features would ask for that are off.
+fn linked(manifest: &str) -> Result<String> {
+    let mut tree =
+        cargo(&["tree", "--quiet", "--locked", "--workspace", "--edges=normal,build,dev"]);
+    tree.args(["--prefix=none", "--format={p}|{l}"]);
+    for target in TARGETS {
+        tree.args(["--target", target]);
+    }
+    output(&mut tree, manifest)
+}
+
+/// The packages of a workspace.
+fn ours(manifest: &str) -> Result<Vec<Value>> {
+    let mut metadata = cargo(&["metadata", "--quiet", "--locked", "--no-deps"]);
+    let metadata = output(metadata.arg("--format-version=1"), manifest)?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+    Ok(metadata["packages"].as_array().cloned().unwrap_or_default())
+}
+
+fn output(cargo: &mut Command, manifest: &str) -> Result<String> {
+    let done = cargo.arg("--manifest-path").arg(tool::root().join(manifest)).output()?;
     if !done.status.success() {
         bail!("{manifest}: {}", String::from_utf8_lossy(&done.stderr).trim());
     }
-    let metadata: Value = serde_json::from_slice(&done.stdout).context("cargo metadata")?;
-    Ok(metadata["packages"].as_array().cloned().unwrap_or_default())
+    Ok(String::from_utf8(done.stdout)?)
 }
 
 fn lists() -> Result<Lists> {
@@ -70,31 +95,34 @@ fn list(text: &str, start: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split('"').nth(1)?.to_owned())).collect()
 }
 
-/// What is wrong with a package.
-fn wrong(package: &Value, lists: &Lists) -> impl Iterator<Item = String> {
-    let name = package["name"].as_str().unwrap_or_default();
-    let mut broken = Vec::new();
-    // Ours have no source.
-    if let Some(source) = package["source"].as_str() {
-        if !source.starts_with("registry+") && !source.starts_with("sparse+") {
-            broken.push(format!("{name} comes from {source}: only from a registry"));
-        }
-        let licence = package["license"].as_str().unwrap_or_default();
-        if !is_allowed(licence, &lists.licences) {
-            broken.push(format!(
-                "{name} has the licence `{licence}`, which deny.toml does not allow"
-            ));
-        }
-        if lists.banned.iter().any(|banned| banned == name) {
-            broken.push(format!("{name} is banned by deny.toml"));
-        }
+/// What is wrong with a linked crate, if anything is. A crate of crates.io has no source behind
+/// its version, one of ours a path.
+fn wrong(line: &str, lists: &Lists) -> Option<String> {
+    // What was printed before has a star.
+    let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+    let mut words = package.split_whitespace();
+    let name = words.next()?;
+    let source = words.nth(1).filter(|word| *word != "(proc-macro)");
+    if source.is_some_and(|source| source.starts_with("(/")) {
+        return None;
     }
-    let wildcard = |dependency: &&Value| dependency["req"] == "*" && dependency["path"].is_null();
-    let wildcards = package["dependencies"].as_array().into_iter().flatten().filter(wildcard);
-    if package["source"].is_null() {
-        broken.extend(wildcards.map(|d| format!("{name} takes any version of {}", d["name"])));
+    if let Some(source) = source {
+        return Some(format!("{name} comes from {source}: only from crates.io"));
     }
-    broken.into_iter()
+    if !is_allowed(licence, &lists.licences) {
+        return Some(format!("{name} has the licence `{licence}`, which deny.toml does not allow"));
+    }
+    let banned = lists.banned.iter().any(|banned| banned == name);
+    banned.then(|| format!("{name} is banned by deny.toml"))
+}
+
+/// Which packages of ours take any version of a crate.
+fn wildcards(packages: &[Value]) -> impl Iterator<Item = String> {
+    packages.iter().flat_map(|package| {
+        let any = |d: &&Value| d["req"] == "*" && d["path"].is_null();
+        let dependencies = package["dependencies"].as_array().into_iter().flatten().filter(any);
+        dependencies.map(|d| format!("{} takes any version of {}", package["name"], d["name"]))
+    })
 }
 
 /// Whether an SPDX expression (`A OR B AND (C)`, old style: `A/B`) leaves a way that only asks for
@@ -170,19 +198,18 @@ mod tests {
 
     #[test]
     fn each_kind_of_wrong_crate_is_named() {
-        let registry = "registry+https://example.invalid/index";
-        let all = |package: Value| wrong(&package, &lists()).collect::<Vec<_>>();
-        let good = json!({"name": "a", "source": registry, "license": "MIT"});
-        assert_eq!(all(good), [""; 0]);
-        let git = json!({"name": "a", "source": "git+https://example.invalid", "license": "MIT"});
-        assert!(all(git)[0].contains("only from a registry"));
-        let banned = json!({"name": "openssl", "source": registry, "license": "Apache-2.0"});
-        assert!(all(banned)[0].contains("banned"));
-        let closed = json!({"name": "a", "source": registry, "license": null});
-        assert!(all(closed)[0].contains("does not allow"));
-        let any =
-            json!({"name": "ours", "source": null, "dependencies": [{"name": "b", "req": "*"}]});
-        assert!(all(any)[0].contains("any version"));
+        let one = |line: &str| wrong(line, &lists()).unwrap_or_default();
+        assert_eq!(one("a v1.0.0|MIT"), "");
+        assert_eq!(one("a v1.0.0 (proc-macro)|MIT (*)"), "");
+        assert_eq!(one("ours v0.1.0 (/somewhere/ours)|"), "");
+        assert!(one("a v1.0.0 (https://example.invalid/a#1)|MIT").contains("only from crates.io"));
+        assert!(one("a v1.0.0 (registry `other`)|MIT").contains("only from crates.io"));
+        assert!(one("openssl v1.0.0|Apache-2.0").contains("banned"));
+        assert!(one("a v1.0.0|").contains("does not allow"));
+        let dependencies = json!([{"name": "b", "req": "*"}, {"name": "c", "req": "^1"}]);
+        let any: Vec<_> =
+            wildcards(&[json!({"name": "ours", "dependencies": dependencies})]).collect();
+        assert_eq!(any, ["\"ours\" takes any version of \"b\""]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ usage: cargo xtask COMMAND
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest, and in
                    target/guest/dpdk one with DPDK
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
-  check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
+  check [PART...]  format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
   house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
   test [ARGS]      all tests; with ARGS, those that `cargo test ARGS` chooses, and after -- parts of tests' names; the last
                    line is `N passed, N failed, N skipped`
@@ -127,7 +127,7 @@ fn run(args: &[&str]) -> Result<(), Failed> {
         ["setup", "--ci"] => setup::run(true),
         ["guest"] => guest::make(),
         ["qemu"] => qemu::make(),
-        ["check"] => check::run(),
+        ["check", parts @ ..] => check::run(parts),
         ["house"] => size::check().and_then(|()| house::check()),
         ["test", rest @ ..] => {
             if rest.is_empty() {
