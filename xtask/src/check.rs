@@ -38,12 +38,12 @@ const PARTS: [Part; 14] = [
 pub fn run(chosen: &[&str]) -> Result<()> {
     let mut failed = Vec::new();
     let budgets: Part = ("budgets", perf::check);
-    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|c| name.starts_with(c));
-    let parts: Vec<Part> =
-        PARTS.into_iter().chain([budgets]).filter(|(name, _)| is_chosen(name)).collect();
-    if parts.is_empty() {
-        bail!("no part of the check has such a name");
+    let mut parts: Vec<Part> = PARTS.into_iter().chain([budgets]).collect();
+    if let Some(unknown) = chosen.iter().find(|c| !parts.iter().any(|(n, _)| n.starts_with(**c))) {
+        let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
+        bail!("no part of the check is called {unknown}; there are: {}", names.join("; "));
     }
+    parts.retain(|(name, _)| chosen.is_empty() || chosen.iter().any(|c| name.starts_with(c)));
     for (name, check) in parts {
         let since = Instant::now();
         match check() {

@@ -95,14 +95,14 @@ fn list(text: &str, start: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split('"').nth(1)?.to_owned())).collect()
 }
 
-/// What is wrong with a linked crate, if anything is. A crate of crates.io has no source behind
-/// its version, one of ours a path.
+/// What is wrong with a linked crate, if anything is. Behind its version and `(proc-macro)`, a
+/// crate of crates.io has no source, and one of ours a path.
 fn wrong(line: &str, lists: &Lists) -> Option<String> {
     // What was printed before has a star.
     let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = package.split_whitespace();
     let name = words.next()?;
-    let source = words.nth(1).filter(|word| *word != "(proc-macro)");
+    let source = words.skip(1).find(|word| *word != "(proc-macro)");
     if source.is_some_and(|source| source.starts_with("(/")) {
         return None;
     }
@@ -204,6 +204,8 @@ mod tests {
         assert_eq!(one("ours v0.1.0 (/somewhere/ours)|"), "");
         assert!(one("a v1.0.0 (https://example.invalid/a#1)|MIT").contains("only from crates.io"));
         assert!(one("a v1.0.0 (registry `other`)|MIT").contains("only from crates.io"));
+        let hidden = "a v1.0.0 (proc-macro) (https://example.invalid/a#1)|MIT";
+        assert!(one(hidden).contains("comes from (https://example.invalid"));
         assert!(one("openssl v1.0.0|Apache-2.0").contains("banned"));
         assert!(one("a v1.0.0|").contains("does not allow"));
         let dependencies = json!([{"name": "b", "req": "*"}, {"name": "c", "req": "^1"}]);

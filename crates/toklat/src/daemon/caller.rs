@@ -183,7 +183,7 @@ mod tests {
             (json!({"card": {"address": "0000:03:00.0"}}), false),
             (json!({"pcap_read": {"path": "/etc/shadow"}}), false),
             (json!({"pcap_read": {"path": "/state/captures/a.pcap"}}), true),
-            (json!({"pcap_write": {"path": "/root/.ssh/authorized_keys"}}), false),
+            (json!({"pcap_write": {"path": "/etc/ssh/authorized_keys"}}), false),
             (json!({"pcap_write": {"path": "/state/topology.json"}}), false),
             (json!({"pcap_write": {"path": "/state/captures"}}), false),
             (json!({"pcap_write": {"path": "/state/captures/.."}}), false),

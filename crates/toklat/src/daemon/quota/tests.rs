@@ -26,7 +26,7 @@ fn however_many_users_are_greedy_the_next_finds_room_and_root_more() {
     for trusted in [0, 1000] {
         assert!(ledger.charge(trusted, Item::Pipe).is_ok());
     }
-    // Who holds as many descriptors as pipes as they may gets none for ports.
+    // The pipes of this user hold all descriptors that it may have.
     assert_eq!(take_all(&ledger, 1, &port("a")).len(), 0);
     let ports = take_all(&ledger, 7, &port("a"));
     assert_eq!(ports.len(), 4, "a quarter of one switch's");

@@ -201,8 +201,8 @@ fn parts_of_the_service_allow_under_systemd_what_its_unit_refuses() {
         Ok(prepared) => prepared,
         Err(why) => return skip(name, &why),
     };
-    std::fs::copy(package, system.root.join("root/toklat.deb")).unwrap();
-    system.run("dpkg --install /root/toklat.deb && systemctl start toklat.service");
+    std::fs::copy(package, system.root.join("opt/toklat.deb")).unwrap();
+    system.run("dpkg --install /opt/toklat.deb && systemctl start toklat.service");
     system.run("toklat switch add vale0 && toklat port add vale0:tap0 --tap tap0");
     system.run("mkdir -p /run/netns && : >/run/netns/pod1 && unshare --net=/run/netns/pod1 true");
     refuses_both(&system);
@@ -215,7 +215,7 @@ fn parts_of_the_service_allow_under_systemd_what_its_unit_refuses() {
     system.wait_for_ports(&all);
     assert_eq!(system.data_process(), process, "the data process runs on");
     // The same version over itself, as an upgrade is.
-    system.run("dpkg --install /root/toklat.deb && systemctl is-active toklat.service");
+    system.run("dpkg --install /opt/toklat.deb && systemctl is-active toklat.service");
     system.wait_for_ports(&all);
     assert_ne!(system.data_process(), process, "the data process is replaced");
     system.run("toklat port rm vale0:lo vale0:host vale0:pod");
