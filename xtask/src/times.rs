@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -71,8 +71,9 @@ fn first() -> Result<()> {
     tool::run(&mut cargo(&place, &["fetch", "--quiet", "--locked"]))?;
     let (begun, cpu) = (Instant::now(), children()?);
     let demo = ["run", "--quiet", "--release", "--", "demo", "--duration", "1s"];
-    let mut demo = cargo(&place, &demo).stdout(Stdio::piped()).spawn()?;
-    let output = demo.stdout.take().context("the demo has no output")?;
+    // What it does it says on stderr, and its figures in the end on stdout.
+    let (output, input) = std::io::pipe()?;
+    let mut demo = cargo(&place, &demo).stdout(input.try_clone()?).stderr(input).spawn()?;
     let mut lines = BufReader::new(output).lines();
     let line = lines.next().context("the demo printed nothing")??;
     print(&FIRST, begun.elapsed().as_secs_f64());
@@ -114,7 +115,11 @@ fn edit() -> Result<()> {
     for (bar, test) in tests {
         tool::run(&mut cargo(&place, test))?;
         let file = place.join("crates/fabric/src/lib.rs");
-        fs::write(&file, fs::read_to_string(&file)? + "// An edited line.\n")?;
+        fs::write(
+            &file,
+            fs::read_to_string(&file)?
+                + "/// An edited line.\npub const fn edited() -> u8 {\n    7\n}\n",
+        )?;
         let begun = Instant::now();
         tool::run(&mut cargo(&place, test))?;
         print(bar, begun.elapsed().as_secs_f64());

@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fabric::VlanMode;
 use frame::VlanId;
-use harness::skip;
+use harness::{PATIENCE, skip};
 use host::{Namespace, obstacle};
 use inline::Inline;
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
@@ -121,7 +121,7 @@ impl Lab {
         let listener = self.hosts[1].run(|| TcpListener::bind((address, 0)).unwrap());
         let to = listener.local_addr().unwrap();
         let there = std::thread::spawn(move || exchange(listener.accept().unwrap().0, 1));
-        let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+        let connect = || TcpStream::connect_timeout(&to, PATIENCE).unwrap();
         exchange(self.hosts[0].run(connect), 0);
         there.join().unwrap();
     }
@@ -145,7 +145,7 @@ impl Lab {
             )
         };
         assert_eq!(set, 0, "UDP_SEGMENT");
-        to.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        to.set_read_timeout(Some(PATIENCE)).unwrap();
         let to_address: SocketAddr = to.local_addr().unwrap();
         let bytes = content(7, 30 * SIZE + 17);
         from.send_to(&bytes, to_address).unwrap();
@@ -206,8 +206,8 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 
 /// Sends side `me`'s content and checks the other's.
 fn exchange(stream: TcpStream, me: u64) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let sender = std::thread::spawn(move || {
         writer.write_all(&content(me, BYTES)).unwrap();

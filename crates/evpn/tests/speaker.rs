@@ -289,10 +289,11 @@ async fn a_daemon_that_answers_late_holds_no_question_up_for_long() {
     host.order(Order::Local(VNI, stations(None))).await;
     host.order(Order::Local(VNI, vec![(Mac::local(300), Some(false))])).await;
     wait("the next call", async || daemon.state().calls.len() > calls).await;
-    let asked = tokio::time::Instant::now();
+    let asked = daemon.state().calls.len();
     let summary = host.summary().await;
-    // The daemon's API gives up after ten seconds.
-    assert!(summary.connected && asked.elapsed() < Duration::from_secs(8), "{summary:?}");
+    // The call under way is waited for, and none that would come after it.
+    let begun = daemon.state().calls.len() - asked;
+    assert!(summary.connected && begun <= 1, "{summary:?} {begun}");
     wait("withdrawals", async || daemon.state().routes.len() == 3).await;
     let made = daemon.state().calls[calls..].to_vec();
     assert!(made.iter().filter(|call| *call == "add paths").count() <= 4, "{made:?}");
@@ -310,16 +311,17 @@ async fn a_flood_of_routes_holds_no_question_up_and_costs_no_other_host() {
     wait("watch", async || !daemon.state().watchers.is_empty()).await;
     let messages = (0..50).map(|at| (at * 1000..(at + 1) * 1000).map(|n| path(n, 0)).collect());
     let questions = async {
-        let mut most = Duration::ZERO;
-        while host.summary().await.counters.over_limit < 49_000 {
-            let asked = tokio::time::Instant::now();
-            host.summary().await;
-            most = most.max(asked.elapsed());
+        let (mut most, mut before) = (0, 0);
+        while before < 49_000 {
+            let refused = host.summary().await.counters.over_limit;
+            most = most.max(refused - before);
+            before = refused;
         }
         most
     };
     let ((), most) = tokio::join!(daemon.flood(messages), questions);
-    assert!(most < Duration::from_secs(8), "an answer took {most:?}");
+    // The speaker's task gives way after so many messages, whatever the clock says.
+    assert!(most < 40_000, "a question waited while {most} routes were refused");
     assert_eq!(host.summary().await.routes, 1000);
     daemon.tell(vec![path_of("10.99.0.9", 60_000, 0)]);
     host.until("another host's station", |host| host.at(60_000).is_some()).await;
