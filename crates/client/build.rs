@@ -1,5 +1,5 @@
 //! Tells the program which profile it was built with: the folder in which cargo builds, as in
-//! `target/release/build/toklat-control-0123/out`. (`PROFILE` knows only `debug` and `release`.)
+//! `target/release/build/toklat-client-0123/out`. (`PROFILE` knows only `debug` and `release`.)
 
 fn main() {
     let out = std::env::var("OUT_DIR").unwrap_or_default();

@@ -84,3 +84,14 @@ fn a_switch_of_ones_own_forwards_without_a_daemon() {
     let out = String::from_utf8(out.stdout).unwrap();
     assert!(out.starts_with("1000000 frames"), "{out}");
 }
+
+#[test]
+fn a_program_of_its_own_lists_the_ports_by_the_client() {
+    let daemon = Daemon::with_switch("vale0");
+    daemon.done(&["port", "add", "vale0:p1"]);
+    daemon.done(&["port", "add", "vale0:drain", "--null"]);
+    let ports = daemon.client(Path::new(env!("CARGO_BIN_EXE_ports"))).output().unwrap();
+    let list = String::from_utf8(ports.stdout).unwrap();
+    assert_eq!(list, "vale0:p1 is ring, vacant\nvale0:drain is null, attached\n");
+    assert!(ports.status.success());
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{circles, features, profiles, tool};
+use crate::{circles, features, profiles, reach, tool};
 
 /// What each crate may depend on, as ARCHITECTURE.md draws it. `toklat` may use all that are listed
 /// before it.
@@ -20,15 +20,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("link", &["port", "shmem"]),
     ("fabric", &["frame", "port", "shmem"]),
     ("netring", &["frame", "shmem"]),
-    ("settings", &["fabric", "frame", "link"]),
-    ("turn", &["fabric", "frame", "jail", "link", "netring", "port", "settings", "shmem"]),
-    ("inline", &["fabric", "netring", "port", "settings", "shmem", "turn"]),
     ("abi", &["frame", "shmem"]),
+    ("topology", &["abi", "fabric", "frame", "link"]),
+    ("turn", &["fabric", "frame", "jail", "link", "netring", "port", "shmem", "topology"]),
+    ("inline", &["fabric", "netring", "port", "shmem", "topology", "turn"]),
     ("nic", &["abi", "frame", "port", "shmem"]),
     ("driver", &["abi", "frame", "shmem"]),
     ("card", &["abi", "driver", "frame", "netring", "nic", "port", "shmem"]),
     ("guest", &["abi", "card", "driver", "frame", "jail", "netring", "port", "shmem", "tcp"]),
-    ("topology", &["fabric", "frame", "link", "nic", "settings"]),
     ("netmap", &["card", "driver", "netring", "shmem"]),
     ("pcap", &["netring", "shmem"]),
     ("preload", &["inline", "netmap", "netring", "pcap", "shmem"]),
@@ -40,19 +39,23 @@ const ARROWS: &[(&str, &[&str])] = &[
             "topology", "turn",
         ],
     ),
-    ("vm", &["dataplane", "frame", "jail"]),
-    ("control", &["dataplane", "fabric", "frame", "jail", "netring", "topology"]),
-    ("tools", &["control", "dataplane", "frame", "netring"]),
+    ("vm", &["frame", "jail", "topology"]),
+    ("api", &["frame", "jail", "port", "topology"]),
+    ("client", &["api"]),
+    ("host", &["api", "jail"]),
+    ("tools", &["client", "dataplane", "frame", "netring"]),
     (
         "lab",
         &[
+            "api",
             "card",
-            "control",
+            "client",
             "dataplane",
             "driver",
             "evpn",
             "frame",
             "guest",
+            "host",
             "inline",
             "jail",
             "link",
@@ -66,14 +69,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "toklat",
         &[
+            "abi",
+            "api",
             "card",
-            "control",
+            "client",
             "dataplane",
             "driver",
             "evpn",
             "fabric",
             "frame",
             "guest",
+            "host",
             "inline",
             "jail",
             "lab",
@@ -121,6 +127,7 @@ pub fn check() -> Result<()> {
     broken.extend(features::check()?);
     broken.extend(one_rust()?);
     broken.extend(profiles::check()?);
+    broken.extend(reach::check()?);
     if broken.is_empty() {
         return Ok(());
     }

@@ -23,6 +23,7 @@ mod performance;
 mod privilege;
 mod profiles;
 mod qemu;
+mod reach;
 mod registers;
 mod schemathesis;
 mod setup;

@@ -1,10 +1,10 @@
 //! Frames that were dropped, as `toklat cap --drops` reads them.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Frames that a switch dropped since a position in its records.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Dropped {
     /// Where the next request continues: its `?since=`.
     pub next: u64,
@@ -17,7 +17,8 @@ pub struct Dropped {
 }
 
 /// A frame that was dropped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct DroppedFrame {
     /// Time of the drop, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
@@ -31,6 +32,6 @@ pub struct DroppedFrame {
     /// Bytes of the frame.
     pub len: u32,
     /// The frame's first bytes, at most 128, in hexadecimal.
-    #[schemars(regex(pattern = "^([0-9a-f]{2}){0,128}$"))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = "^([0-9a-f]{2}){0,128}$")))]
     pub head: String,
 }

@@ -1,10 +1,10 @@
 //! Refusals.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Error codes, by which a program tells refusals apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The request is invalid.
@@ -52,7 +52,8 @@ impl ErrorCode {
 }
 
 /// A refusal: its reason and the remedy. It is the body of every reply whose status is not 2xx.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[error("{reason}; {remedy}")]
 pub struct ApiError {
     /// For programs.

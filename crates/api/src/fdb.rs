@@ -1,12 +1,12 @@
 //! The forwarding table.
 
-use fabric::Origin;
 use frame::{Mac, VlanId};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use topology::Origin;
 
 /// An address of the forwarding table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
@@ -23,8 +23,9 @@ pub struct FdbEntry {
 }
 
 /// An address to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("examples" = [{"mac": "02:00:00:00:00:01", "port": "web"}]))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [{"mac": "02:00:00:00:00:01", "port": "web"}])))]
 #[serde(deny_unknown_fields)]
 pub struct NewFdbEntry {
     /// The address.
@@ -37,7 +38,8 @@ pub struct NewFdbEntry {
 }
 
 /// Which learned addresses to forget: all, or those of a port or VLAN.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FdbFlush {
     /// Only those at this port.

@@ -1,12 +1,12 @@
 //! Guests of the topology, and the state of each.
 
 use jail::Walls;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use topology::GuestSpec;
 
 /// The state of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GuestState {
     /// The guest waits for its turn to start.
@@ -36,7 +36,8 @@ impl GuestState {
 }
 
 /// A guest, as `toklat guest list` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct GuestInfo {
     /// Its name.
     pub name: String,
@@ -67,10 +68,11 @@ pub struct GuestInfo {
 }
 
 /// An entry of the topology's guests: what it runs, and its guests as they are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct GuestEntry {
     /// Its name.
-    #[schemars(regex(pattern = topology::PORT_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::PORT_PATTERN)))]
     pub name: String,
     /// What it runs.
     pub spec: GuestSpec,

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use frame::Mac;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The network interface of a port, as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct InterfaceInfo {
     /// How frames come and go: `packet` or `xdp`; `host` for a port that is the host's end.
     pub engine: String,
@@ -26,7 +26,8 @@ pub struct InterfaceInfo {
 }
 
 /// A network interface, as the kernel describes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct LinkInfo {
     /// It is enabled.
     pub up: bool,

@@ -1,7 +1,7 @@
 //! The control API: JSON over HTTP, on the daemon's control socket.
 //!
-//! [`ROUTES`] is the one list of what can be asked: the router and the OpenAPI description are made
-//! from it. The topology file is the same types in TOML:
+//! `ROUTES` is the one list of what can be asked: the daemon's router and the OpenAPI description
+//! are made from it (feature `schemars`). The topology file is the same types in TOML:
 //!
 //! ```toml
 //! [quota]                                 # of each user
@@ -17,6 +17,8 @@
 //! [switch.vale0.port.up]
 //! kind = { tap = { ifname = "tap0", netns = "blue" } }
 //! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod change;
 mod drops;
@@ -24,8 +26,12 @@ mod error;
 mod fdb;
 mod guest;
 mod interface;
+#[cfg(feature = "schemars")]
+pub mod openapi;
+mod problem;
 mod query;
 mod quota;
+#[cfg(feature = "schemars")]
 mod routes;
 mod sflow;
 mod stats;
@@ -36,30 +42,45 @@ pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use guest::{GuestEntry, GuestInfo, GuestState};
 pub use interface::{InterfaceInfo, LinkInfo};
+pub use problem::{PROBLEM, Problem};
 pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, GuestLogQuery, StatsQuery};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
+#[cfg(feature = "schemars")]
 pub use routes::{Body, Draw, Operation, ROUTES, Route};
 pub use sflow::{Collector, SflowInfo};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
-use dataplane::config::{PortId, SwitchConfig};
-use dataplane::state::MappedMemory;
 use jail::Walls;
-use schemars::JsonSchema;
+use port::PortId;
+use port::stats::MappedMemory;
 use serde::{Deserialize, Serialize};
-pub use topology::{GuestSpec, PortKind, PortSpec, SwitchSpec, Topology};
+use topology::SwitchConfig;
+pub use topology::{GuestSpec, Interrupts, PortKind, PortSpec, SwitchSpec, Topology};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
 
+/// The directory of the daemon's sockets: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
+/// `/run/toklat`. Clients of ports have the same (`netring::attach::runtime_directory`), of which a
+/// client of the API needs nothing else.
+#[must_use]
+pub fn runtime_directory() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("TOKLAT_DIR")
+        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("toklat")))
+        .unwrap_or_else(|| PathBuf::from("/run/toklat"))
+}
+
 /// A switch to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("examples" = [{"name": "vale7", "idle": "sleep", "workers": [{}, {}]}]))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [{"name": "vale7", "idle": "sleep", "workers": [{}, {}]}])))]
 pub struct NewSwitch {
     /// Its name: up to 15 letters, digits, `-`, `_` or `.`.
-    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::SWITCH_PATTERN)))]
     pub name: String,
     /// What it is.
     #[serde(flatten)]
@@ -67,14 +88,15 @@ pub struct NewSwitch {
 }
 
 /// A port to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("examples" = [
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(extend("examples" = [
     {"name": "web", "lossless": true},
     {"name": "vm1", "kind": {"vhost_user": {"queues": 2}}},
-]))]
+])))]
 pub struct NewPort {
     /// Its name, without the switch's: up to 31 letters, digits, `-`, `_` or `.`.
-    #[schemars(regex(pattern = topology::PORT_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::PORT_PATTERN)))]
     pub name: String,
     /// What it is.
     #[serde(flatten)]
@@ -82,7 +104,8 @@ pub struct NewPort {
 }
 
 /// The daemon itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Status {
     /// Version of the program.
     pub version: String,
@@ -110,7 +133,8 @@ pub struct Status {
 }
 
 /// A process that the daemon has started, or has found when it started itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ChildInfo {
     /// What it is: `data process of vale0`, `gobgpd`.
     pub name: String,
@@ -121,14 +145,16 @@ pub struct ChildInfo {
 }
 
 /// The steps that made the topology as applied, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Applied {
     /// Is empty if nothing had to change.
     pub changes: Vec<Change>,
 }
 
 /// The state of a switch's data process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchState {
     /// It runs.
@@ -140,7 +166,8 @@ pub enum SwitchState {
 }
 
 /// How long a switch was without a data process that forwards, after one had died.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct RestartGaps {
     /// How often that was.
     pub count: u64,
@@ -153,10 +180,11 @@ pub struct RestartGaps {
 }
 
 /// A switch as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SwitchInfo {
     /// Its name.
-    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::SWITCH_PATTERN)))]
     pub name: String,
     /// How its data process is.
     pub state: SwitchState,
@@ -195,7 +223,8 @@ pub struct SwitchInfo {
 }
 
 /// How a port is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// Attached to the device, file or peer that its kind names.
@@ -230,7 +259,8 @@ impl PortState {
 }
 
 /// Who opened a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Client {
     /// Process id of the client when it opened the port.
     pub pid: u32,
@@ -239,7 +269,8 @@ pub struct Client {
 }
 
 /// A port as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PortInfo {
     /// Its name, without the switch's.
     pub name: String,
@@ -276,7 +307,8 @@ pub struct PortInfo {
 }
 
 /// A tunnel as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct TunnelInfo {
     /// Largest IP packet that fits the paths to all peers, measured when the port was added; `None`
     /// if no peer had a route.
@@ -286,7 +318,8 @@ pub struct TunnelInfo {
 }
 
 /// Another host in a segment of a tunnel, with its counters since the port was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PeerInfo {
     /// Its address.
     pub address: IpAddr,
@@ -311,7 +344,8 @@ pub struct PeerInfo {
 }
 
 /// A pipe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PipeInfo {
     /// The pipe's name, without the `{` or `}` of its ends: `vale0:p{1` is listed as `vale0:p` with
     /// id `1`.
@@ -325,7 +359,8 @@ pub struct PipeInfo {
 }
 
 /// A port that a netmap program made to stay (`VALE_NEWIF`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct NetmapPort {
     /// Whose program made it.
     pub uid: u32,
@@ -338,7 +373,8 @@ pub struct NetmapPort {
 }
 
 /// Which data processes to replace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Upgrade {
     /// Only this switch's.
@@ -346,14 +382,16 @@ pub struct Upgrade {
 }
 
 /// What an upgrade did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Upgraded {
     /// By switch.
     pub switches: Vec<UpgradedSwitch>,
 }
 
 /// A data process that was replaced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UpgradedSwitch {
     /// The switch.
     pub name: String,
@@ -366,7 +404,8 @@ pub struct UpgradedSwitch {
 }
 
 /// How to stop.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Stop {
     /// Leave the data processes running. The next daemon finds them.

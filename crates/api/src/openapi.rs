@@ -9,8 +9,7 @@ use serde_json::{Map, Value, json};
 use topology::schema::{self, Contract};
 use topology::{PORT_PATTERN, SWITCH_PATTERN};
 
-use super::problem::{PROBLEM, Problem};
-use crate::api::{Draw, Operation, ROUTES, Route};
+use crate::{Draw, Operation, PROBLEM, Problem, ROUTES, Route};
 
 const PLACE: &str = "#/components/schemas";
 
@@ -182,7 +181,7 @@ fn without_null(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{
+    use crate::{
         GuestSpec, NewFdbEntry, NewPort, NewSwitch, PortSpec, Quotas, SwitchSpec, Topology,
     };
 

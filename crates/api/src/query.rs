@@ -1,11 +1,11 @@
 //! What stands behind the question mark of a request.
 
-use frame::{VlanId, Vni};
-use schemars::JsonSchema;
+use frame::VlanId;
 use serde::Deserialize;
 
 /// How a topology is applied.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ApplyQuery {
     /// Name of the file, which objects remember; `api` if it is left out.
@@ -17,7 +17,8 @@ pub struct ApplyQuery {
 }
 
 /// Which address of the forwarding table is meant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FdbQuery {
     /// The address's VLAN, if it is in one.
@@ -25,7 +26,8 @@ pub struct FdbQuery {
 }
 
 /// Which drops are listed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DropsQuery {
     /// Those from here on: `next` of an earlier reply. Those after this request if it is left out.
@@ -33,28 +35,31 @@ pub struct DropsQuery {
 }
 
 /// Which counters are read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct StatsQuery {
     /// Those of this switch only.
-    #[schemars(regex(pattern = topology::SWITCH_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::SWITCH_PATTERN)))]
     pub switch: Option<String>,
 }
 
 /// Which guest's log is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct GuestLogQuery {
     /// One of the entry's guests; the one with the entry's name if it is left out.
-    #[schemars(regex(pattern = topology::PORT_PATTERN))]
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = topology::PORT_PATTERN)))]
     pub guest: Option<String>,
 }
 
 /// Which segment's station is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EvpnQuery {
     /// The segment.
-    #[schemars(with = "Vni")]
+    #[cfg_attr(feature = "schemars", schemars(with = "frame::Vni"))]
     pub vni: u32,
 }

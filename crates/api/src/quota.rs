@@ -1,11 +1,11 @@
 //! What users hold, and their quotas.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use topology::{Limit, NoLimit, Quota, Quotas};
 
 /// What a user holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Usage {
     /// Ports.
     pub ports: u64,
@@ -31,7 +31,8 @@ pub struct Usage {
 }
 
 /// A user's quotas; `None` stands for no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// Ports.
     pub ports: Option<u64>,
@@ -57,7 +58,8 @@ pub struct Limits {
 }
 
 /// A user: what it holds, and its quotas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct UserQuota {
     /// The user.
     pub uid: u32,
@@ -68,7 +70,8 @@ pub struct UserQuota {
 }
 
 /// Quotas as they are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct QuotaInfo {
     /// As configured.
     pub configured: Quotas,

@@ -1,14 +1,14 @@
 //! sFlow statistics of a switch.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use topology::Collector;
 
 /// What was sent to a switch's collector since the collector was set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct SflowInfo {
     /// Where it listens.
-    #[schemars(with = "String")]
+    #[cfg_attr(feature = "schemars", schemars(with = "String"))]
     pub collector: Collector,
     /// The sampling rate: one frame in this many is sampled.
     pub rate: u32,

@@ -4,17 +4,15 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use api::ApiError;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Global;
-use crate::api::{self, ApiError};
+use crate::stream::{Stream, collect};
 
 /// The reason why a request failed: the daemon could not be reached, or it refused.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +59,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     runtime: Runtime,
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<String>,
     progress: bool,
 }
 
@@ -75,7 +73,7 @@ impl Client {
         let failed = |error| connect_error(global, &socket, error);
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let stream = runtime.block_on(tokio::net::UnixStream::connect(&socket)).map_err(failed)?;
-        let (sender, connection) = runtime.block_on(handshake(TokioIo::new(stream)))?;
+        let (sender, connection) = runtime.block_on(handshake(Stream(stream)))?;
         // The connection's task reports its end to the request that waits for a reply.
         runtime.spawn(async { drop(connection.await) });
         Ok(Self { runtime, sender, progress: std::io::stderr().is_terminal() })
@@ -93,7 +91,7 @@ impl Client {
     /// # Errors
     /// If the daemon refuses or goes away.
     pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
-        let text = self.request(Method::GET, path, Bytes::new())?;
+        let text = self.request(Method::GET, path, String::new())?;
         Ok(serde_json::from_slice(&text)?)
     }
 
@@ -107,7 +105,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        let text = self.request(method, path, serde_json::to_vec(body)?.into())?;
+        let text = self.request(method, path, serde_json::to_string(body)?)?;
         Ok(serde_json::from_slice(&text)?)
     }
 
@@ -121,7 +119,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<(), ClientError> {
-        self.request(method, path, serde_json::to_vec(body)?.into()).map(drop)
+        self.request(method, path, serde_json::to_string(body)?).map(drop)
     }
 
     /// Sends a DELETE request.
@@ -129,11 +127,16 @@ impl Client {
     /// # Errors
     /// If the daemon refuses or goes away.
     pub fn delete(&mut self, path: &str) -> Result<(), ClientError> {
-        self.request(Method::DELETE, path, Bytes::new()).map(drop)
+        self.request(Method::DELETE, path, String::new()).map(drop)
     }
 
-    fn request(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let mut request = Request::new(Full::new(body));
+    fn request(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Vec<u8>, ClientError> {
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| {
             ApiError::new(
@@ -149,7 +152,7 @@ impl Client {
         let exchange = async {
             let answer = sender.send_request(request).await?;
             let status = answer.status();
-            Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
+            Ok::<_, hyper::Error>((status, collect(answer.into_body()).await?))
         };
         let (status, body) = if self.progress {
             self.runtime.block_on(with_progress(exchange))?
@@ -194,7 +197,7 @@ fn start_command(global: &Global) -> String {
     if dir == system && installed {
         return "systemctl start toklat".into();
     }
-    let start = if dir == netring::attach::runtime_directory() {
+    let start = if dir == api::runtime_directory() {
         "toklat daemon".into()
     } else {
         format!("toklat --dir {} daemon", dir.display())
@@ -211,19 +214,14 @@ async fn with_progress<T>(work: impl Future<Output = T>) -> T {
     let started = Instant::now();
     let mut work = std::pin::pin!(work);
     loop {
-        tokio::select! {
-            biased;
-            done = &mut work => {
-                if started.elapsed() >= Duration::from_secs(1) {
-                    eprint!("\r\x1b[K");
-                }
-                return done;
+        if let Ok(done) = tokio::time::timeout(Duration::from_secs(1), work.as_mut()).await {
+            if started.elapsed() >= Duration::from_secs(1) {
+                eprint!("\r\x1b[K");
             }
-            () = tokio::time::sleep(Duration::from_secs(1)) => {
-                eprint!("\r\x1b[Kwaiting for the daemon, {} s", started.elapsed().as_secs());
-                let _ = std::io::stderr().flush();
-            }
+            return done;
         }
+        eprint!("\r\x1b[Kwaiting for the daemon, {} s", started.elapsed().as_secs());
+        let _ = std::io::stderr().flush();
     }
 }
 
@@ -314,5 +312,21 @@ mod tests {
         assert!(matches!(error, ClientError::NotRunning { .. }));
         let start = format!("toklat --dir {} daemon", dir.path().display());
         assert!(error.to_string().contains(&start), "{error}");
+    }
+
+    /// A client of ports and a client of the API find the same daemon. Runs itself again, with
+    /// other variables.
+    #[test]
+    fn the_usual_directory_is_that_of_clients_of_ports() {
+        if std::env::var_os("TOKLAT_TEST_DIRECTORY").is_some() {
+            return assert_eq!(api::runtime_directory(), netring::attach::runtime_directory());
+        }
+        let name = "client::tests::the_usual_directory_is_that_of_clients_of_ports";
+        for (dir, of_user) in [("", ""), ("/a", "/b"), ("", "/b"), ("/a", "")] {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", name]).env("TOKLAT_TEST_DIRECTORY", "1");
+            let ended = again.env("TOKLAT_DIR", dir).env("XDG_RUNTIME_DIR", of_user).output();
+            assert!(ended.unwrap().status.success(), "{dir:?}, {of_user:?}");
+        }
     }
 }

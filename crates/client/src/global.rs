@@ -9,21 +9,19 @@ use crate::Result;
 use crate::table::Table;
 
 /// Options that every command takes, before or after its name.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Global options")]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "clap", command(next_help_heading = "Global options"))]
 pub struct Global {
     /// Runtime directory: sockets and state [default: $XDG_RUNTIME_DIR/toklat, else /run/toklat]
-    #[arg(
-        long,
-        global = true,
-        display_order = 900,
-        env = "TOKLAT_DIR",
-        hide_env_values = true,
-        value_name = "DIR"
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, global = true, display_order = 900, value_name = "DIR")
     )]
+    #[cfg_attr(feature = "clap", arg(env = "TOKLAT_DIR", hide_env_values = true))]
     pub dir: Option<PathBuf>,
     /// Print JSON instead of tables: exact numbers, the control API's shapes
-    #[arg(long, global = true, display_order = 901)]
+    #[cfg_attr(feature = "clap", arg(long, global = true, display_order = 901))]
     pub json: bool,
 }
 
@@ -33,7 +31,7 @@ impl Global {
     pub fn dir(&self) -> PathBuf {
         // An empty TOKLAT_DIR counts as not set.
         let given = self.dir.clone().filter(|dir| !dir.as_os_str().is_empty());
-        given.unwrap_or_else(netring::attach::runtime_directory)
+        given.unwrap_or_else(api::runtime_directory)
     }
 
     /// Prints `value` as JSON if `--json` is set, else the table made of it. For a table without

@@ -1,24 +1,28 @@
-//! The control API between the daemon and its commands, and what all commands share.
+//! The client of the control API, and what all commands print.
 //!
-//! [`api`] is the control API: its types, routes and errors. [`Client`] sends requests to the
-//! daemon. [`Global`] holds the options of every command. [`name`], [`units`] and [`table`] parse
-//! and print names, numbers and tables. [`library`] finds the library of `toklat run`. [`part`]
-//! names what the packaged service does not allow until it is switched on.
+//! [`Client`] sends the requests of the crate `api` to a daemon. [`Global`] says where the daemon
+//! is and how to print. [`name`], [`units`] and [`table`] parse and print names, numbers and
+//! tables.
+//!
+//! ```no_run
+//! use toklat_client::{Client, Global};
+//!
+//! let mut client = Client::connect(&Global::default())?;
+//! let switches: Vec<api::SwitchInfo> = client.get("/v1/switches")?;
+//! # Ok::<_, toklat_client::ClientError>(())
+//! ```
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-pub mod api;
 mod client;
 mod global;
-pub mod library;
 pub mod name;
-pub mod part;
+mod stream;
 pub mod table;
-pub mod tap;
 pub mod units;
 
 pub use self::client::{Client, ClientError};
 pub use self::global::{Global, print_json};
-pub use topology::users;
 
 use std::borrow::Cow;
 

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use frame::Mac;
+use port::stats::LimitOf;
 use rustix::fs::{MemfdFlags, SealFlags};
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::virtio::VhostUserConfig;
 use toklat_dataplane::attach::virtio::message::{self, code};
 use toklat_dataplane::config::{Idle, Policy, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
-use toklat_dataplane::state::{LimitOf, State};
+use toklat_dataplane::state::State;
 
 use process::client::{self, Client};
 use process::{ask, in_child, start_as};

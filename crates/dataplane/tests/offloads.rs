@@ -16,11 +16,12 @@ use frame::VlanId;
 use harness::{PATIENCE, skip};
 use host::{Namespace, obstacle};
 use inline::Inline;
+use port::stats::PortStats;
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::buffered;
 use toklat_dataplane::config::Policy;
-use toklat_dataplane::state::{PortState, PortStats};
+use toklat_dataplane::state::PortState;
 use turn::attach::{AttachError, Attached, Exit};
 
 mod host;

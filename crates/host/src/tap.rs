@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use api::{ApiError, ErrorCode, system};
 use rustix::thread::LinkNameSpaceType;
 
-use crate::api::{ApiError, ErrorCode, system};
 use crate::part::Part;
 
 /// Opens the only queue of an existing tap in a namespace. Each frame follows a header of 10 bytes.

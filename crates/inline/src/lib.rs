@@ -28,9 +28,10 @@ use turn::serve::{Served, Switch, Tools};
 use turn::set_addresses;
 use turn::state::{PortState, State};
 
-pub use settings::{Policy, PortId, SwitchConfig};
+pub use port::PortId;
+pub use port::stats::PortStats;
+pub use topology::{Policy, SwitchConfig};
 pub use turn::attach::{AttachError, Attached, Bells, Side, Source};
-pub use turn::state::PortStats;
 
 /// A port, as it was plugged in.
 struct Member {

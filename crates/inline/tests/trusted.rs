@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use inline::trusted::{Supply, Trusted};
 use netring::{Interest, Open, Port, Region, RegionConfig};
+use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use settings::{Policy, PortId, SwitchConfig};
 use shmem::{Mapping, Memfd, Pages, Shared};
 use toklat_inline as inline;
+use topology::{Policy, SwitchConfig};
 use turn::attach::ring::RingAttach;
 use turn::board::{Board, Entry};
 use turn::state::{State, file_size};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use anyhow::ensure;
 
-use control::Result;
+use client::Result;
 
 use crate::hosts::namespaces;
 use crate::hosts::programs::ip;

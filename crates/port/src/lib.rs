@@ -17,6 +17,7 @@
 mod batch;
 mod counters;
 pub mod stamp;
+pub mod stats;
 mod traits;
 
 pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Picked, Scratch};
@@ -26,3 +27,6 @@ pub use counters::{
 };
 pub use frame::{Mac, Offload, OffloadSet, VlanId};
 pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, SoleWorker};
+
+/// A port's number in its switch: its place in every table of it.
+pub type PortId = u16;

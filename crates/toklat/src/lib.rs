@@ -6,5 +6,5 @@ mod guests;
 pub mod integration;
 pub mod tools;
 
-pub use control::api;
+pub use api;
 pub use topology::users;

@@ -5,7 +5,7 @@ use netring::layout::MAX_FRAGS;
 use netring::{Interest, Port, Region, RegionConfig};
 
 use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
-use control::Global;
+use client::Global;
 
 /// Options of `toklat bridge`.
 #[derive(Clone, Debug, clap::Args)]

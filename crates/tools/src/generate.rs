@@ -15,8 +15,8 @@ use crate::pace::Pacer;
 use crate::pcap;
 use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use crate::traffic::{Sizes, Traffic, TrafficConfig};
-use control::Global;
-use control::units::Rate;
+use client::Global;
+use client::units::Rate;
 
 /// Options of `toklat gen`.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! When to send: an open-loop schedule, which does not depend on the receiver.
 
-use control::units::Rate;
+use client::units::Rate;
 
 const SECOND: u128 = 1_000_000_000;
 

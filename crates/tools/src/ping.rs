@@ -9,9 +9,9 @@ use crate::roundtrip::{
 };
 use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Volume, now};
 use crate::sink::announce;
-use control::Global;
-use control::table::Table;
-use control::units;
+use client::Global;
+use client::table::Table;
+use client::units;
 
 /// Default address of the answering end.
 pub const SERVER_MAC: Mac = Mac::local(3);

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use control::Global;
-use control::table::{bps, pps};
-use control::units;
+use client::Global;
+use client::table::{bps, pps};
+use client::units;
 
 /// Options of every tool.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -71,7 +71,7 @@ impl Session {
     /// If the CPU cannot be had, or a signal handler cannot be installed.
     pub fn start(args: &RunArgs) -> anyhow::Result<Self> {
         if let Some(cpu) = args.cpu {
-            control::pin(cpu)?;
+            client::pin(cpu)?;
         }
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let until = args.duration.map_or(u64::MAX, |time| now().saturating_add(nanos(time)));

@@ -9,8 +9,8 @@ use netring::{Interest, Port};
 use crate::SINK_MAC;
 use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use crate::tally::{Findings, Tally};
-use control::Global;
-use control::units;
+use client::Global;
+use client::units;
 
 /// Options of `toklat sink`.
 #[derive(Clone, Debug, clap::Args)]

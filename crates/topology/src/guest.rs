@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
-use settings::bytes;
-#[cfg(feature = "clap")]
-use settings::parse_bytes;
 
-use crate::{Invalid, PORT_NAME, PortKind, SWITCH_NAME, Topology, check_name};
+#[cfg(feature = "clap")]
+use crate::bytes::parse_bytes;
+use crate::{Invalid, PORT_NAME, PortKind, SWITCH_NAME, Topology, bytes, check_name};
 
 /// Most guests of one entry.
 pub const MAX_GUESTS: u32 = 20_000;

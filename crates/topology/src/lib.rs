@@ -6,6 +6,7 @@
 //! (features `clap` and `schemars`). [`Kind`] has the other properties of a kind.
 //! `docs/adding-a-port-kind.md` describes how to add a kind.
 
+pub mod bytes;
 mod card;
 mod check;
 mod evpn;
@@ -15,11 +16,13 @@ mod guest;
 mod kind;
 mod nic;
 mod place;
+mod policy;
 mod quota;
 #[cfg(feature = "schemars")]
 pub mod schema;
 mod sflow;
 mod spec;
+mod switch;
 pub mod users;
 
 mod dgram;
@@ -33,6 +36,9 @@ mod vfio_user;
 mod vhost_user;
 mod vxlan;
 
+pub use fabric::{Origin, VlanMode};
+
+pub use self::bytes::{NoBytes, parse_bytes};
 pub use self::card::{Card, PCI_ADDRESS};
 pub use self::check::{
     MAX_WORKERS, PORT_NAME, PORT_PATTERN, SWITCH_NAME, SWITCH_PATTERN, check, check_claims,
@@ -48,17 +54,16 @@ pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;
 pub use self::pcap_write::PcapWrite;
 pub use self::place::Place;
+pub use self::policy::{Interrupts, Policy};
 pub use self::quota::{Limit, NoLimit, Quota, Quotas};
 pub use self::sflow::Collector;
 pub use self::spec::{PortSpec, SwitchSpec, Topology};
 pub use self::stream::Stream;
+pub use self::switch::{Idle, SwitchConfig, WorkerConfig};
 pub use self::tap::Tap;
 pub use self::vfio_user::VfioUser;
 pub use self::vhost_user::VhostUser;
 pub use self::vxlan::{VlanSegment, Vxlan};
-pub use settings::{
-    Idle, Interrupts, NoBytes, Policy, PortId, SwitchConfig, WorkerConfig, parse_bytes,
-};
 
 /// An invalid setting, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

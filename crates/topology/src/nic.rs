@@ -3,36 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nic::kind::{self, KINDS, Kind};
+use abi::nic::{self, NAMES, NicName};
 use serde::de::{Deserializer, Error};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-/// A model of network card: a row of the table [`KINDS`], written as its name.
+/// A model of network card: one of the table [`NAMES`], written as its name.
 #[derive(Clone, Copy)]
-pub struct NicModel(&'static Kind);
+pub struct NicModel(&'static NicName);
 
 impl NicModel {
     /// Intel 82540EM: the `e1000` of most guests.
-    pub const I82540EM: Self = Self(&kind::I82540EM);
+    pub const I82540EM: Self = Self(&nic::I82540EM);
     /// Intel 82574L: `e1000e`.
-    pub const I82574L: Self = Self(&kind::I82574L);
+    pub const I82574L: Self = Self(&nic::I82574L);
     /// AMD Am79C970A, PCnet-PCI II: `pcnet32`.
-    pub const AM79C970A: Self = Self(&kind::AM79C970A);
+    pub const AM79C970A: Self = Self(&nic::AM79C970A);
     /// AMD Am79C973, PCnet-FAST III.
-    pub const AM79C973: Self = Self(&kind::AM79C973);
+    pub const AM79C973: Self = Self(&nic::AM79C973);
     /// Denali's one-access NIC, the template for others: no guest has a driver for it.
-    pub const ONE_ACCESS: Self = Self(&kind::ONE_ACCESS);
+    pub const ONE_ACCESS: Self = Self(&nic::ONE_ACCESS);
 
-    /// Its row in the table of NICs, which [`KINDS`] lists.
+    /// Its names, and what a port may ask of it.
     #[must_use]
-    pub const fn kind(self) -> &'static Kind {
+    pub const fn names(self) -> &'static NicName {
         self.0
     }
 
     /// All there are, in the table's order.
     pub fn all() -> impl Iterator<Item = Self> {
-        KINDS.into_iter().map(Self)
+        NAMES.into_iter().map(Self)
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -40,18 +40,18 @@ impl NicModel {
         let more = MORE.get().copied();
         #[cfg(not(feature = "more-models"))]
         let more = None;
-        KINDS.into_iter().chain(more).find(|kind| kind.name == name).map(Self)
+        NAMES.into_iter().chain(more).find(|known| known.name == name).map(Self)
     }
 
     /// Adds a model to those there are. Only the first is added.
     #[cfg(feature = "more-models")]
-    pub fn add(kind: &'static Kind) -> Self {
-        Self(MORE.get_or_init(|| kind))
+    pub fn add(names: &'static NicName) -> Self {
+        Self(MORE.get_or_init(|| names))
     }
 }
 
 #[cfg(feature = "more-models")]
-static MORE: std::sync::OnceLock<&'static Kind> = std::sync::OnceLock::new();
+static MORE: std::sync::OnceLock<&'static NicName> = std::sync::OnceLock::new();
 
 impl PartialEq for NicModel {
     fn eq(&self, other: &Self) -> bool {
@@ -69,7 +69,7 @@ impl fmt::Debug for NicModel {
 
 /// A name that no model of network card has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("use one of {}", KINDS.map(|kind| kind.name).join(", "))]
+#[error("use one of {}", NAMES.map(|known| known.name).join(", "))]
 pub struct NoModel;
 
 impl FromStr for NicModel {
@@ -77,7 +77,7 @@ impl FromStr for NicModel {
 
     /// `pcnet` is QEMU's name for the one of its cards that is here, too.
     fn from_str(text: &str) -> Result<Self, NoModel> {
-        let name = if text == "pcnet" { kind::AM79C970A.name } else { text };
+        let name = if text == "pcnet" { nic::AM79C970A.name } else { text };
         Self::named(name).ok_or(NoModel)
     }
 }
@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for NicModel {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = String::deserialize(from)?;
         let unknown = || {
-            let known = KINDS.map(|kind| format!("`{}`", kind.name)).join(", ");
+            let known = NAMES.map(|known| format!("`{}`", known.name)).join(", ");
             D::Error::custom(format!("unknown variant `{name}`, expected one of {known}"))
         };
         Self::named(&name).ok_or_else(unknown)
@@ -188,9 +188,9 @@ mod tests {
     fn a_model_is_written_as_its_name() {
         for model in NicModel::all() {
             let text = serde_json::to_string(&model).unwrap();
-            assert_eq!(text, format!("{:?}", model.kind().name));
+            assert_eq!(text, format!("{:?}", model.names().name));
             assert_eq!(serde_json::from_str::<NicModel>(&text).unwrap(), model);
-            assert_eq!(model.kind().name.parse(), Ok(model));
+            assert_eq!(model.names().name.parse(), Ok(model));
         }
         assert_eq!("pcnet".parse(), Ok(NicModel::AM79C970A));
         assert_eq!("rtl8139".parse::<NicModel>(), Err(NoModel));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use nic::kind::KINDS;
+use abi::nic::NAMES;
 pub use schemars::generate::Contract;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -75,7 +75,7 @@ impl JsonSchema for NicModel {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let names = KINDS.map(|kind| kind.name);
+        let names = NAMES.map(|known| known.name);
         json_schema!({ "type": "string", "enum": names })
     }
 }

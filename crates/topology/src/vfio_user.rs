@@ -28,13 +28,13 @@ impl Kind for VfioUser {
     fn check(&self, port: &str, _: &Policy) -> Result<(), Invalid> {
         place::check_named(port, self.path.as_ref())?;
         let nic = &self.nic;
-        let kind = nic.model.kind();
-        if nic.csb && !kind.csb {
-            let reason = format!("{port}: {} has no status block", kind.title);
+        let names = nic.model.names();
+        if nic.csb && !names.csb {
+            let reason = format!("{port}: {} has no status block", names.title);
             return Err(Invalid::new(reason, "leave --csb out"));
         }
-        if nic.doorbell == Doorbell::Shared && kind.shared_pages.is_none() {
-            let reason = format!("{port}: doorbells of {} cannot be shared", kind.title);
+        if nic.doorbell == Doorbell::Shared && !names.shared_doorbells {
+            let reason = format!("{port}: doorbells of {} cannot be shared", names.title);
             return Err(Invalid::new(reason, "use --nic 82574l, or leave out --doorbells shared"));
         }
         let Some(combine) = nic.combine else { return Ok(()) };
@@ -49,7 +49,7 @@ impl Kind for VfioUser {
 
     fn describe(&self) -> String {
         let place = self.path.as_deref().unwrap_or("the default socket");
-        format!("{} at {place}", self.nic.model.kind().title)
+        format!("{} at {place}", self.nic.model.names().title)
     }
 
     fn is_guest(&self) -> bool {

@@ -2,8 +2,8 @@
 
 use fabric::{Fdb, Filter, VlanMode};
 use frame::Mac;
-use port::Nanos;
-use settings::{Policy, PortId};
+use port::{Nanos, PortId};
+use topology::Policy;
 
 use crate::attach::AttachError;
 

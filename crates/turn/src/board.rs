@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::Monitor;
+use port::PortId;
 use serde::{Deserialize, Serialize};
-use settings::{Policy, PortId};
 use shmem::robust::{Held, RobustLock};
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Mapping, Shareable, Shared};
+use topology::Policy;
 
 use crate::attach::ring::RingAttach;
 use crate::state::{BOARD_SLOT as SLOT, State};

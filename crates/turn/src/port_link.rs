@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use link::{Impaired, Impairment, Limited, Limiter};
 use port::{Egress, EgressCounters};
-use settings::Policy;
 use shmem::Shared;
+use topology::Policy;
 
 use crate::attach::Exit;
 use crate::user::Payer;

@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use dataplane::config::NicModel;
 use frame::Mac;
+use topology::NicModel;
 
 use super::{Accelerator, Version};
 

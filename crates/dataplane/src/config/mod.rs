@@ -9,9 +9,10 @@ use turn::attach::{AttachError, Attached, null, ring};
 pub use crate::attach::buffered::host::HostConfig;
 pub use crate::attach::interface::{Engine, InterfaceConfig, PacketRings, Umem, XdpRing};
 use crate::attach::{Kind, Place, kinds};
+pub use port::PortId;
 pub use topology::{
-    Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, PortId,
-    SwitchConfig, WorkerConfig, parse_bytes,
+    Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, SwitchConfig,
+    WorkerConfig, parse_bytes,
 };
 pub use turn::attach::ring::RingAttach;
 

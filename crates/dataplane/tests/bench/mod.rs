@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use inline::Inline;
 use port::Nanos;
+use port::stats::PortStats;
 use toklat_dataplane::SwitchConfig;
-use toklat_dataplane::state::PortStats;
 
 pub struct Bench {
     pub switch: Inline,

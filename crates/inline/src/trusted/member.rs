@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use netring::trusted::{Forward, Joining};
 use netring::{OpenError, ask_member, ask_state};
+use port::PortId;
 use rustix::io::Errno;
-use settings::{PortId, SwitchConfig};
 use shmem::{Mapping, Memfd, robust};
+use topology::SwitchConfig;
 use turn::clock;
 
 use super::{Supply, Trusted, TrustedError};

@@ -18,10 +18,10 @@ use std::os::fd::OwnedFd;
 use std::os::linux::fs::MetadataExt;
 use std::sync::Arc;
 
-use port::Nanos;
-use settings::{PortId, SwitchConfig};
+use port::{Nanos, PortId};
 use shmem::robust::{self, Held};
 use shmem::{Mapping, Memfd};
+use topology::SwitchConfig;
 use turn::board::Board;
 use turn::state::State;
 

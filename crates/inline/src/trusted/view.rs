@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use fabric::{Fdb, PortSpec, Ports, Rules};
 use netring::layout::Geometry;
-use port::{MapGuard, Nanos, SoleWorker};
+use port::{MapGuard, Nanos, PortId, SoleWorker};
 use rustix::net::SendFlags;
-use settings::{PortId, SwitchConfig};
 use shmem::budget::Account;
 use shmem::{LentWindow, Mapping, Memfd};
+use topology::SwitchConfig;
 use turn::attach::{self, Attached, Exit};
 use turn::board::{Board, Entry};
 use turn::serve::{Served, Switch, Tools};

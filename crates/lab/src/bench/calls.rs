@@ -360,7 +360,7 @@ pub fn workers(lab: &Lab) -> Result<f64> {
     let (mut dispatch, worker) = bay(64);
     let sorted = std::thread::scope(|scope| {
         scope.spawn(move || {
-            let _ = control::pin(1);
+            let _ = client::pin(1);
             worker.run(|_, request| Bytes::copy_from_slice(request));
         });
         on_core(0, move || {

@@ -80,7 +80,7 @@ pub fn measure() -> Option<f64> {
 }
 
 fn answer(lines: &Lines, end: Instant) {
-    if control::pin(1).is_err() {
+    if client::pin(1).is_err() {
         return;
     }
     let mut last = 0;
@@ -96,7 +96,7 @@ fn answer(lines: &Lines, end: Instant) {
 /// The median batch's nanoseconds for a round trip.
 fn ask(lines: &Lines, end: Instant) -> Option<f64> {
     let asked =
-        control::pin(0).ok().and_then(|()| (0..BATCHES).map(|n| batch(lines, n, end)).collect());
+        client::pin(0).ok().and_then(|()| (0..BATCHES).map(|n| batch(lines, n, end)).collect());
     lines.asked.0.store(END, Ordering::Release);
     let mut all: Vec<f64> = asked?;
     all.sort_unstable_by(f64::total_cmp);

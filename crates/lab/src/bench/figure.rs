@@ -268,7 +268,7 @@ impl Figure {
             is_judged,
             distance,
             waited: samples.in_state(state).map(|pair| pair.waited).fold(0.0, f64::max),
-            profile: control::PROFILE,
+            profile: client::PROFILE,
             how: how(row, samples),
         }
     }

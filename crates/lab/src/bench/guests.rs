@@ -146,8 +146,7 @@ fn signals_per_frame(daemon: &Daemon) -> Result<[f64; 2]> {
 /// Delivered frames, wake-ups of the switch by guests, and wake-ups of guests by the switch.
 fn signals(daemon: &Daemon) -> Result<[u64; 3]> {
     let ports = daemon.stats()?.ports;
-    let sum =
-        |of: fn(&dataplane::state::PortStats) -> u64| ports.iter().map(|p| of(&p.counters)).sum();
+    let sum = |of: fn(&port::stats::PortStats) -> u64| ports.iter().map(|p| of(&p.counters)).sum();
     Ok([sum(|c| c.out_frames), sum(|c| c.wakeups), sum(|c| c.kicks)])
 }
 
@@ -183,7 +182,7 @@ mod tests {
         assert_eq!(options(Accelerator::Tcg), [usual, "delay=1000,adaptive", "off"]);
         assert_eq!(options(Accelerator::Kvm), ["off", "delay=1000,adaptive", "off"]);
         for option in options(Accelerator::Tcg) {
-            control::units::interrupts(option).unwrap();
+            client::units::interrupts(option).unwrap();
         }
     }
 }

@@ -16,8 +16,7 @@ use super::sources;
 use super::stages::Measured;
 use super::waiting;
 use crate::hosts::programs::Missing;
-use control::api;
-use control::{Client, Global, units};
+use client::{Client, Global, units};
 use jail::parent_death;
 use vm::{Accelerator, Model};
 

@@ -48,8 +48,8 @@ use self::lab::Lab;
 use self::rounds::{Conditions, Reading};
 use self::rows::{Row, SUMMARIES};
 use self::stages::Measured;
-use control::table::Table;
-use control::{Global, Result};
+use client::table::Table;
+use client::{Global, Result};
 use vm::Accelerator;
 
 /// What is measured.

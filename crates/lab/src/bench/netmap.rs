@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use control::library;
+use host::library;
 
 use super::bar::Bar;
 use super::inline;

@@ -22,7 +22,7 @@ const ROUNDS: u32 = 256;
 pub fn on_core<T: Send>(core: usize, measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            control::pin(core)?;
+            client::pin(core)?;
             waiting::watched(measure)
         });
         thread.join().unwrap_or_else(|_| bail!("the measurement panicked"))

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::isolated::POLLED;
 use super::lab::{Daemon, Lab, wait_until};
-use control::api::WorkerStats;
+use api::WorkerStats;
 
 /// The work of the front ends.
 #[derive(Clone, Copy, Debug)]

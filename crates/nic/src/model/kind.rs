@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abi::nic::NicName;
 use shmem::{Mapping, Shareable, Shared};
 
 use crate::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
@@ -42,16 +43,12 @@ impl StateRoom<'_> {
 /// A kind of NIC.
 #[derive(Debug)]
 pub struct Kind {
-    /// The NIC's name on the command line and in files.
-    pub name: &'static str,
-    /// The maker's name for the NIC.
-    pub title: &'static str,
+    /// The NIC's names, and what a port may ask of it.
+    pub names: &'static NicName,
     /// The size of the device's state in bytes.
     pub state_size: usize,
     /// The NIC's PCI identity, with or without a shared status block.
     pub identity: fn(csb: bool) -> Identity,
-    /// True if the NIC can offer a shared status block ([`crate::csb`]).
-    pub csb: bool,
     /// Registers that a driver may write as plain memory.
     pub shared_pages: Option<SharedPages>,
     /// Makes a model over its state; `None` if the state does not fit the memory.
@@ -62,11 +59,9 @@ pub struct Kind {
 
 /// Intel 82540EM.
 pub static I82540EM: Kind = Kind {
-    name: "82540em",
-    title: "82540EM",
+    names: &abi::nic::I82540EM,
     state_size: size_of::<e1000::Registers>(),
     identity: |csb| e1000::identity(e1000::Chip::Em82540, csb),
-    csb: true,
     shared_pages: Some(e1000::shared_pages(e1000::Chip::Em82540)),
     make: |room, config| room.model(|state| e1000::model(e1000::Chip::Em82540, state, config)),
     take_over: |room, csb| {
@@ -76,11 +71,9 @@ pub static I82540EM: Kind = Kind {
 
 /// Intel 82574L.
 pub static I82574L: Kind = Kind {
-    name: "82574l",
-    title: "82574L",
+    names: &abi::nic::I82574L,
     state_size: size_of::<e1000::Registers>(),
     identity: |csb| e1000::identity(e1000::Chip::L82574, csb),
-    csb: true,
     shared_pages: Some(e1000::shared_pages(e1000::Chip::L82574)),
     make: |room, config| room.model(|state| e1000::model(e1000::Chip::L82574, state, config)),
     take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(e1000::Chip::L82574, csb)),
@@ -88,11 +81,9 @@ pub static I82574L: Kind = Kind {
 
 /// AMD Am79C970A, PCnet-PCI II.
 pub static AM79C970A: Kind = Kind {
-    name: "am79c970a",
-    title: "Am79C970A",
+    names: &abi::nic::AM79C970A,
     state_size: size_of::<pcnet::Registers>(),
     identity: |csb| pcnet::Chip::Am79C970A.identity(csb),
-    csb: true,
     shared_pages: None,
     make: |room, config| room.model(|state| pcnet::model(pcnet::Chip::Am79C970A, state, config)),
     take_over: |room, csb| {
@@ -102,11 +93,9 @@ pub static AM79C970A: Kind = Kind {
 
 /// AMD Am79C973, PCnet-FAST III.
 pub static AM79C973: Kind = Kind {
-    name: "am79c973",
-    title: "Am79C973",
+    names: &abi::nic::AM79C973,
     state_size: size_of::<pcnet::Registers>(),
     identity: |csb| pcnet::Chip::Am79C973.identity(csb),
-    csb: true,
     shared_pages: None,
     make: |room, config| room.model(|state| pcnet::model(pcnet::Chip::Am79C973, state, config)),
     take_over: |room, csb| {
@@ -116,11 +105,9 @@ pub static AM79C973: Kind = Kind {
 
 /// Denali's one-access NIC, the template.
 pub static ONE_ACCESS: Kind = Kind {
-    name: "one-access",
-    title: "one-access",
+    names: &abi::nic::ONE_ACCESS,
     state_size: size_of::<template::Registers>(),
     identity: |_| template::identity(),
-    csb: false,
     shared_pages: None,
     make: |room, config| room.model(|state| template::model(state, config)),
     take_over: |room, _| room.check(template::Registers::take_over),
@@ -128,6 +115,12 @@ pub static ONE_ACCESS: Kind = Kind {
 
 /// All kinds of NICs.
 pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE_ACCESS];
+
+/// The kind of this name; `None` for a name that is not of [`abi::nic::NAMES`].
+#[must_use]
+pub fn named(names: &NicName) -> Option<&'static Kind> {
+    KINDS.into_iter().find(|kind| kind.names.name == names.name)
+}
 
 /// The register tables of all kinds, for documentation.
 #[must_use]
@@ -142,4 +135,21 @@ pub fn tables() -> Vec<RegisterTable> {
     tables.extend(pcnet::tables());
     tables.push(template::table());
     tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_a_model_that_does_what_the_name_says() {
+        assert_eq!(KINDS.len(), abi::nic::NAMES.len());
+        for (names, kind) in abi::nic::NAMES.into_iter().zip(KINDS) {
+            assert!(std::ptr::eq(named(names).unwrap(), kind), "{}", names.name);
+            assert_eq!(names.shared_doorbells, kind.shared_pages.is_some(), "{}", names.name);
+            // The block is offered by another identity.
+            let differs = (kind.identity)(true) != (kind.identity)(false);
+            assert_eq!(names.csb, differs, "{}", names.name);
+        }
+    }
 }

@@ -4,16 +4,16 @@
 use std::ffi::OsStr;
 use std::io::Write;
 
+use abi::nic::NAMES;
 use clap::CommandFactory;
 use clap::builder::ValueParser;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
-use nic::kind::KINDS;
 
 use super::Cli;
 use crate::api::{PortInfo, SwitchInfo};
-use control::name::{Name, PortName, SwitchName};
-use control::{Client, Global, Result};
+use client::name::{Name, PortName, SwitchName};
+use client::{Client, Global, Result};
 
 /// The environment variable by which a script asks for completions.
 const VARIABLE: &str = "TOKLAT_COMPLETE";
@@ -117,7 +117,7 @@ fn is<T: 'static>(parser: &ValueParser) -> bool {
 
 /// The names of emulated NICs, as `--nic` takes them.
 fn models() -> impl Iterator<Item = String> {
-    KINDS.iter().map(|kind| kind.name.to_owned()).chain(["pcnet".to_owned()])
+    NAMES.iter().map(|known| known.name.to_owned()).chain(["pcnet".to_owned()])
 }
 
 /// The names that start with the given word.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::quota::QuotaOption;
 use crate::daemon::{self, DaemonOptions};
-use control::{Global, Result};
+use client::{Global, Result};
 
 /// Options of `toklat daemon`.
 #[derive(Debug, Args)]

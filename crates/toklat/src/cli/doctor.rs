@@ -7,10 +7,10 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use topology::{Evpn, PortKind, Topology};
 
-use control::library;
-use control::table::{Table, counted};
-use control::{Client, Global, Result};
+use client::table::{Table, counted};
+use client::{Client, Global, Result};
 use evpn::report::Summary;
+use host::library;
 
 use crate::api::{PortInfo, SwitchInfo};
 use crate::daemon::evpn::gobgpd::{INSTALL, is_new_enough};

@@ -6,9 +6,9 @@ use frame::{Mac, Vni};
 use hyper::Method;
 use serde_json::json;
 
-use control::Client;
-use control::table::Table;
-use control::{Global, Result};
+use client::Client;
+use client::table::Table;
+use client::{Global, Result};
 
 /// What can be done with EVPN.
 #[derive(Debug, Subcommand)]

@@ -6,10 +6,10 @@ use hyper::Method;
 use serde_json::json;
 
 use crate::api::{FdbEntry, FdbFlush, NewFdbEntry};
-use control::Client;
-use control::name::{Name, PortName, SwitchName};
-use control::table::{Table, duration};
-use control::{Global, Result};
+use client::Client;
+use client::name::{Name, PortName, SwitchName};
+use client::table::{Table, duration};
+use client::{Global, Result};
 
 /// What can be done with forwarding tables.
 #[derive(Debug, Subcommand)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use control::table::Table;
-use control::{Global, Result, UsageError, print_json};
+use client::table::Table;
+use client::{Global, Result, UsageError, print_json};
 use topology::GuestSpec;
 
 use crate::guests::kept::{self, Kept};
@@ -233,7 +233,7 @@ fn table(all: &[GuestInfo]) -> Table {
             first(&info.ports),
             first(&info.addresses),
             info.state.name().to_owned(),
-            control::table::duration(info.for_ms / 1000),
+            client::table::duration(info.for_ms / 1000),
             info.restarts.to_string(),
             walls,
         ]);

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use control::{ClientError, Global, Result, UsageError};
+use client::{ClientError, Global, Result, UsageError};
 
 use crate::{integration, tools};
 
@@ -39,7 +39,7 @@ use crate::{integration, tools};
 #[derive(Debug, Parser)]
 #[command(
     name = "toklat",
-    version = control::VERSION,
+    version = client::VERSION,
     about = "Lightning-fast networking for virtual machines, wholly in user space",
     long_about = "Lightning-fast networking for virtual machines, wholly in user space.\n\n\
         A daemon holds learning switches; processes attach to their ports through shared memory \

@@ -1,8 +1,8 @@
 //! `toklat netmap`: the ports that netmap programs made to stay.
 
 use clap::{Args, Subcommand};
-use control::table::Table;
-use control::{Client, Global, Result};
+use client::table::Table;
+use client::{Client, Global, Result};
 use serde_json::json;
 
 use crate::api::NetmapPort;

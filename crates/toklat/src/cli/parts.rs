@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use control::part::Part;
-use control::table::Table;
-use control::{Global, Result};
+use client::table::Table;
+use client::{Global, Result};
+use host::part::Part;
 use serde::Serialize;
 
 /// Where the package has the parts' files.

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Subcommand;
 use dataplane::config::{Interrupts, NicModel, Policy};
-use dataplane::state::{LimitOf, MappedMemory};
 use fabric::VlanMode;
 use frame::VlanId;
 use hyper::Method;
 use link::{Impairment, RateLimiter};
+use port::stats::{LimitOf, MappedMemory};
 use serde_json::json;
 use topology::VfioUser;
 
@@ -18,10 +18,10 @@ use super::port_options::{KindOptions, PolicyOptions};
 use super::ranges;
 use crate::api::{InterfaceInfo, PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use crate::users;
-use control::name::{Name, PortName, SwitchName};
-use control::table::{Table, binary_bytes, bps, bytes, count, pps};
-use control::{Client, ClientError};
-use control::{Global, Result, UsageError};
+use client::name::{Name, PortName, SwitchName};
+use client::table::{Table, binary_bytes, bps, bytes, count, pps};
+use client::{Client, ClientError};
+use client::{Global, Result, UsageError};
 use vm::Qmp;
 
 /// What can be done with ports.

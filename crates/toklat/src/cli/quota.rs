@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Limit, Limits, Quota, QuotaInfo, Usage};
 use crate::users;
-use control::Client;
-use control::table::Table;
-use control::{Global, Result};
+use client::Client;
+use client::table::Table;
+use client::{Global, Result};
 
 /// What can be done with quotas.
 #[derive(Debug, Subcommand)]

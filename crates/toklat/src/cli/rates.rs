@@ -161,7 +161,7 @@ impl Rates {
 }
 
 fn port_rates(switch: &str, old: Option<&PortStats>, new: &PortStats, seconds: f64) -> PortRates {
-    let zero = dataplane::state::PortStats::default();
+    let zero = port::stats::PortStats::default();
     let (a, b) = (old.map_or(&zero, |old| &old.counters), &new.counters);
     let rate = |old: u64, new: u64| float(grown(old, new)) / seconds;
     let flow = |frames: (u64, u64), bytes: (u64, u64)| Flow {
@@ -229,7 +229,7 @@ pub(super) mod tests {
             name: (*name).into(),
             id: u16::try_from(id).unwrap(),
             state: PortState::Attached,
-            counters: dataplane::state::PortStats {
+            counters: port::stats::PortStats {
                 in_frames: frames,
                 in_bytes: frames * 64,
                 batches: std::array::from_fn(|i| if i == 5 { frames / 32 } else { 0 }),

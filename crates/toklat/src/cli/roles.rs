@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, FromArgMatches};
-use control::Result;
+use client::Result;
 
 use super::daemon::{self, DataProcessArgs};
 

@@ -6,10 +6,10 @@ use clap::Args;
 use hyper::Method;
 
 use crate::api::{Client as Opener, PipeInfo, Status, Stop, Upgrade, Upgraded};
-use control::Client;
-use control::name::SwitchName;
-use control::table::{Table, counted, duration};
-use control::{Global, Result};
+use client::Client;
+use client::name::SwitchName;
+use client::table::{Table, counted, duration};
+use client::{Global, Result};
 
 /// Options of `toklat upgrade`.
 #[derive(Debug, Args)]

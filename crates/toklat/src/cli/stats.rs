@@ -10,10 +10,10 @@ use port::DropReason;
 use super::port::state_name;
 use super::rates::{PortRates, Rates};
 use crate::api::{ApiError, ErrorCode, PortStats, Stats};
-use control::Client;
-use control::name::Name;
-use control::table::{Table, bps, bytes, count, pps, scaled};
-use control::{Global, Result, UsageError};
+use client::Client;
+use client::name::Name;
+use client::table::{Table, bps, bytes, count, pps, scaled};
+use client::{Global, Result, UsageError};
 
 /// Options of `toklat stats`.
 #[derive(Debug, Args)]

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::port_options::{Or, or_null};
 use crate::api::{ChildInfo, Collector, SflowInfo, SwitchInfo, SwitchState};
 use crate::users::{self, UserId};
-use control::Client;
-use control::name::SwitchName;
-use control::table::Table;
-use control::{Global, Result, UsageError};
+use client::Client;
+use client::name::SwitchName;
+use client::table::Table;
+use client::{Global, Result, UsageError};
 
 /// What can be done with switches.
 #[derive(Debug, Subcommand)]

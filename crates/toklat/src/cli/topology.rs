@@ -10,10 +10,10 @@ use hyper::Method;
 use crate::api::{Action, Applied, Change, Topology};
 use crate::daemon::apply::name_of;
 use crate::daemon::file::parse;
-use control::Client;
-use control::print_json;
-use control::table::{Table, counted};
-use control::{Global, Result};
+use client::Client;
+use client::print_json;
+use client::table::{Table, counted};
+use client::{Global, Result};
 
 /// Options of `toklat apply`.
 #[derive(Debug, Args)]

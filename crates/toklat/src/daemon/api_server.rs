@@ -25,12 +25,11 @@ use tokio::sync::Semaphore;
 
 use super::apply::{How, Removes};
 use super::caller::Caller;
-use super::problem::{PROBLEM, Problem};
 use super::supervisor::{Supervisor, monotonic_ns};
-use super::{metrics, openapi, shape};
+use super::{metrics, shape};
 use crate::api::{
     ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, GuestLogQuery, Operation,
-    ROUTES, StatsQuery,
+    PROBLEM, Problem, ROUTES, StatsQuery, openapi,
 };
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
@@ -323,7 +322,9 @@ fn refusal(error: &ApiError) -> Response {
 /// A refusal in the format of RFC 9457, with members of our own: `error`, `reason`, `remedy`.
 pub(super) fn problem(status: StatusCode, error: &ApiError) -> Response {
     let kind = HeaderValue::from_static(PROBLEM);
-    (status, [(CONTENT_TYPE, kind)], axum::Json(Problem::of(status, error))).into_response()
+    let named = (status.as_u16(), status.canonical_reason().unwrap_or_default());
+    let body = Problem::of(named, error);
+    (status, [(CONTENT_TYPE, kind)], axum::Json(body)).into_response()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use axum::http::header;
 use axum::response::IntoResponse;
-use dataplane::state::{MappedMemory, PortStats as Counters};
+use port::stats::{MappedMemory, PortStats as Counters};
 
 use super::read;
 use super::supervisor::Supervisor;
@@ -396,12 +396,12 @@ mod tests {
         let port = PortStats { name: "p1".into(), id: 0, state: PortState::Attached, counters };
         let switch = SwitchStats {
             name: "vale0".into(),
-            totals: dataplane::state::SwitchStats::default(),
+            totals: port::stats::SwitchStats::default(),
             ports: vec![port],
             workers: vec![WorkerStats {
                 busy_ns: 5,
                 turns: [(2048, 3), (3 << 20, 1)]
-                    .map(|(under_ns, turns)| dataplane::state::TurnTime { under_ns, turns })
+                    .map(|(under_ns, turns)| port::stats::TurnTime { under_ns, turns })
                     .into(),
                 ..WorkerStats::default()
             }],

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use control::tap::enter;
+use host::tap::enter;
 
 use super::system;
 use crate::api::ApiError;

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::tap::path_of;
+use host::tap::path_of;
 use jail::strangers::Descriptor;
 use tokio::sync::{mpsc, oneshot};
 

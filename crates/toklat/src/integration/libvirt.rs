@@ -17,8 +17,8 @@ use super::ports::{self, Found, Wanted};
 use crate::api::PortKind;
 use crate::cli::port_options::PolicyOptions;
 use crate::users;
-use control::name::PortName;
-use control::{Client, Global, Result};
+use client::name::PortName;
+use client::{Client, Global, Result};
 
 /// The namespace of our elements in a domain's metadata.
 pub const NAMESPACE: &str = "https://toklat.invalid/libvirt/1";

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, PortInfo, PortKind};
 use crate::cli::port_options::PolicyOptions;
-use control::name::PortName;
-use control::{Client, ClientError, Result};
+use client::name::PortName;
+use client::{Client, ClientError, Result};
 
 /// A port to be added: its kind, and the rules to set.
 #[derive(Clone, Debug, PartialEq)]

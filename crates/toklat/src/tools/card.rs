@@ -17,9 +17,9 @@ use shmem::{Memfd, Pages};
 use super::ping::SERVER_MAC;
 use super::roundtrip::{MIN_PAYLOAD, answer, reply_number, write_request};
 use super::session;
-use control::Global;
-use control::table::pps;
-use control::units;
+use client::Global;
+use client::table::pps;
+use client::units;
 
 /// Bytes of a driver's memory, and its address on the bus. The address is low enough for all cards,
 /// and lets an IOMMU map huge pages in one piece.

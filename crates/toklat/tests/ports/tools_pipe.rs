@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::units::Rate;
+use client::units::Rate;
 use dataplane::attach::buffered::pcap::Recording;
 use frame::Mac;
 use netring::{PipeConfig, Port, Region, RegionConfig, pipe};

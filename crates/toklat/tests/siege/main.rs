@@ -15,8 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dataplane::state::{TurnTime, percentile};
 use port::DropReason;
+use port::stats::{TurnTime, percentile};
 
 use self::attackers::ATTACKERS;
 use self::honest::Report;

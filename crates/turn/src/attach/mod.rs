@@ -158,6 +158,9 @@ pub enum AttachError {
          it fewer addresses or VLANs"
     )]
     TableFull(frame::Mac),
+    /// This build has no model of the NIC.
+    #[error("This build has no model of a {0}")]
+    Model(&'static str),
     /// The device's registers do not fit the state memory.
     #[error("There is no room for the registers of a {0} in the switch's state")]
     Registers(&'static str),

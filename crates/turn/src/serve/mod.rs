@@ -9,8 +9,8 @@ use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, ImpairmentCounts, Limiter};
 use port::stamp::{self, Stage};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
-use settings::Policy;
 use shmem::Shared;
+use topology::Policy;
 
 pub use self::tools::{Switch, Tools};
 use crate::attach::{Attended, RegisterAccess, Side, Source};

@@ -2,7 +2,7 @@
 //! writes it.
 
 use port::Counter;
-use serde::{Deserialize, Serialize};
+use port::stats::{LimitOf, MappedMemory};
 use shmem::budget::{Account, Whose};
 
 /// The numbers.
@@ -14,33 +14,6 @@ pub(super) struct LentMemory {
     refused: Counter,
     /// The number of the limit that was last exceeded, counted from 1; 0 for none.
     refused_by: Counter,
-}
-
-/// The limit that a refused mapping would have exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LimitOf {
-    /// One port's.
-    Port,
-    /// One user's.
-    User,
-    /// The limit of all ports of the switch.
-    Switch,
-}
-
-/// The memory of its owner that is mapped for a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub struct MappedMemory {
-    /// Bytes of address space that the memory takes in the data process.
-    pub bytes: u64,
-    /// Mappings.
-    pub mappings: u64,
-    /// Mappings that were refused.
-    pub refused: u64,
-    /// The limit that was last exceeded.
-    pub refused_by: Option<LimitOf>,
 }
 
 impl LentMemory {

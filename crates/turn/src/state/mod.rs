@@ -24,16 +24,15 @@ use std::sync::Arc;
 
 use fabric::{Fdb, FdbEntry, Journal, Recorder};
 use netring::layout::{MAX_RINGS, MAX_SLOTS};
-use port::{Counter, EgressCounters, IngressCounters, Nanos};
-use settings::{PortId, SwitchConfig};
+use port::stats::WorkerStats;
+use port::{Counter, EgressCounters, IngressCounters, Nanos, PortId};
 use shmem::sync::{AtomicU32, AtomicU64};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
+use topology::SwitchConfig;
 
 use self::lent::LentMemory;
-pub use self::lent::{LimitOf, MappedMemory};
 pub use self::of_port::PortState;
-pub use self::stats::{Drops, PortStats, SwitchStats, WorkerStats};
-pub use self::turns::{TurnTime, Turns, percentile};
+pub use self::turns::Turns;
 pub use self::work::{Activity, Work};
 use crate::user::{Conduct, Payer};
 
@@ -444,7 +443,7 @@ impl State {
     /// The numbers of the first `count` workers.
     #[must_use]
     pub fn workers(&self, count: usize) -> Vec<WorkerStats> {
-        self.workers.iter().take(count).map(WorkerStats::of).collect()
+        self.workers.iter().take(count).map(WorkerState::snapshot).collect()
     }
 
     /// The state of port `id`; `None` beyond the switch's last port.

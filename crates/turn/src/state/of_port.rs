@@ -4,14 +4,15 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use netring::layout::MAX_SLOTS;
+use port::stats::{MappedMemory, PortStats};
 use port::{Counter, EgressCounters, IngressCounters};
 use shmem::budget::Account;
 use shmem::sync::AtomicU32;
 use shmem::{Mapping, Shareable, Shared, SharedSlice};
 
 use super::{
-    BusCounters, IngressPage, MappedMemory, PortStats, QueueWords, RINGS, ReceiveState, SPARES,
-    SPARES_AT, SendState, SwitchState,
+    BusCounters, IngressPage, QueueWords, RINGS, ReceiveState, SPARES, SPARES_AT, SendState,
+    SwitchState,
 };
 use crate::user::{Conduct, Payer, Standing, User};
 

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use settings::PortId;
+use port::PortId;
 use shmem::{Memfd, RegionError};
 
 use super::{PAGE, PORT, PortState, QueueWords, RINGS, State};

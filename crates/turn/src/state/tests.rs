@@ -2,6 +2,7 @@
 
 use fabric::Station;
 use port::DropReason;
+use port::stats::PortStats;
 
 use super::*;
 

@@ -4,7 +4,7 @@
 //! at most.
 
 use port::Counter;
-use serde::{Deserialize, Serialize};
+use port::stats::TurnTime;
 
 /// Turns shorter than this share the first bucket.
 const SHORTEST_LOG2: u32 = 10;
@@ -23,18 +23,6 @@ impl Default for Turns {
     fn default() -> Self {
         Self([const { Counter::zero() }; BUCKETS])
     }
-}
-
-/// The turns of one bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct TurnTime {
-    /// The turns took less than this many nanoseconds, and at least the bound of the previous
-    /// bucket. Turns in the last bucket may have taken longer.
-    pub under_ns: u64,
-    /// The number of turns in this bucket.
-    pub turns: u64,
 }
 
 impl Turns {
@@ -77,22 +65,10 @@ fn end(bucket: usize) -> u64 {
     unit * ((1 << STEPS_LOG2) + step as u64 + 1)
 }
 
-/// The time that a `share` (0 to 1) of the turns between two readings took at most; `None` if there
-/// were none.
-#[must_use]
-pub fn percentile(before: &[TurnTime], after: &[TurnTime], share: f64) -> Option<u64> {
-    let earlier = |at: u64| before.iter().find(|b| b.under_ns == at).map_or(0, |b| b.turns);
-    let new = |b: &TurnTime| b.turns.saturating_sub(earlier(b.under_ns));
-    let all = after.iter().map(new).fold(0, u64::saturating_add);
-    let (mut seen, wanted) = (0_u64, (all as f64 * share).ceil() as u64);
-    after.iter().filter(|b| new(b) > 0).find_map(|b| {
-        seen = seen.saturating_add(new(b));
-        (seen >= wanted).then_some(b.under_ns)
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use port::stats::percentile;
+
     use super::*;
 
     #[test]

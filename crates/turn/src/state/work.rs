@@ -6,9 +6,8 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use port::Counter;
+use port::{Counter, PortId};
 use serde::{Deserialize, Serialize};
-use settings::PortId;
 use shmem::Shareable;
 
 /// The kind of work for a port.

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use abi::nic::NicName;
 use nic::device::{
     Bar, Device, DeviceConfig, Identity, Interrupt, InterruptMode, Model, Msix, Transmit,
 };
@@ -46,13 +47,15 @@ pub const IDENTITY: Identity = Identity {
     express: false,
 };
 
+/// The NIC's names.
+pub static NAMES: NicName =
+    NicName { name: "loopback", title: "loopback", csb: true, shared_doorbells: false };
+
 /// The NIC's row in the table of NICs.
 pub static LOOPBACK: Kind = Kind {
-    name: "loopback",
-    title: "loopback",
+    names: &NAMES,
     state_size: size_of::<Registers>(),
     identity: |_| IDENTITY,
-    csb: true,
     shared_pages: None,
     make: |room, config| room.model(|state| model(state, config)),
     take_over: |_, _| Ok(()),

@@ -45,6 +45,7 @@ use std::sync::Arc;
 use frame::Mac;
 use jail::strangers::Descriptor;
 use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
+
 use nic::pci::Config;
 use port::Nanos;
 use rustix::event::EventfdFlags;
@@ -113,6 +114,7 @@ pub struct VfioUser {
     wire: Arc<Wire>,
     session: Session,
     plug: Plug,
+    kind: &'static nic::kind::Kind,
     identity: Identity,
     config: Arc<Config>,
     room: Room,
@@ -171,12 +173,13 @@ impl VfioUser {
             return Err(AttachError::Descriptors { expected });
         }
         let (socket, room) = (Arc::new(socket), Room::of(state));
+        let kind = models::kind(plug.nic.model)?;
         if kept.is_none() {
-            room.clear(plug.nic.model);
+            room.clear(kind);
         }
-        let no_room = || AttachError::Registers(plug.nic.model.kind().title);
+        let no_room = || AttachError::Registers(kind.names.title);
         let config = room.config().ok_or_else(no_room)?;
-        let identity = models::identity(&plug.nic);
+        let identity = (kind.identity)(plug.nic.csb);
         let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept, account));
@@ -185,7 +188,7 @@ impl VfioUser {
         let lost = matches!(restored, Some(None));
         let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity, account));
         // Also for a stopped device: the front end may ask for the pages before it runs.
-        session.shared = plug.nic.model.kind().shared_pages.filter(|_| doorbells.is_some());
+        session.shared = kind.shared_pages.filter(|_| doorbells.is_some());
         if kept.is_none() {
             config.power_on();
         }
@@ -196,6 +199,7 @@ impl VfioUser {
             socket,
             session,
             plug,
+            kind,
             identity,
             config: Arc::new(config),
             room,
@@ -252,6 +256,7 @@ impl VfioUser {
         let fd = self.doorbells.clone().filter(|_| shows_pages);
         let card = Card {
             identity: &self.identity,
+            kind: self.kind,
             plug: &self.plug,
             room: &self.room,
             config: &self.config,
@@ -274,7 +279,9 @@ impl VfioUser {
         let Some(file) = self.doorbells.as_ref().filter(|_| exchanged || stopped) else { return };
         // A device that is only read needs no memory.
         let memory = if exchanged { Arc::default() } else { self.session.memory() };
-        let Ok(made) = model(&self.plug, &self.room, &self.state, memory) else { return };
+        let Ok(made) = model((&self.plug, self.kind), &self.room, &self.state, memory) else {
+            return;
+        };
         let Some(mut mirror) = Mirror::new(made.device, file) else { return };
         if exchanged { mirror.publish() } else { mirror.forward(clock()) }
     }
@@ -358,7 +365,7 @@ impl FrontEnd for VfioUser {
         }
         let memory = self.session.memory();
         let is_copy = memory.is_copy();
-        let made = model(&self.plug, &self.room, &self.state, memory)?;
+        let made = model((&self.plug, self.kind), &self.room, &self.state, memory)?;
         let Model { device, transmit, receive } = made;
         device.set_bus_master(self.config.bus_master());
         device.set_interrupt_mode(self.session.mode());
@@ -511,7 +518,7 @@ fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
 
 /// Makes a model.
 fn model(
-    plug: &Plug,
+    (plug, kind): (&Plug, &nic::kind::Kind),
     room: &Room,
     state: &PortState,
     memory: Arc<GuestMemory>,
@@ -526,7 +533,7 @@ fn model(
         combining: plug.nic.combine.map(combine),
         csb: plug.nic.csb,
     };
-    models::make(plug.nic.model, room, config)
+    models::make(kind, room, config)
 }
 
 #[cfg(test)]

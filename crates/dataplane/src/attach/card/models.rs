@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nic::device::{DeviceConfig, Identity, Impossible, Model};
-use nic::kind::StateRoom;
+use nic::kind::{Kind, StateRoom};
 use nic::pci;
 use shmem::{Bytes, Mapping, Shareable, Shared};
 use turn::attach::AttachError;
@@ -12,7 +12,7 @@ use turn::state::PortState;
 
 use super::Plug;
 use super::line::Progress;
-use crate::config::{NicConfig, NicModel};
+use crate::config::NicModel;
 
 /// The layout of a device in its port's part of the state memory.
 const PROGRESS: usize = pci::SIZE;
@@ -68,8 +68,8 @@ impl Room {
     }
 
     /// Clears the room for a device that was never powered on.
-    pub fn clear(&self, nic: NicModel) {
-        self.window(0..REGISTERS + nic.kind().state_size).fill(0);
+    pub fn clear(&self, kind: &Kind) {
+        self.window(0..REGISTERS + kind.state_size).fill(0);
     }
 
     fn window(&self, part: Range<usize>) -> Bytes<'_> {
@@ -100,6 +100,8 @@ pub enum StateError {
 pub struct Card<'a> {
     /// How the card looks on PCI.
     pub identity: &'a Identity,
+    /// The kind of the card's model.
+    pub kind: &'static Kind,
     /// The model of the card and its options.
     pub plug: &'a Plug,
     /// Where the card lies in the state memory.
@@ -110,7 +112,7 @@ pub struct Card<'a> {
 
 impl<'a> Card<'a> {
     fn registers(&self) -> Range<usize> {
-        REGISTERS..REGISTERS + self.plug.nic.model.kind().state_size
+        REGISTERS..REGISTERS + self.kind.state_size
     }
 
     /// Resets the card to its power-on state.
@@ -173,23 +175,29 @@ impl<'a> Card<'a> {
         // Zeroed registers are those of a device that was never powered on: nothing to take over.
         let unused = self.room.window(self.registers()).to_vec().iter().all(|byte| *byte == 0);
         if !unused {
-            (self.plug.nic.model.kind().take_over)(self.room.registers(), self.plug.nic.csb)?;
+            (self.kind.take_over)(self.room.registers(), self.plug.nic.csb)?;
         }
         Ok(())
     }
 }
 
-/// The PCI identity of a model.
-#[must_use]
-pub fn identity(nic: &NicConfig) -> Identity {
-    (nic.model.kind().identity)(nic.csb)
+/// The kind of a model.
+///
+/// # Errors
+/// [`AttachError::Model`] when this build has none of that name.
+pub fn kind(model: NicModel) -> Result<&'static Kind, AttachError> {
+    let names = model.names();
+    #[cfg(test)]
+    if std::ptr::eq(names, super::LOOPBACK.names) {
+        return Ok(&super::LOOPBACK);
+    }
+    nic::kind::named(names).ok_or(AttachError::Model(names.title))
 }
 
 /// Makes a model over its registers.
 ///
 /// # Errors
 /// [`AttachError::Registers`] when they do not fit.
-pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
-    let kind = nic.kind();
-    (kind.make)(room.registers(), config).ok_or(AttachError::Registers(kind.title))
+pub fn make(kind: &Kind, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
+    (kind.make)(room.registers(), config).ok_or(AttachError::Registers(kind.names.title))
 }

@@ -1,7 +1,7 @@
 //! The table of all stages.
 
 use anyhow::Result;
-use control::table::Table;
+use client::table::Table;
 use port::stamp::{Spent, Stage};
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ impl Report {
                             stage.replace(' ', "-")),
                         "value": ticks, "unit": "ticks", "median_of": 1, "low": null, "high": null,
                         "peer": "-", "peer_value": null, "ratio": null,
-                        "profile": control::PROFILE, "how": how,
+                        "profile": client::PROFILE, "how": how,
                     }));
                 }
             }

@@ -87,7 +87,7 @@ fn ping_pong(a: &impl Bell, b: &impl Bell) -> Result<f64> {
     };
     let mut times = std::thread::scope(|scope| -> Result<Vec<u64>> {
         let answering = scope.spawn(|| -> Result<Vec<u64>> {
-            let _ = control::pin(0);
+            let _ = client::pin(0);
             let mut times = Vec::with_capacity(WAKE_UPS);
             for _ in 0..WAKE_UPS {
                 await_news(b)?;
@@ -97,7 +97,7 @@ fn ping_pong(a: &impl Bell, b: &impl Bell) -> Result<f64> {
             Ok(times)
         });
         let asking = scope.spawn(|| -> Result<()> {
-            let _ = control::pin(0);
+            let _ = client::pin(0);
             for _ in 0..WAKE_UPS {
                 ring(&|| a.ring())?;
                 await_news(a)?;

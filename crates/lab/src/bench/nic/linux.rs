@@ -8,14 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use dataplane::state::PortStats;
 use frame::Mac;
+use port::stats::PortStats;
 use serde_json::json;
 
 use super::wire::Wire;
 use crate::Bridge;
 use crate::bench::lab::{Daemon, Lab};
-use control::tap;
+use host::tap;
 use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, Version, guest};
 
 /// A network card and its backend.

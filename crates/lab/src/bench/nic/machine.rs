@@ -302,7 +302,7 @@ pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> 
         let worker = Worker::new(model, &bus, work, &stop);
         let worker = scope.spawn(move || {
             // Without pinning, the measurement is slower but not wrong.
-            let _ = control::pin(1);
+            let _ = client::pin(1);
             worker.run()
         });
         let measured = crate::bench::traffic::on_core(0, || {

@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use super::Cli;
-use control::Result;
+use client::Result;
 
 /// The page about topology files.
 const TOPOLOGY: &str = include_str!("toklat-topology.5");

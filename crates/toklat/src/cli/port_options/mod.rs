@@ -9,7 +9,7 @@ mod words;
 use std::net::IpAddr;
 
 use clap::Args;
-use control::units::interrupts;
+use client::units::interrupts;
 use dataplane::config::{Interrupts, Policy};
 use fabric::VlanMode;
 use frame::{Mac, VlanId};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use control::units::Rate;
+use client::units::Rate;
 use frame::VlanId;
 use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;

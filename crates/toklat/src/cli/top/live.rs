@@ -9,8 +9,8 @@ use super::super::stats::read;
 use super::view::View;
 use super::{Sort, TopArgs};
 use crate::api::Stats;
-use control::name::Name;
-use control::{Client, Global, Result};
+use client::name::Name;
+use client::{Client, Global, Result};
 
 /// Shows the view in the terminal until `q`.
 pub fn run(args: &TopArgs, global: &Global) -> Result {

@@ -9,8 +9,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use control::name::Name;
-use control::{Global, Result, UsageError};
+use client::name::Name;
+use client::{Global, Result, UsageError};
 
 use super::stats::interval;
 

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use control::part::Part;
+use host::part::Part;
 use jail::Walls;
 use jail::child::{Backoff, ChildSetup, Confinement, Supervised};
 use rustix::process::{Pid, Signal};

@@ -14,8 +14,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use control::part::Part;
 use dataplane::config::HostConfig;
+use host::part::Part;
 use topology::Host;
 
 use super::link::{self, Asker, Link};

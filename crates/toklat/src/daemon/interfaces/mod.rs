@@ -15,7 +15,7 @@ mod xdp;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use control::part::Part;
+use ::host::part::Part;
 use dataplane::config::{Engine, InterfaceConfig};
 use topology::{Interface, InterfaceEngine};
 

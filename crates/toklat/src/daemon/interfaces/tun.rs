@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use control::tap::{Field, ifreq_ioctl, open_queue, privileged};
+use host::tap::{Field, ifreq_ioctl, open_queue, privileged};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::api::ApiError;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::tap::enter;
+use host::tap::enter;
 use tokio::io::Interest;
 use tokio::sync::mpsc;
 

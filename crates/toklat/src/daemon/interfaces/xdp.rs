@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use control::part::Part;
 use dataplane::attach::interface::xdp::TX_METADATA;
 use dataplane::config::{Umem, XdpRing};
+use host::part::Part;
 use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 

@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use control::tap::privileged;
 use dataplane::attach::buffered::tap::TapConfig;
 use dataplane::config::Attachment;
+use host::tap::privileged;
 use jail::strangers::Descriptor;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use topology::Tap;

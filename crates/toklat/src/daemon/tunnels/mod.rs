@@ -292,7 +292,7 @@ impl Drop for Share {
         let vnis = std::mem::take(&mut self.vnis);
         // This work may wait for a data process, and it enters a namespace.
         let leave = move || {
-            let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
+            let entered = place.netns.as_deref().map_or(Ok(()), host::tap::enter);
             let left =
                 entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, &vnis));
             if let Err(error) = left {

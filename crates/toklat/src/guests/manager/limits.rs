@@ -42,7 +42,7 @@ impl Manager {
         if end.success || unit.stopped || !was_killed {
             return end;
         }
-        let memory = control::table::binary_bytes(self.kinds[unit.kind].spec.memory);
+        let memory = client::table::binary_bytes(self.kinds[unit.kind].spec.memory);
         End::failed(format!("needed more than its {memory} of memory, and was killed"))
     }
 }

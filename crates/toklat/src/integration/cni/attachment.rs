@@ -9,7 +9,7 @@ use super::config::{Attach, Config};
 use super::{Code, Failure};
 use crate::api::PortKind;
 use crate::integration::ports::{self, Wanted};
-use control::name::{PortName, SwitchName};
+use client::name::{PortName, SwitchName};
 
 /// The CNI environment variables of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub fn port_of(network: &str, container: &str, ifname: &str) -> String {
 
 /// The name of the switch.
 pub fn switch_of(config: &Config) -> Result<SwitchName, Failure> {
-    let wrong = |e: control::name::NameError| {
+    let wrong = |e: client::name::NameError| {
         Failure::new(
             Code::Config,
             format!("The switch is named {:?}", config.switch),

@@ -12,7 +12,7 @@ use super::namespace::Namespace;
 use super::{Code, Failure, VERSIONS};
 use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
 use crate::integration::ports::{self, Found, Wanted};
-use control::{Client, Global, Result as Done};
+use client::{Client, Global, Result as Done};
 
 /// A network's configuration, parsed and as JSON.
 struct Network {
@@ -194,7 +194,7 @@ impl Network {
             .into_iter()
             .filter(|port| port.name.starts_with(&prefix) && !stay.contains(&port.name))
         {
-            let name = control::name::PortName { switch: switch.clone(), port: port.name };
+            let name = client::name::PortName { switch: switch.clone(), port: port.name };
             let removed = ports::remove(&mut client, &name, &port.spec.kind);
             let removed =
                 removed.map_err(|e| Failure::refused(&format!("Cannot remove {name}"), &e));

@@ -73,7 +73,7 @@ impl Failure {
 
     /// Converts the daemon's refusal, or its absence, to an error.
     fn refused(what: &str, error: &anyhow::Error) -> Self {
-        use control::ClientError::NotRunning;
+        use client::ClientError::NotRunning;
         let code = match error.downcast_ref() {
             Some(NotRunning { .. }) => Code::Again,
             _ => Code::Refused,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::name::Name;
-use control::{Client, Global};
+use client::name::Name;
+use client::{Client, Global};
 
 use super::super::pcap::{Captured, Direction, Output};
 use super::super::session::{Session, now};

@@ -16,8 +16,8 @@ use super::super::pcap::CaptureWriter;
 use super::super::session::RunArgs;
 use super::{SLOTS, capture};
 use crate::api::{self, PortInfo, SwitchInfo};
-use control::name::PortName;
-use control::{Client, ClientError, Global, UsageError};
+use client::name::PortName;
+use client::{Client, ClientError, Global, UsageError};
 
 /// The program's name in Wireshark's directory.
 pub const PROGRAM: &str = "toklat-extcap";

@@ -18,8 +18,8 @@ use self::files::Files;
 pub use self::files::Rotation;
 use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
-use control::name::Name;
-use control::{Global, UsageError};
+use client::name::Name;
+use client::{Global, UsageError};
 
 /// Options of `toklat cap`.
 #[derive(Clone, Debug, clap::Args)]

@@ -9,8 +9,8 @@ use topology::VhostUser;
 
 use super::{Demo, Outcome};
 use crate::api::{NewPort, PortInfo, PortSpec};
-use control::table::bps;
-use control::units::interrupts;
+use client::table::bps;
+use client::units::interrupts;
 use lab::{Between, Bridge, Pair};
 use vm::{Accelerator, Backend, Model, Qemu, guest};
 

@@ -15,7 +15,7 @@ use super::processes::Process;
 use super::watcher::Watcher;
 use super::{DIRECTORY, DemoArgs, Outcome, taps, toklat};
 use crate::tools::session;
-use control::{Client, Global};
+use client::{Client, Global};
 
 const WHAT: &str = "three hosts";
 const MTU: u32 = 1400;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::processes::{Process, output};
 use super::{Demo, Outcome, toklat};
-use control::table::bps;
+use client::table::bps;
 
 /// The table's text when no guests run.
 pub const WHAT: &str = "two isolated light guests";

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use dataplane::config::{Idle, Policy, SwitchConfig, WorkerConfig};
-use dataplane::state::PortStats;
 use hyper::Method;
+use port::stats::PortStats;
 
 use self::processes::Process;
 use self::watcher::Watcher;
 use super::session::{self, Totals};
 use super::{ping, sink};
 use crate::api::{Applied, PortSpec, Stats, SwitchInfo, SwitchSpec, Topology};
-use control::table::{Table, pps};
-use control::units;
-use control::{Client, Global};
+use client::table::{Table, pps};
+use client::units;
+use client::{Client, Global};
 
 mod guests;
 mod hosts;

@@ -130,5 +130,5 @@ fn iperf(
     let report: serde_json::Value = serde_json::from_str(&text?).context("iperf3's report")?;
     let bits = report.pointer("/end/sum_received/bits_per_second").and_then(|bits| bits.as_f64());
     let bits = bits.context("iperf3 reported no rate")?;
-    Ok(Outcome::result("iperf3 between taps", format!("TCP {}", control::table::bps(bits))))
+    Ok(Outcome::result("iperf3 between taps", format!("TCP {}", client::table::bps(bits))))
 }

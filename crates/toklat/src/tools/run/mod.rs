@@ -14,8 +14,8 @@ use anyhow::{Context, bail};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use self::elf::Linking;
-use control::library::{self, LIBRARY};
-use control::{Global, Result};
+use client::{Global, Result};
+use host::library::{self, LIBRARY};
 
 mod elf;
 mod netns;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use control::tap::{Field, ifreq_ioctl, open_queue};
+use host::tap::{Field, ifreq_ioctl, open_queue};
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Open, Port};
 use rustix::event::{PollFd, PollFlags};
@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::UnshareFlags;
 
 use crate::tools::session::stop_on_signals;
-use control::Result;
+use client::Result;
 
 /// The virtio-net header of a tap's frames. All zero: it requests no offload.
 const HEADER: [u8; 10] = [0; 10];

@@ -26,8 +26,8 @@ use self::passt::Passt;
 use self::whom::Verdict;
 use super::session::{OpenArgs, now, stop_on_signals};
 use super::sink::announce;
-use control::Global;
-use control::name::SwitchName;
+use client::Global;
+use client::name::SwitchName;
 
 /// The name of the uplink's port.
 pub const PORT: &str = "uplink";

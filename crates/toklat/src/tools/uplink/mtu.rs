@@ -3,8 +3,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use control::name::SwitchName;
-use control::{Client, Global};
+use client::name::SwitchName;
+use client::{Client, Global};
 
 use super::{PORT, UplinkArgs};
 use crate::api::PortInfo;

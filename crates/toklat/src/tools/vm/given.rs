@@ -9,8 +9,8 @@ use topology::{VfioUser, VhostUser};
 
 use crate::api::{ErrorCode, PortInfo, PortKind, PortState};
 use ::vm::Model;
-use control::name::PortName;
-use control::{Client, ClientError, Global, Result};
+use client::name::PortName;
+use client::{Client, ClientError, Global, Result};
 
 /// The requirements of an existing port on a machine.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ use self::given::Given;
 use crate::api::PortInfo;
 use crate::cli::port_options::{KindOptions, PolicyOptions};
 use crate::tools::{session, uplink};
-use control::name::{PortName, SwitchName};
-use control::{Client, ClientError, Global, Result, UsageError};
+use client::name::{PortName, SwitchName};
+use client::{Client, ClientError, Global, Result, UsageError};
 use jail::child::ChildSetup;
 use jail::parent_death;
 
@@ -376,7 +376,7 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
 
 /// Works as `kind_options`, for a device that the port emulates. The port has the MAC address.
 fn emulated_options(nic: &Nic, socket: &Path) -> Vec<OsString> {
-    let model = nic.model.emulated().map(|model| model.kind().name.to_owned());
+    let model = nic.model.emulated().map(|model| model.names().name.to_owned());
     let mac = nic.mac.to_string();
     let mut options: Vec<OsString> = vec!["--nic".into(), model.unwrap_or_default().into()];
     options.extend(["--socket".into(), socket.into(), "--mac".into(), mac.into()]);

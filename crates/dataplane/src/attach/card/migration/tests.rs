@@ -231,7 +231,7 @@ impl Bed {
 /// All models of cards, with and without a shared status block.
 fn cards() -> impl Iterator<Item = (NicModel, bool)> {
     let both = |model: NicModel| [(model, false), (model, true)];
-    MODELS.into_iter().flat_map(both).filter(|(model, csb)| model.kind().csb || !csb)
+    MODELS.into_iter().flat_map(both).filter(|(model, csb)| model.names().csb || !csb)
 }
 
 #[test]

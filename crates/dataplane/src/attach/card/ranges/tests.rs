@@ -7,10 +7,8 @@ use rustix::fs::MemfdFlags;
 use shmem::Bytes;
 use shmem::budget::{Budget, Extent, Limits};
 
-use super::super::models;
 use super::super::session::Session;
 use super::*;
-use crate::config::{Doorbell, NicConfig, NicModel};
 
 const BASE: u64 = 1 << 32;
 
@@ -329,8 +327,7 @@ fn a_successor_finds_a_message_done_or_not_done() {
 /// them, and keeps them in its own way.
 #[test]
 fn the_ranges_of_an_earlier_version_are_taken_over() {
-    let (model, doorbell) = (NicModel::I82574L, Doorbell::Trap);
-    let identity = models::identity(&NicConfig { model, csb: false, combine: None, doorbell });
+    let identity = (nic::kind::I82574L.identity)(false);
     let account = Account::unlimited();
     let [first, second] = [page(0, 1), page(1, 2)];
     let ranges = serde_json::json!([

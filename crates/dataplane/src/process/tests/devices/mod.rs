@@ -103,7 +103,7 @@ impl Host {
 
     fn add(&mut self, id: PortId, resume: bool) {
         let nic = NicConfig {
-            model: NicModel::add(&crate::attach::card::LOOPBACK),
+            model: NicModel::add(crate::attach::card::LOOPBACK.names),
             csb: false,
             combine: None,
             doorbell: Doorbell::Trap,

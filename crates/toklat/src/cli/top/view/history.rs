@@ -6,7 +6,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 
 use super::super::super::rates::{PortRates, Rates};
-use control::table::pps;
+use client::table::pps;
 
 /// Readings kept of each port: more than a wide screen shows.
 const READINGS: usize = 240;

@@ -15,7 +15,7 @@ use super::super::rates::{Flow, PortRates, Rates, WorkerRates};
 use super::super::stats::drop_rates;
 use super::Sort;
 use crate::api::PortState;
-use control::table::{bps, pps, scaled};
+use client::table::{bps, pps, scaled};
 
 impl Sort {
     const fn next(self) -> Self {

@@ -3,9 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-
-use crate::Result;
+use anyhow::{Context as _, Result};
 
 /// The file that `toklat run` has loaded into programs.
 pub const LIBRARY: &str = "libtoklat_preload.so";
