@@ -108,6 +108,12 @@ impl Sender {
         !self.stalled.is_empty()
     }
 
+    /// The receive queue for which the first stalled frame waits: its port's number, and its own.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<(u16, u16)> {
+        self.stalled.first().map(|stalled| (stalled.port, stalled.queue))
+    }
+
     /// Drops the stalled frames. Returns how many, for the caller to count.
     pub fn abandon(&mut self) -> usize {
         self.waits.clear();

@@ -214,8 +214,9 @@ impl Inline {
         self.fdb.age(self.ageing_s, now);
     }
 
-    /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
-    /// frames were gathered. A port that asked to be reset is, within as many turns as there are
+    /// One turn of every port: moves at most a batch of what each has flushed; a port that is ahead
+    /// of the others by its [weight](Policy::weight) skips it. Returns how many frames were
+    /// gathered. A port that asked to be reset is, within as many turns as there are
     /// ports.
     // The benchmark counts this function's instructions by its name (`cargo xtask perf`).
     // The owner of an inline port is the caller, so no owner sleeps.
@@ -262,6 +263,12 @@ impl Inline {
         let (ports, fdb) = (&self.ports, &self.fdb);
         let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless };
         let mut frames = 0;
+        let is_whole = range.len() == self.served.len();
+        if is_whole {
+            self.tools.fair.begin()
+        } else {
+            self.tools.fair.open()
+        }
         for served in self.served.get_mut(range).unwrap_or_default() {
             let _ = served.attend(switch);
             frames += served.turn(&mut self.tools, switch, &mut effect);

@@ -216,6 +216,8 @@ pub(crate) fn check_range(
 pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Invalid> {
     let mtu = u64::from(spec.policy.mtu);
     check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;
+    let weight = u64::from(spec.policy.weight);
+    check_range(name, "weight", weight, 1, u64::from(Policy::MAX_WEIGHT))?;
     let last = config.workers.len().saturating_sub(1) as u64;
     check_range(name, "worker", u64::from(spec.worker.unwrap_or(0)), 0, last)?;
     let limiters = [&spec.policy.tx_rate_limiter, &spec.policy.rx_rate_limiter];

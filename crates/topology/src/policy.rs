@@ -86,6 +86,12 @@ pub struct Policy {
     /// too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_rate_limiter: Option<RateLimiter>,
+    /// The port's weight, from 1 to 1,000. Where the ports of a worker send more than it can move,
+    /// or the senders to a lossless port more than it takes, their bytes are in the proportion of
+    /// their weights.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Policy::MAX_WEIGHT)))]
+    #[serde(skip_serializing_if = "is_one")]
+    pub weight: u16,
     /// Impairment of the link for what the port sends, to test programs over a bad network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_impairment: Option<Impairment>,
@@ -103,6 +109,8 @@ pub struct Policy {
 impl Policy {
     /// Flooded frames a second by default.
     pub const FLOOD_LIMIT: u32 = Rules::FLOOD_LIMIT;
+    /// The largest weight.
+    pub const MAX_WEIGHT: u16 = 1000;
     /// The largest MTU.
     pub const MAX_MTU: u16 = Rules::MAX_MTU;
     /// MTU by default, in bytes.
@@ -129,6 +137,11 @@ impl Policy {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(weight: &u16) -> bool {
+    *weight == 1
+}
+
 impl Default for Policy {
     fn default() -> Self {
         let Rules { protected, vlan, macs, locked, guard, ips, mac_limit, .. } = Rules::default();
@@ -149,6 +162,7 @@ impl Default for Policy {
             lossless,
             tx_rate_limiter: None,
             rx_rate_limiter: None,
+            weight: 1,
             tx_impairment: None,
             rx_impairment: None,
             mirror_ingress: None,

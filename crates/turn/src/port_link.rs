@@ -20,6 +20,8 @@ pub enum Change {
     Limiter(Option<Box<Limiter>>),
     /// The impairment of frames that the port sends.
     Sending(Option<Impairment>),
+    /// The port's weight among those of its worker.
+    Weight(u16),
     /// The payer for touches of the owner's memory, if these are timed.
     Watch(Option<Payer>),
     /// The port's receive queues, if the link impairs frames. The previous queues deliver all that
@@ -52,6 +54,9 @@ pub fn changes(policy: &Policy, earlier: &Policy) -> Vec<Change> {
     }
     if policy.tx_impairment != earlier.tx_impairment {
         changes.push(Change::Sending(bad(policy.tx_impairment)));
+    }
+    if policy.weight != earlier.weight {
+        changes.push(Change::Weight(policy.weight));
     }
     changes
 }

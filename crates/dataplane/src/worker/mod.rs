@@ -209,6 +209,7 @@ impl Worker {
         if !self.far.is_empty() {
             frames += self.flush(table, &map, now);
         }
+        self.tools.fair.begin();
         for at in 0..self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
             self.state.work.serve(port.id, Activity::Turn);

@@ -1,5 +1,6 @@
 //! One port's turn: gather, forward, complete, settle. Workers and inline switches share it.
 
+mod fair;
 mod tools;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 use topology::Policy;
 
+use self::fair::Share;
 pub use self::tools::{Switch, Tools};
 use crate::attach::{Attended, RegisterAccess, Side, Source};
 use crate::port_link::{self, Change, FarQueue};
@@ -30,6 +32,8 @@ pub struct Served {
     memory: PortMemory,
     /// Copies that the port has begun beyond its quantum. It skips turns to pay for them.
     debt: usize,
+    /// The port's part of its worker's turns.
+    share: Share,
     /// The rate limiter of the frames that the port sends.
     limiter: Option<Box<Limiter>>,
     /// True if frames that the port sends pass a rate limiter or a bad link.
@@ -96,6 +100,7 @@ impl Served {
             queues,
             memory,
             debt: 0,
+            share: Share::default(),
             limiter: None,
             impeded: false,
             watch: None,
@@ -140,6 +145,7 @@ impl Served {
                 }
             }
             Change::Watch(watch) => self.set_watch(watch),
+            Change::Weight(weight) => self.share.set_weight(weight),
             Change::Receiving(far) => {
                 self.far.iter().for_each(|(_, far)| far.make_all_due());
                 self.far.extend(far.into_iter().enumerate().map(|(n, far)| (n as u16, far)));
@@ -331,12 +337,16 @@ impl Served {
             self.busy_at = switch.now;
             return 0;
         }
+        let skips = self.share.skips(&mut tools.fair);
         let mut frames = 0;
         for queue in 0..self.queues.len() {
             frames += if self.queues[queue].sender.is_stalled() {
                 self.retry(queue, tools, switch, &mut effect);
                 0
             } else if switch.draining && !self.impeded {
+                0
+            } else if skips {
+                self.busy_at = switch.now;
                 0
             } else {
                 self.forward(queue, tools, switch, &mut effect)
@@ -354,16 +364,18 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) -> usize {
         tools.scratch.clear();
+        let most = self.share.batch(tools.batch);
         let frames = if self.impeded {
-            self.gather_impeded(queue, tools, switch, effect)
+            self.gather_impeded(queue, most, tools, switch, effect)
         } else {
             let _scope = stamp::scope(Stage::Gather);
             let ingress = self.source.queue(queue);
-            ingress.map_or(0, |q| q.gather(&mut tools.scratch, tools.batch, switch.now))
+            ingress.map_or(0, |q| q.gather(&mut tools.scratch, most, switch.now))
         };
         if frames == 0 {
             return 0;
         }
+        let bytes = tools.scratch.bytes();
         #[cfg(debug_assertions)]
         if let Some(happens) = self.mishap {
             happens();
@@ -374,8 +386,9 @@ impl Served {
         let turn = tools.forwarder.forward(ports, fdb, from, &mut tools.scratch, map, now);
         self.give_back(queue, turn, tools, switch, effect);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
+        self.share.pay(&mut tools.fair, bytes, frames, most);
         if self.queues[queue].sender.is_stalled() {
-            self.hold(queue, tools);
+            self.hold(queue, bytes, tools);
         }
         frames
     }
@@ -385,16 +398,17 @@ impl Served {
     fn gather_impeded(
         &mut self,
         queue: usize,
+        most: usize,
         tools: &mut Tools,
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) -> usize {
         let Switch { now, draining, .. } = switch;
         let Some(mut channel) = self.queues[queue].channel.take() else {
-            let max = if draining { 0 } else { tools.batch };
+            let max = if draining { 0 } else { most };
             return self.gather_limited(queue, &mut tools.scratch, max, now);
         };
-        let max = if draining { 0 } else { tools.batch.min(channel.room()) };
+        let max = if draining { 0 } else { most.min(channel.room()) };
         let sent = self.gather_limited(queue, &mut tools.scratch, max, now);
         if sent > 0 {
             self.admit(&mut channel, queue, tools, switch, effect);
@@ -504,7 +518,8 @@ impl Served {
     /// Leaves the scratch with the stalled frames to the port. The worker continues with another
     /// one.
     #[cold]
-    fn hold(&mut self, queue: usize, tools: &mut Tools) {
+    fn hold(&mut self, queue: usize, bytes: u64, tools: &mut Tools) {
+        self.share.begin_wait(&mut tools.fair, &self.queues[queue].sender, bytes);
         let fresh = tools.spare.pop().unwrap_or_else(|| Box::new(Scratch::new(tools.batch)));
         self.queues[queue].held = Some(std::mem::replace(&mut tools.scratch, fresh));
     }
@@ -519,6 +534,9 @@ impl Served {
     ) {
         let ServedQueue { sender, held, lent_by_channel, .. } = &mut self.queues[queue];
         let lent_by_channel = *lent_by_channel;
+        if !switch.draining && self.share.gives_way(&mut tools.fair, sender) {
+            return;
+        }
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;
         // A process that is about to exit does not wait for a slow receiver slot by slot.

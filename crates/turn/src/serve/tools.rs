@@ -4,6 +4,7 @@ use fabric::{Fdb, Forwarder, Ports, Recorder};
 use port::{MapGuard, Nanos, Scratch, SoleWorker};
 use shmem::Shared;
 
+use super::fair::Fair;
 use crate::attach::Exit;
 
 /// The tools of a worker for serving ports.
@@ -16,6 +17,8 @@ pub struct Tools {
     #[expect(clippy::vec_box, reason = "lent and given back: pointers move, not kilobytes")]
     pub(super) spare: Vec<Box<Scratch>>,
     pub(super) batch: usize,
+    /// Whose turn it is.
+    pub fair: Fair,
     /// Nanoseconds that a sender waits for a lossless receiver.
     pub stall_timeout: u64,
     /// Records frames for observers of the switch.
@@ -36,6 +39,7 @@ impl Tools {
             scratch: Box::new(Scratch::new(batch)),
             spare: Vec::new(),
             batch,
+            fair: Fair::default(),
             stall_timeout,
             recorder,
         }
