@@ -2,10 +2,10 @@
 //! can take.
 //!
 //! Each port has an account of the bytes it has sent, divided by its weight. A port whose account
-//! is ahead of the others' skips its turns until they have caught up: deficit round robin (Shreedhar
-//! and Varghese, 1996), in which a turn may overshoot by a batch. Only ports that leave frames
-//! behind in their queues count as others, so nobody waits for an idle port, and a port that is
-//! alone never waits.
+//! is ahead of the others' skips its turns until they have caught up: deficit round robin
+//! (Shreedhar and Varghese, 1996), in which a turn may overshoot by a batch. Only ports that leave
+//! frames behind in their queues count as others, so no port waits for an idle one, and a port that
+//! is alone never waits.
 
 use fabric::Sender;
 
@@ -61,9 +61,6 @@ impl Round {
     /// True if a port has to skip its turn.
     #[inline]
     fn skips(&mut self, Account(spent): Account) -> bool {
-        if self.most == i64::MAX {
-            return false;
-        }
         let ahead = spent.wrapping_sub(self.floor) as i64;
         if ahead <= self.most || ahead >= NEVER {
             return false;
@@ -169,7 +166,6 @@ impl Share {
     }
 
     /// True if the port has to skip its turn.
-    #[inline]
     pub fn skips(&self, fair: &mut Fair) -> bool {
         fair.turns.skips(self.spent)
     }
@@ -180,17 +176,20 @@ impl Share {
         most.min(self.most_frames)
     }
 
-    /// Pays for a turn of this many bytes and frames; `most` frames would have been taken.
+    /// Pays for a turn of this many bytes and frames; `most` frames would have been taken. Returns
+    /// true if the next turn has to be asked for.
     #[inline]
-    pub fn pay(&mut self, fair: &mut Fair, bytes: u64, frames: usize, most: usize) {
+    pub fn pay(&mut self, fair: &mut Fair, bytes: u64, frames: usize, most: usize) -> bool {
         self.uncharged += bytes;
         // The queue of a port that fills half a batch has more, or soon will.
         let wants_more = 2 * frames >= most;
-        if wants_more || self.uncharged > CHARGED_BYTES {
+        let charges = wants_more || self.uncharged > CHARGED_BYTES;
+        if charges {
             let uncharged = std::mem::take(&mut self.uncharged);
             fair.turns.charge(&mut self.spent, uncharged, self.cost, wants_more);
             self.fit_batch(frames, bytes);
         }
+        charges
     }
 
     /// Fits the next batch to the bytes that a turn may have.

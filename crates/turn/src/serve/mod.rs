@@ -30,6 +30,8 @@ pub struct Served {
     pub source: Box<dyn Source>,
     queues: Vec<ServedQueue>,
     memory: PortMemory,
+    /// The port has to look whether its next turn pays for earlier ones.
+    owes: bool,
     /// Copies that the port has begun beyond its quantum. It skips turns to pay for them.
     debt: usize,
     /// The port's part of its worker's turns.
@@ -99,6 +101,7 @@ impl Served {
             source,
             queues,
             memory,
+            owes: false,
             debt: 0,
             share: Share::default(),
             limiter: None,
@@ -332,12 +335,9 @@ impl Served {
         switch: Switch<'_>,
         mut effect: impl FnMut(u16, Side, Effects),
     ) -> usize {
-        if self.debt > 0 {
-            self.debt = self.debt.saturating_sub(FLOOD_QUANTUM);
-            self.busy_at = switch.now;
+        if self.owes && self.skips(tools, switch, &mut effect) {
             return 0;
         }
-        let skips = self.share.skips(&mut tools.fair);
         let mut frames = 0;
         for queue in 0..self.queues.len() {
             frames += if self.queues[queue].sender.is_stalled() {
@@ -345,14 +345,32 @@ impl Served {
                 0
             } else if switch.draining && !self.impeded {
                 0
-            } else if skips {
-                self.busy_at = switch.now;
-                0
             } else {
                 self.forward(queue, tools, switch, &mut effect)
             };
         }
         frames
+    }
+
+    /// True if the port pays for earlier turns by this one. Only frames that wait are sent then.
+    #[inline(never)]
+    fn skips(
+        &mut self,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Side, Effects),
+    ) -> bool {
+        let floods = self.debt > 0;
+        self.debt = self.debt.saturating_sub(FLOOD_QUANTUM);
+        self.owes = floods || self.share.skips(&mut tools.fair);
+        if !self.owes {
+            return false;
+        }
+        self.busy_at = switch.now;
+        if !floods {
+            (0..self.queues.len()).for_each(|queue| self.retry(queue, tools, switch, effect));
+        }
+        true
     }
 
     #[inline]
@@ -386,7 +404,7 @@ impl Served {
         let turn = tools.forwarder.forward(ports, fdb, from, &mut tools.scratch, map, now);
         self.give_back(queue, turn, tools, switch, effect);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
-        self.share.pay(&mut tools.fair, bytes, frames, most);
+        self.owes |= self.share.pay(&mut tools.fair, bytes, frames, most) || self.debt > 0;
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, bytes, tools);
         }
