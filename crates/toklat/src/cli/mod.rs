@@ -9,6 +9,7 @@ mod doctor;
 mod evpn;
 mod fdb;
 mod guest;
+mod habits;
 mod manual;
 mod netmap;
 mod parts;
@@ -29,7 +30,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use client::{ClientError, Global, Result, UsageError};
 
@@ -169,6 +170,9 @@ enum Command {
     // About this program.
     /// Check what this machine lacks for toklat, and say what to do about it
     Doctor,
+    /// Print the version
+    #[command(hide = true)]
+    Version,
     /// Print a completion script for a shell
     Completions(completion::CompletionsArgs),
     /// Write the manual pages
@@ -220,6 +224,10 @@ impl Command {
             Self::GuestProgram { program, args } => roles::run_program(&program, &args),
             Self::Bench(command) => command.run(global),
             Self::Doctor => doctor::run(global),
+            Self::Version => {
+                println!("{}", Cli::command().render_version().trim_end());
+                Ok(())
+            }
             Self::Completions(args) => completion::completions(&args),
             Self::Man(args) => manual::man(&args),
         }
@@ -239,10 +247,16 @@ pub fn main() -> ExitCode {
     }
     completion::answer();
     let line = tools::cap::extcap::command_line().unwrap_or(line);
-    match Cli::try_parse_from(&line) {
+    match parse(&line) {
         Ok(cli) => status(cli.command.run(&cli.global)),
         Err(error) => not_parsed(&error, &line),
     }
+}
+
+fn parse(line: &[OsString]) -> std::result::Result<Cli, clap::Error> {
+    let mut command = habits::accept(Cli::command());
+    let mut matches = command.try_get_matches_from_mut(line)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Says why a command has failed; returns the exit status.
@@ -298,9 +312,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::Cli;
+    use super::*;
 
     /// Walks the command tree: calls `check` with each command and its full name.
     fn walk(command: &clap::Command, name: &str, check: &mut dyn FnMut(&clap::Command, &str)) {

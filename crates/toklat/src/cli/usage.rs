@@ -2,7 +2,7 @@
 
 use clap::{Command, CommandFactory, Error};
 
-use super::Cli;
+use super::{Cli, habits};
 
 /// The answer to a command line that clap refuses; `args` has the program's name first.
 #[must_use]
@@ -10,11 +10,17 @@ pub fn answer(error: &Error, args: &[String]) -> String {
     let text = error.render().to_string();
     let parts = text.split("\n\n").map(in_one_line);
     let said = parts.filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more "));
+    // An option that a command does not have is no value of it either.
+    let said = said.filter(|part| !part.starts_with("tip: to pass "));
     let said = said.map(|part| part.trim_start_matches("error: ").replace("tip: ", ""));
     let said: Vec<String> = said.filter(|part| !part.is_empty()).collect();
-    let mut root = Cli::command();
+    let mut root = habits::accept(Cli::command());
     root.build();
-    let usage = in_one_line(&of(&root, args).clone().render_usage().to_string());
+    let command = of(&root, args);
+    if let Some(meant) = habits::meant(error, command) {
+        return format!("toklat: {}; use {meant}", said.first().map_or("", String::as_str));
+    }
+    let usage = in_one_line(&command.clone().render_usage().to_string());
     format!("toklat: {}\n{usage}; see --help", said.join("; "))
 }
 
@@ -48,6 +54,12 @@ mod tests {
         let said = answer_to("toklat --json swich show");
         let meant = "unrecognized subcommand 'swich'; a similar subcommand exists: 'switch'\n";
         assert!(said.contains(meant), "{said}");
+        let said = answer_to("toklat port add vale0:a -c");
+        assert!(said.starts_with("toklat: unexpected argument '-c' found\nUsage: "), "{said}");
+        let said = answer_to("toklat vm list");
+        assert!(said.contains("'list'; use toklat port show"), "{said}");
+        let said = answer_to("toklat logs");
+        assert!(said.contains("'logs'; use journalctl -u toklat"), "{said}");
         let said = answer_to("toklat switch add vale0 --idle maybe");
         assert!(said.contains("[possible values: auto, poll, sleep]\nUsage: "), "{said}");
         assert!(said.ends_with("toklat switch add [OPTIONS] <NAME>; see --help"), "{said}");
