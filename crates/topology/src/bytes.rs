@@ -10,16 +10,29 @@ use serde::ser::Serializer;
 #[error("{0:?} is not a number of bytes; use one such as 4096, 256MiB or 4TiB")]
 pub struct NoBytes(String);
 
+/// Units of bytes. `M` is what QEMU, Docker and systemd mean by it: `MiB`.
+const UNITS: [(&[&str], u64); 9] = [
+    (&["", "B"], 1),
+    (&["K", "k", "KiB"], 1 << 10),
+    (&["M", "MiB"], 1 << 20),
+    (&["G", "GiB"], 1 << 30),
+    (&["T", "TiB"], 1 << 40),
+    (&["kB", "KB"], 1_000),
+    (&["MB"], 1_000_000),
+    (&["GB"], 1_000_000_000),
+    (&["TB"], 1_000_000_000_000),
+];
+
 /// Reads a number of bytes, with a unit or without.
 ///
 /// # Errors
 /// It is not a number of bytes, or exceeds TOML's integers.
 pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
-    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("", 0)];
-    let split = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));
-    let bytes = split.and_then(|(digits, bits)| {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = UNITS.iter().find(|(units, _)| units.contains(&&text[digits.len()..]));
+    let bytes = scale.and_then(|(_, scale)| {
         let number: u64 = digits.trim_end().parse().ok()?;
-        number.checked_mul(1 << bits).filter(|bytes| i64::try_from(*bytes).is_ok())
+        number.checked_mul(*scale).filter(|bytes| i64::try_from(*bytes).is_ok())
     });
     bytes.ok_or_else(|| NoBytes(text.into()))
 }
@@ -78,7 +91,11 @@ mod tests {
         assert_eq!(parse_bytes("4096"), Ok(4096));
         assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
         assert_eq!(parse_bytes("4 TiB"), Ok(4 << 40));
-        for bad in ["", "-1", "x", "2GB", "9223372036854775808", "9999999999TiB", "KiB"] {
+        assert_eq!(parse_bytes("64M"), Ok(64 << 20));
+        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
+        assert_eq!(parse_bytes("2GB"), Ok(2_000_000_000));
+        for bad in ["", "-1", "x", "2Gb", "2 X", "9223372036854775808", "9999999999TiB", "KiB", "M"]
+        {
             assert_eq!(parse_bytes(bad), Err(NoBytes(bad.into())));
         }
         let config = |value: serde_json::Value| {
