@@ -11,6 +11,7 @@ mod ports;
 mod record;
 mod rules;
 mod sender;
+pub mod why;
 
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};

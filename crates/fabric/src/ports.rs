@@ -166,7 +166,7 @@ pub(crate) enum Form {
 }
 
 impl Vlan {
-    fn of(mode: &VlanMode) -> Self {
+    pub fn of(mode: &VlanMode) -> Self {
         match mode {
             VlanMode::Unaware => Self::Unaware,
             VlanMode::Access(id) => Self::Access(id.get()),

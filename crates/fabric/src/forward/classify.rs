@@ -295,12 +295,17 @@ impl<E: Egress> PassState<'_, E> {
 /// The reason to drop a frame of a guarded port, if it forges anything.
 #[cold]
 fn spoofs(own: &Identity, head: &Head, len: usize) -> Option<DropReason> {
-    Some(match own.forged(&head.bytes()[..len.min(HEAD)])? {
+    own.forged(&head.bytes()[..len.min(HEAD)]).map(reason_of)
+}
+
+/// The reason to drop a frame that forges something.
+pub(crate) const fn reason_of(spoof: Spoof) -> DropReason {
+    match spoof {
         Spoof::Source => DropReason::PortSecurity,
         Spoof::Arp => DropReason::ArpSpoof,
         Spoof::Neighbour => DropReason::NdSpoof,
         Spoof::DhcpServer => DropReason::DhcpServer,
         Spoof::Router => DropReason::RouterAdvert,
         Spoof::Hidden => DropReason::HiddenHeaders,
-    })
+    }
 }

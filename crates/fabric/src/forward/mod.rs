@@ -17,6 +17,7 @@ use port::{
 use crate::ports::{Inspection, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
+pub(crate) use classify::reason_of;
 use classify::{PLAIN, POLICED, TUNNEL};
 use deliver::{Chain, List};
 use finish::Finisher;

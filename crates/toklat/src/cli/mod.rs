@@ -25,6 +25,7 @@ mod switch;
 mod top;
 mod topology;
 mod usage;
+mod why;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -88,6 +89,8 @@ enum Command {
     /// Show and change forwarding tables
     #[command(subcommand)]
     Fdb(fdb::FdbCommand),
+    /// Say why a frame from one port does not reach another, and what changes that
+    Why(why::WhyArgs),
     /// Show EVPN: other hosts, their stations and routes, BGP neighbours
     #[command(subcommand)]
     Evpn(evpn::EvpnCommand),
@@ -196,6 +199,7 @@ impl Command {
             Self::Switch(command) => command.run(global),
             Self::Port(command) => command.run(global),
             Self::Fdb(command) => command.run(global),
+            Self::Why(args) => why::run(&args, global),
             Self::Evpn(command) => command.run(global),
             Self::Pipes => service::pipes(global),
             Self::Netmap(command) => command.run(global),

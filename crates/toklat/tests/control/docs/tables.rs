@@ -52,6 +52,7 @@ const README: &[Step] = &[
     goes_on("toklat stats vale0 --watch", "[ -s $OUT ]"),
     terminal("toklat top", "vale0:web"),
     goes_on("toklat ping vale0:x vale0:y", "toklat stats vale0:x | grep -q '^frames  *[1-9]'"),
+    shows("toklat why vale0:x vale0:y", "passes"),
     goes_on("toklat cap vale0:a -w - | wireshark", "[ -s $OUT ]")
         .with(&[("wireshark -k -i -", "cat")]),
     ends("toklat port show vale0:web"),
