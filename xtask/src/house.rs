@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tcp", &["frame"]),
     ("port", &["frame", "shmem"]),
     ("link", &["port", "shmem"]),
-    ("fabric", &["frame", "port", "shmem"]),
+    ("fabric", &["frame", "link", "port", "shmem"]),
     ("netring", &["frame", "shmem"]),
     ("abi", &["frame", "shmem"]),
     ("topology", &["abi", "fabric", "frame", "link"]),

@@ -18,5 +18,5 @@ pub use forward::{Forwarder, StallTime, Turn};
 pub use journal::{Change, Journal};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
-pub use rules::{Rules, VlanMode};
+pub use rules::{Interrupts, Rules, VlanMode};
 pub use sender::{PortMemory, Sender, Sending};

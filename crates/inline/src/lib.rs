@@ -154,7 +154,7 @@ impl Inline {
             counters,
             linked: receiving.exits,
             egresses,
-            rules: policy.rules(),
+            rules: policy.clone(),
             received,
             monitor,
             tunnel: false,
@@ -198,7 +198,7 @@ impl Inline {
         if let Some(served) = self.served.iter_mut().find(|served| served.id == id) {
             changes.into_iter().for_each(|change| served.change_link(change));
         }
-        spec.rules = policy.rules();
+        spec.rules = policy.clone();
         *earlier = policy;
         self.rebuild();
         Ok(())

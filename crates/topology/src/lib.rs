@@ -16,7 +16,6 @@ mod guest;
 mod kind;
 mod nic;
 mod place;
-mod policy;
 mod quota;
 #[cfg(feature = "schemars")]
 pub mod schema;
@@ -36,7 +35,7 @@ mod vfio_user;
 mod vhost_user;
 mod vxlan;
 
-pub use fabric::{Origin, VlanMode};
+pub use fabric::{Interrupts, Origin, Rules as Policy, VlanMode};
 
 pub use self::bytes::{NoBytes, parse_bytes};
 pub use self::card::{Card, PCI_ADDRESS};
@@ -54,7 +53,6 @@ pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;
 pub use self::pcap_write::PcapWrite;
 pub use self::place::Place;
-pub use self::policy::{Interrupts, Policy};
 pub use self::quota::{Limit, NoLimit, Quota, Quotas};
 pub use self::sflow::Collector;
 pub use self::spec::{PortSpec, SwitchSpec, Topology};

@@ -326,7 +326,7 @@ fn hang_up(served: &mut Served, record: Option<&Record>) {
 
 /// A port's rules. Where routes say which stations are behind a tunnel, frames do not.
 fn rules_of(policy: &Policy, attachment: &Attachment) -> Rules {
-    let mut rules = policy.rules();
+    let mut rules = policy.clone();
     if let Attachment::Vxlan(VxlanConfig { flooded: Some(_), .. }) = attachment {
         rules.mac_limit = 0;
     }

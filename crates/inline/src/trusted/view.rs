@@ -345,7 +345,7 @@ fn halves(
         id,
         instance: entry.instance as u32,
         name: entry.name.clone(),
-        rules: Rules { lossless: false, ..entry.policy.rules() },
+        rules: Rules { lossless: false, ..entry.policy.clone() },
         send_queues: served.source.queues() as u16,
         counters,
         linked: Vec::new(),

@@ -62,7 +62,7 @@ impl Switch {
         (port.client, port.watch) = (Some(attach.client), Some(watch));
         (port.failure, port.quarantined) = (None, false);
         port.charges.take(charge, Some(attach.lent));
-        let largest = port.spec.policy.rules().max_frame() as u32;
+        let largest = port.spec.policy.max_frame() as u32;
         let configured = port.configured || port.is_driven();
         self.names.insert(name.into(), id);
         self.ports.insert(id, port);
