@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["frame", "link", "port", "shmem"]),
     ("netring", &["frame", "shmem"]),
     ("abi", &["frame", "shmem"]),
-    ("topology", &["abi", "fabric", "frame", "link"]),
+    ("topology", &["abi", "fabric", "frame"]),
     ("turn", &["fabric", "frame", "jail", "link", "netring", "port", "shmem", "topology"]),
     ("inline", &["fabric", "netring", "port", "shmem", "topology", "turn"]),
     ("nic", &["abi", "frame", "port", "shmem"]),

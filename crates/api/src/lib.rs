@@ -58,7 +58,7 @@ use port::PortId;
 use port::stats::MappedMemory;
 use serde::{Deserialize, Serialize};
 use topology::SwitchConfig;
-pub use topology::{GuestSpec, Interrupts, PortKind, PortSpec, SwitchSpec, Topology};
+pub use topology::{GuestSpec, PortKind, PortSpec, SwitchSpec, Topology, units};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";

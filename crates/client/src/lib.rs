@@ -19,7 +19,8 @@ mod global;
 pub mod name;
 mod stream;
 pub mod table;
-pub mod units;
+
+pub use api::units;
 
 pub use self::client::{Client, ClientError};
 pub use self::global::{Global, print_json};

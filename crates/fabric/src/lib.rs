@@ -16,6 +16,8 @@ pub mod why;
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use journal::{Change, Journal};
+/// What rules say of links.
+pub use link::{Impairment, RateLimiter, TokenBucket};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
 pub use rules::{Interrupts, Rules, VlanMode};

@@ -1,6 +1,7 @@
 //! The rules of a port, as its operator sets them: for the switch, for its link, for its guest.
 //!
-//! A rule is one field here.
+//! A rule is one field here. Its flag, and the words for it in files and tables, are a row of
+//! `topology::rules`. `docs/adding-a-rule.md` describes how to add one.
 
 use std::net::IpAddr;
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use fabric::VlanMode;
-use link::{Impairment, RateLimiter};
+use fabric::{Impairment, RateLimiter, VlanMode};
 
 use crate::{
     Evpn, Invalid, Policy, PortKind, PortSpec, SwitchConfig, SwitchSpec, Topology, guest, users,

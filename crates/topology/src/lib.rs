@@ -4,7 +4,8 @@
 //! same types. Each kind of port is a struct in its own file, with the settings as fields. The
 //! fields' documentation appears in the command line's help, the API's schema and the manual
 //! (features `clap` and `schemars`). [`Kind`] has the other properties of a kind.
-//! `docs/adding-a-port-kind.md` describes how to add a kind.
+//! `docs/adding-a-port-kind.md` describes how to add a kind. What holds for ports of any kind are
+//! [`rules`].
 
 pub mod bytes;
 mod card;
@@ -17,11 +18,14 @@ mod kind;
 mod nic;
 mod place;
 mod quota;
+pub mod ranges;
+pub mod rules;
 #[cfg(feature = "schemars")]
 pub mod schema;
 mod sflow;
 mod spec;
 mod switch;
+pub mod units;
 pub mod users;
 
 mod dgram;

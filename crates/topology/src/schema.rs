@@ -1,6 +1,8 @@
 //! JSON schemas, derived from the types.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use abi::nic::NAMES;
 pub use schemars::generate::Contract;
@@ -8,6 +10,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::rules::{RULES, Takes};
 use crate::{Limit, NicModel, PortKind};
 
 /// A generator of schemas that refer to each other at `place`, as in `#/components/schemas`.
@@ -40,6 +43,52 @@ pub fn definitions(mut generator: SchemaGenerator) -> Map<String, Value> {
     all
 }
 
+/// The schemas of a type and of all that it consists of, by name.
+fn schemas_of<T: JsonSchema>() -> Map<String, Value> {
+    let mut generator = generator("#/all", Contract::Deserialize);
+    let _ = generator.subschema_for::<T>();
+    definitions(generator)
+}
+
+/// The names of all settings of a type.
+#[must_use]
+pub fn settings<T: JsonSchema>() -> Vec<String> {
+    let all = schemas_of::<T>();
+    let properties =
+        all.get(&*T::schema_name()).and_then(|schema| schema["properties"].as_object());
+    properties.into_iter().flat_map(|properties| properties.keys().cloned()).collect()
+}
+
+/// The names of settings of a topology that are tables, and lists nowhere.
+#[must_use]
+pub fn tables() -> &'static BTreeSet<String> {
+    static TABLES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let all = schemas_of::<crate::Topology>();
+        let properties = all.values().filter_map(|schema| schema["properties"].as_object());
+        let (mut tables, mut lists) = (BTreeSet::new(), BTreeSet::new());
+        for (name, schema) in properties.flatten() {
+            if is_of(schema, "object", &all) {
+                tables.insert(name.clone());
+            }
+            if is_of(schema, "array", &all) {
+                lists.insert(name.clone());
+            }
+        }
+        &tables - &lists
+    });
+    &TABLES
+}
+
+/// Whether a schema takes values of this type.
+fn is_of(schema: &Value, kind: &str, all: &Map<String, Value>) -> bool {
+    let referred = schema["$ref"].as_str().and_then(|to| all.get(to.rsplit('/').next()?));
+    let parts = ["anyOf", "oneOf", "allOf"].map(|word| schema[word].as_array());
+    let mut parts = parts.into_iter().flatten().flatten().chain(referred);
+    let types = &schema["type"];
+    let has = types == kind || types.as_array().is_some_and(|all| all.contains(&kind.into()));
+    has || parts.any(|part| is_of(part, kind, all))
+}
+
 /// Names the schema of a trunk's settings, which belongs to an enum variant.
 fn name_trunk(all: &mut Map<String, Value>, reference: &str) {
     let modes = all.get_mut("VlanMode").and_then(|schema| schema["oneOf"].as_array_mut());
@@ -52,6 +101,23 @@ fn name_trunk(all: &mut Map<String, Value>, reference: &str) {
 /// A user, or null.
 pub(crate) fn user(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "string", "null"], "minimum": 0 })
+}
+
+/// Adds the words for rules to a port's settings.
+pub(crate) fn add_words(schema: &mut Schema) {
+    let object = schema.ensure_object();
+    let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for word in RULES.iter().flat_map(|rule| rule.words) {
+        let kinds: &[&str] = match word.takes {
+            Takes::Value | Takes::Switch => &["string", "integer"],
+            Takes::Each | Takes::List => &["string", "array"],
+            Takes::Nothing => &["boolean"],
+        };
+        let described = json!({ "description": word.help, "type": kinds });
+        properties.entry(word.name).or_insert(described);
+    }
 }
 
 impl JsonSchema for Limit {

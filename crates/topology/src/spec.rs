@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use fabric::VlanMode;
-use serde::{Deserialize, Serialize};
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
 
-use crate::{Collector, Evpn, GuestSpec, Policy, PortKind, Quotas, SwitchConfig, users};
+use crate::{Collector, Evpn, GuestSpec, Policy, PortKind, Quotas, SwitchConfig, rules, users};
 
 /// The whole configuration: the topology file. Ports that clients created by opening them are not
 /// part of it.
@@ -73,13 +75,15 @@ pub struct SwitchSpec {
     pub port: BTreeMap<String, PortSpec>,
 }
 
-/// A configured port. Its policy stands at the same level as `kind`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A configured port. Its policy stands at the same level as `kind`. It is read from words, too:
+/// see [`rules`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schemars", schemars(extend("examples" = [
+    {"tx_limit": "100Mb/s"},
     {"tx_rate_limiter": {"bandwidth": {"size": 1_250_000, "refill_time": 100}}},
 ])))]
-#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schemars", schemars(transform = crate::schema::add_words))]
 pub struct PortSpec {
     /// What it is attached to.
     #[serde(default)]
@@ -89,12 +93,36 @@ pub struct PortSpec {
     pub worker: Option<u16>,
     /// The only user, besides root and the daemon's, that may open the port; `None` for the
     /// switch's owner. A name or a uid; read back as a uid.
-    #[serde(default, deserialize_with = "users::optional_uid")]
+    #[serde(default)]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::user"))]
     pub owner: Option<u32>,
     /// Its rules.
     #[serde(flatten)]
     pub policy: Policy,
+}
+
+impl<'de> Deserialize<'de> for PortSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        /// The settings without words.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Settled {
+            #[serde(default)]
+            kind: PortKind,
+            #[serde(default)]
+            worker: Option<u16>,
+            #[serde(default, deserialize_with = "users::optional_uid")]
+            owner: Option<u32>,
+            #[serde(flatten)]
+            policy: Policy,
+        }
+
+        let mut settings = Map::deserialize(from)?;
+        rules::settle(&mut settings).map_err(D::Error::custom)?;
+        let settled = Settled::deserialize(Value::Object(settings)).map_err(D::Error::custom)?;
+        let Settled { kind, worker, owner, policy } = settled;
+        Ok(Self { kind, worker, owner, policy })
+    }
 }
 
 impl PortSpec {
@@ -108,5 +136,87 @@ impl PortSpec {
     #[must_use]
     pub fn rules(&self) -> Policy {
         Policy { vlan: self.vlan(), ..self.policy.clone() }
+    }
+
+    /// The settings as JSON.
+    fn settings(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(settings)) => settings,
+            _ => Map::new(),
+        }
+    }
+
+    /// The settings with words where words say the same, in the order in which files have them.
+    #[must_use]
+    pub fn in_words(&self) -> Vec<(String, Value)> {
+        rules::in_words(self.settings())
+    }
+
+    /// The rules that differ from an ordinary port's, in the command line's words, but for those
+    /// that tables have columns for.
+    #[must_use]
+    pub fn special_rules(&self) -> Vec<String> {
+        let mut settings = self.settings();
+        if let Some(uid) = self.owner {
+            settings.insert("owner".to_owned(), users::name(uid).into());
+        }
+        rules::shown(&settings, &Self::default().settings())
+    }
+}
+
+/// The topology with the words of rules, as a file has it.
+#[derive(Debug, Serialize)]
+pub struct InWords<'t> {
+    #[serde(skip_serializing_if = "Quotas::is_default")]
+    quota: &'t Quotas,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evpn: &'t Option<Evpn>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    guest: &'t BTreeMap<String, GuestSpec>,
+    switch: BTreeMap<&'t str, SwitchInWords<'t>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SwitchInWords<'t> {
+    /// All settings but the ports.
+    #[serde(flatten)]
+    config: &'t SwitchConfig,
+    owner: Option<u32>,
+    user: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sflow: &'t Option<Collector>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sflow_rate: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sflow_polling_s: Option<u32>,
+    port: BTreeMap<&'t str, Settings>,
+}
+
+/// Settings in their order.
+#[derive(Debug)]
+struct Settings(Vec<(String, Value)>);
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl Topology {
+    /// The topology as a file has it, with words for rules.
+    #[must_use]
+    pub fn in_words(&self) -> InWords<'_> {
+        let Self { quota, evpn, guest, switch } = self;
+        let switches = switch.iter().map(|(name, switch)| {
+            let SwitchSpec { config, owner, user, sflow, sflow_rate, sflow_polling_s, port } =
+                switch;
+            let port = port.iter().map(|(name, spec)| (name.as_str(), Settings(spec.in_words())));
+            let (owner, user, port) = (*owner, *user, port.collect());
+            let (sflow_rate, sflow_polling_s) = (*sflow_rate, *sflow_polling_s);
+            let switch =
+                SwitchInWords { config, owner, user, sflow, sflow_rate, sflow_polling_s, port };
+            (name.as_str(), switch)
+        });
+        InWords { quota, evpn, guest, switch: switches.collect() }
     }
 }

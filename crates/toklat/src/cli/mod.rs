@@ -16,7 +16,6 @@ mod parts;
 mod port;
 pub(crate) mod port_options;
 mod quota;
-mod ranges;
 mod rates;
 mod roles;
 mod service;

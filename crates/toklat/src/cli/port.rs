@@ -5,21 +5,18 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Subcommand;
-use dataplane::config::{Interrupts, NicModel, Policy};
+use dataplane::config::NicModel;
 use fabric::VlanMode;
 use frame::VlanId;
 use hyper::Method;
-use link::{Impairment, RateLimiter};
 use port::stats::{LimitOf, MappedMemory};
 use serde_json::json;
 use topology::VfioUser;
 
-use super::port_options::{KindOptions, PolicyOptions};
-use super::ranges;
+use super::port_options::{KindOptions, RuleOptions};
 use crate::api::{InterfaceInfo, PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
-use crate::users;
 use client::name::{Name, PortName, SwitchName};
-use client::table::{Table, binary_bytes, bps, bytes, count, pps};
+use client::table::{Table, binary_bytes, bytes, count};
 use client::{Client, ClientError};
 use client::{Global, Result, UsageError};
 use vm::Qmp;
@@ -39,7 +36,7 @@ pub enum PortCommand {
         /// Its name, as in vale0:p1
         name: PortName,
         #[command(flatten)]
-        policy: Box<PolicyOptions>,
+        policy: Box<RuleOptions>,
         #[command(flatten)]
         kind: Box<KindOptions>,
     },
@@ -52,7 +49,7 @@ pub enum PortCommand {
         /// Its name, as in vale0:p1
         name: PortName,
         #[command(flatten)]
-        policy: Box<PolicyOptions>,
+        policy: Box<RuleOptions>,
     },
     /// Plug a port's emulated card into its virtual machine again, after they lost their connection
     #[command(
@@ -294,7 +291,7 @@ fn kind(info: &PortInfo) -> String {
 fn vlan(mode: &VlanMode) -> String {
     let list = |vlans: &[VlanId]| match vlans {
         [] => "all".to_owned(),
-        vlans => ranges::text(&vlans.iter().map(|vlan| vlan.get()).collect::<Vec<_>>()),
+        vlans => topology::ranges::text(&vlans.iter().map(|vlan| vlan.get()).collect::<Vec<_>>()),
     };
     match mode {
         VlanMode::Unaware => "-".into(),
@@ -306,47 +303,10 @@ fn vlan(mode: &VlanMode) -> String {
     }
 }
 
-/// The rules that differ from an ordinary port's.
+/// The rules that differ from an ordinary port's, in the words of `port set`.
 fn rules(spec: &PortSpec) -> String {
-    let policy = &spec.policy;
-    let mut words = Vec::new();
-    for (set, word) in [
-        (policy.lossless, "lossless"),
-        (policy.protected, "protected"),
-        (policy.locked, "locked"),
-        (policy.guard, "guarded"),
-        (!policy.link, "link down"),
-        (!policy.flap_guard, "no flap guard"),
-    ] {
-        if set {
-            words.push(word.to_owned());
-        }
-    }
-    words.extend(limit("sends", policy.tx_rate_limiter.as_ref()));
-    words.extend(limit("receives", policy.rx_rate_limiter.as_ref()));
-    words.extend(bad_link("sends", policy.tx_impairment.as_ref()));
-    words.extend(bad_link("receives", policy.rx_impairment.as_ref()));
-    words.extend(coalescing(&policy.interrupts));
-    match policy.flood_limit {
-        Some(Policy::FLOOD_LIMIT) => {}
-        Some(limit) => words.push(format!("flood limit {limit}/s")),
-        None => words.push("no flood limit".into()),
-    }
-    words.extend(first_of(&policy.macs));
-    words.extend(first_of(&policy.ips));
-    words.extend(policy.mirror_ingress.iter().map(|to| format!("mirror in to {to}")));
-    words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
-    words.extend(spec.owner.map(|uid| format!("only user {}", users::name(uid))));
+    let words = spec.special_rules();
     if words.is_empty() { "-".into() } else { words.join(", ") }
-}
-
-/// The first of a port's addresses, and how many more there are.
-fn first_of<T: std::fmt::Display>(addresses: &[T]) -> Option<String> {
-    match addresses {
-        [] => None,
-        [one] => Some(one.to_string()),
-        [first, rest @ ..] => Some(format!("{first} and {} more", rest.len())),
-    }
 }
 
 /// How much of its owner's memory is mapped, and whether more was refused.
@@ -364,48 +324,10 @@ fn memory(memory: &MappedMemory) -> String {
     format!("{mapped}, {} more refused (limit of {whose})", memory.refused)
 }
 
-/// The rate limits of a port, if it has any.
-fn limit(does: &str, limiter: Option<&RateLimiter>) -> Option<String> {
-    let RateLimiter { bandwidth, ops } = limiter?;
-    let bits = bandwidth.map(|bucket| bps(bucket.rate() as f64 * 8.0));
-    let frames = ops.map(|bucket| pps(bucket.rate() as f64));
-    let rates: Vec<_> = bits.into_iter().chain(frames).collect();
-    (!rates.is_empty()).then(|| format!("{does} at most {}", rates.join(" and ")))
-}
-
-/// The impairments of a port's link, if it has any.
-fn bad_link(does: &str, impairment: Option<&Impairment>) -> Option<String> {
-    let impairment = impairment.filter(|impairment| !impairment.is_off())?;
-    let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } = *impairment;
-    let percent = |ppm: u32| f64::from(ppm) / 1e4;
-    let mut words = Vec::new();
-    for (ppm, what) in [(loss_ppm, "lost"), (duplicate_ppm, "doubled"), (reorder_ppm, "reordered")]
-    {
-        if ppm > 0 {
-            words.push(format!("{}% {what}", percent(ppm)));
-        }
-    }
-    if delay_us > 0 {
-        let jitter = if jitter_us > 0 { format!(" +-{jitter_us}") } else { String::new() };
-        words.push(format!("{delay_us}{jitter} us late"));
-    }
-    Some(format!("{does} over a bad link ({})", words.join(", ")))
-}
-
-/// The interrupt moderation of a guest, if it has any.
-fn coalescing(interrupts: &Interrupts) -> Option<String> {
-    let Interrupts { max_rate, max_delay_us, adaptive, max_sent_delay_us } = interrupts;
-    let rate = max_rate.map(|rate| format!("at most {rate}/s"));
-    let up_to = if *adaptive { "up to " } else { "" };
-    let delay = (*max_delay_us > 0).then(|| format!("{up_to}{max_delay_us} us late"));
-    let sent =
-        (*max_sent_delay_us > 0).then(|| format!("for sent frames {max_sent_delay_us} us late"));
-    let words: Vec<_> = rate.into_iter().chain(delay).chain(sent).collect();
-    (!words.is_empty()).then(|| format!("interrupts {}", words.join(" and ")))
-}
-
 #[cfg(test)]
 mod tests {
+    use dataplane::config::Policy;
+
     use super::*;
     use crate::api::Client as Opener;
 
@@ -443,10 +365,10 @@ mod tests {
         assert_eq!(
             table(&[(switch, info)]).to_string(),
             "PORT      ID  STATE     KIND  WORKER  VLAN                 MTU  \
-             RULES                                       \
+             RULES                                     \
              MEMORY                                        CLIENT\n\
              vale0:p1   0  attached  ring       1  trunk all native 5  1500  \
-             lossless, no flood limit, mirror out to p2  \
+             lossless, flood-limit off, mirror-out p2  \
              6.00 GiB, 3 more refused (limit of its user)  pid 17 uid 1000\n"
         );
     }

@@ -115,7 +115,7 @@ pub struct Settings {
 struct Cpus(Vec<u16>);
 
 fn cpus(text: &str) -> Result<Cpus, String> {
-    super::ranges::numbers(text).map(Cpus)
+    topology::ranges::numbers(text).map(Cpus)
 }
 
 /// Settings that are made with the switch.

@@ -129,7 +129,7 @@ pub fn export(global: &Global) -> Result {
     if global.json {
         return print_json(&topology);
     }
-    std::io::stdout().lock().write_all(toml::to_string(&topology)?.as_bytes())?;
+    std::io::stdout().lock().write_all(toml::to_string(&topology.in_words())?.as_bytes())?;
     Ok(())
 }
 
@@ -159,7 +159,8 @@ mod tests {
         assert!(vale0.port["backup"].policy.lossless);
         assert!(vale0.port["tenant1"].policy.protected && vale0.port["tenant2"].policy.locked);
         assert!(matches!(vale1.port["uplink"].policy.vlan, VlanMode::Trunk { .. }));
-        let again: Topology = toml::from_str(&toml::to_string(&topology).unwrap()).unwrap();
+        let again: Topology =
+            toml::from_str(&toml::to_string(&topology.in_words()).unwrap()).unwrap();
         assert_eq!(again, topology, "what export prints is what was applied");
     }
 

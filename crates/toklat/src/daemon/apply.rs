@@ -18,7 +18,9 @@ use super::log::ACTION;
 use super::open;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
-use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
+use crate::api::{
+    Action, ApiError, Applied, Change, ErrorCode, PortSpec, Quotas, SwitchSpec, Topology,
+};
 
 /// What a file removes of the objects that it no longer names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -258,11 +260,12 @@ impl Supervisor {
                 (None, _) | (_, None) => Change::new(Action::Added, &name),
                 (Some(old), Some(true)) if old == spec => continue,
                 (Some(old), Some(true)) if old.kind == spec.kind => {
-                    Change::new(Action::Changed, &name).with(old, spec)
+                    Change::new(Action::Changed, &name).with(&in_words(old), &in_words(spec))
                 }
                 (Some(old), _) => {
                     let lost = self.is_open(switch, port).await.then(|| LOST.to_owned());
-                    Change::new(Action::Replaced, &name).interrupting(lost).with(old, spec)
+                    let change = Change::new(Action::Replaced, &name).interrupting(lost);
+                    change.with(&in_words(old), &in_words(spec))
                 }
             });
         }
@@ -402,6 +405,11 @@ pub fn name_of(file: &Path) -> String {
 const LOST: &str = "it is open: its client or guest loses it";
 /// The interruption that removing or replacing a guest causes.
 const RUNS: &str = "it runs: its peers lose their connections";
+
+/// The settings of a port in the words of files.
+fn in_words(spec: &PortSpec) -> serde_json::Map<String, serde_json::Value> {
+    spec.in_words().into_iter().collect()
+}
 
 /// The topology that applying will lead to.
 pub(super) fn merged(now: &Topology, wanted: &Topology) -> Topology {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::apply::{self, How, Removes};
-use super::configure::merged;
+use super::configure::{merged, merged_port};
 use super::file;
 use super::log::ACTION;
 use super::supervisor::Supervisor;
@@ -85,7 +85,7 @@ fn over(now: &Topology, mut read: Topology, named: &Value) -> Result<Topology, A
         let mut ports = std::mem::take(&mut spec.port);
         for (port, spec) in &mut ports {
             if let Some(old) = old.port.get(port) {
-                *spec = merged(old, &named["port"][port])?;
+                *spec = merged_port(old, &named["port"][port])?;
             }
         }
         let mut bare = named.clone();

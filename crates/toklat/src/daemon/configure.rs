@@ -275,7 +275,7 @@ impl Supervisor {
             let port = switch.port(port)?;
             (port.spec.clone(), switch.config.clone(), switch.access.user, port.configured)
         };
-        let spec: PortSpec = merged(&old, patch)?;
+        let spec = merged_port(&old, patch)?;
         let name = format!("{switch}:{port}");
         check_port(&name, &spec, &config)?;
         check_owner(&name, spec.owner, user)?;
@@ -375,6 +375,19 @@ fn check_with(now: &Topology, name: (&str, &str), spec: &PortSpec) -> Result<(),
     Ok(check_claims(&with)?)
 }
 
+/// As [`merged`], of a port, whose rules the patch may say in words.
+pub(super) fn merged_port(old: &PortSpec, patch: &Value) -> Result<PortSpec, ApiError> {
+    let mut patch = patch.clone();
+    if let Value::Object(settings) = &mut patch {
+        topology::rules::settle(settings)
+            .map_err(|reason| ApiError::new(ErrorCode::BadRequest, reason, SEE))?;
+    }
+    merged(old, &patch)
+}
+
+/// Where all settings are described.
+const SEE: &str = "see /openapi.json for the settings";
+
 /// Returns `old` with the settings that `patch` names.
 ///
 /// # Errors
@@ -383,9 +396,7 @@ pub(super) fn merged<T: Serialize + DeserializeOwned>(
     old: &T,
     patch: &Value,
 ) -> Result<T, ApiError> {
-    let bad = |reason: String| {
-        ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for the settings")
-    };
+    let bad = |reason: String| ApiError::new(ErrorCode::BadRequest, reason, SEE);
     let Value::Object(patch) = patch else {
         return Err(bad("Changes are a JSON object".into()));
     };

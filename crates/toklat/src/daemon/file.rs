@@ -60,7 +60,10 @@ pub fn parse_named(text: &str) -> Result<(Topology, Value), ApiError> {
         return Err(bad("The topology is empty", remedy));
     }
     let read: Topology = toml::from_str(text).map_err(|error| match mistake::find(&table) {
-        Some(mistake) => bad(mistake, "correct the topology file"),
+        Some(mistake) => {
+            let line = mistake.line(text).map_or_else(String::new, |line| format!("line {line}: "));
+            bad(format!("{line}{mistake}"), "correct the topology file")
+        }
         None => wrong(error),
     })?;
     let given = serde_json::to_value(table).unwrap_or_default();

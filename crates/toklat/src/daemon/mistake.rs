@@ -3,27 +3,65 @@
 //! Settings of switches and ports share one table, although types group them. So serde reports only
 //! the table of a mistake, not the setting. To find it, each setting is tried by itself.
 
-use serde::Serialize;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-
-use topology::GuestSpec;
+use toml::de::{DeTable, DeValue};
+use topology::{GuestSpec, rules, schema};
 
 use crate::api::{PortSpec, SwitchSpec};
 
-/// Finds the first setting that is invalid by itself, with the error: `switch.vale0.batch: invalid
-/// type: ...`.
+/// A setting that is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The names of its tables, and its own.
+    pub path: Vec<String>,
+    /// What is wrong with it, and what there is.
+    pub why: String,
+}
+
+impl std::fmt::Display for Mistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path.join("."), self.why)
+    }
+}
+
+impl Mistake {
+    fn at(path: &[&str], why: String) -> Self {
+        Self { path: path.iter().map(|name| (*name).to_owned()).collect(), why }
+    }
+
+    /// The line of the text where the setting stands, from 1.
+    #[must_use]
+    pub fn line(&self, text: &str) -> Option<usize> {
+        let table = DeTable::parse(text).ok()?;
+        let mut within = table.get_ref();
+        let mut line = None;
+        for name in &self.path {
+            let (key, value) = within.iter().find(|(key, _)| key.get_ref() == name)?;
+            line = text.get(..key.span().start).map(|before| before.matches('\n').count() + 1);
+            match value.get_ref() {
+                DeValue::Table(table) => within = table,
+                _ => break,
+            }
+        }
+        line
+    }
+}
+
+/// Finds the first setting that is invalid by itself: `switch.vale0.batch: invalid type: ...`.
 #[must_use]
-pub fn find(table: &toml::Table) -> Option<String> {
+pub fn find(table: &toml::Table) -> Option<Mistake> {
     if let Some(key) = table.keys().find(|key| !TABLES.contains(&key.as_str())) {
         let near = nearest(key, TABLES.into_iter());
         let meant = near.map_or_else(String::new, |near| format!(" Did you mean {near}?"));
         let known = TABLES.join(", ");
-        return Some(format!("{key}: there is no such table.{meant} There are: {known}"));
+        let why = format!("there is no such table.{meant} There are: {known}");
+        return Some(Mistake::at(&[key], why));
     }
     let guests = table.get("guest").and_then(toml::Value::as_table);
     let in_guests = guests.into_iter().flatten().find_map(|(name, spec)| {
         let error = spec.clone().try_into::<GuestSpec>().err()?;
-        Some(format!("guest.{name}: {}", error.message()))
+        Some(Mistake::at(&["guest", name], error.message().to_owned()))
     });
     let switches = table.get("switch").and_then(toml::Value::as_table);
     let in_switches = switches.into_iter().flatten().find_map(|(name, spec)| in_switch(name, spec));
@@ -31,48 +69,48 @@ pub fn find(table: &toml::Table) -> Option<String> {
 }
 
 /// The first mistake of a switch.
-fn in_switch(name: &str, spec: &toml::Value) -> Option<String> {
+fn in_switch(name: &str, spec: &toml::Value) -> Option<Mistake> {
     let spec = spec.as_table()?;
     let ports = spec.get("port").and_then(toml::Value::as_table);
     let in_ports = ports.into_iter().flatten().find_map(|(port, spec)| {
-        in_settings::<PortSpec>(&format!("switch.{name}.port.{port}"), spec.as_table()?)
+        in_settings::<PortSpec>(&["switch", name, "port", port], spec.as_table()?, rules::together)
     });
     let own: toml::Table = spec
         .iter()
         .filter(|(key, _)| *key != "port")
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
-    in_settings::<SwitchSpec>(&format!("switch.{name}"), &own).or(in_ports)
+    in_settings::<SwitchSpec>(&["switch", name], &own, |_| Vec::new()).or(in_ports)
 }
 
 /// The tables of a topology file.
 const TABLES: [&str; 4] = ["switch", "guest", "quota", "evpn"];
 
-/// Settings that are left out of the output while they have the default.
-const OMITTED: [&str; 6] =
-    ["interrupts", "ips", "tx_rate_limiter", "rx_rate_limiter", "tx_impairment", "rx_impairment"];
-
-fn in_settings<T: DeserializeOwned + Serialize + Default>(
-    place: &str,
+/// The first mistake among settings. `together` names settings that are read at once.
+fn in_settings<T: DeserializeOwned + JsonSchema>(
+    place: &[&str],
     settings: &toml::Table,
-) -> Option<String> {
-    settings.iter().find_map(|(key, value)| {
-        let alone: toml::Table = [(key.clone(), value.clone())].into_iter().collect();
+    together: fn(&str) -> Vec<&'static str>,
+) -> Option<Mistake> {
+    settings.keys().find_map(|key| {
+        let group = together(key);
+        let is_read = |other: &&String| *other == key || group.contains(&other.as_str());
+        let names = settings.keys().filter(is_read);
+        let alone: toml::Table =
+            names.filter_map(|name| Some((name.clone(), settings.get(name)?.clone()))).collect();
         let error = alone.try_into::<T>().err()?;
-        let known = serde_json::to_value(T::default()).unwrap_or_default();
-        let known: Vec<&String> =
-            known.as_object().into_iter().flat_map(|known| known.keys()).collect();
-        if known.contains(&key) || known.is_empty() || OMITTED.contains(&key.as_str()) {
-            return Some(format!("{place}.{key}: {}", error.message()));
+        let path = [place, &[key.as_str()]].concat();
+        let known = schema::settings::<T>();
+        if known.contains(key) || known.is_empty() {
+            let why = error.message();
+            let why = why.strip_prefix(&format!("{key}: ")).unwrap_or(why);
+            return Some(Mistake::at(&path, why.to_owned()));
         }
         let near = known.iter().min_by_key(|known| distance(known, key));
         let near = near.filter(|near| distance(near, key) <= 2);
         let meant = near.map_or_else(String::new, |near| format!(" Did you mean {near}?"));
-        let known: Vec<&str> = known.iter().map(|known| known.as_str()).collect();
-        Some(format!(
-            "{place}.{key}: there is no such setting.{meant} There are: {}",
-            known.join(", ")
-        ))
+        let known = known.join(", ");
+        Some(Mistake::at(&path, format!("there is no such setting.{meant} There are: {known}")))
     })
 }
 
@@ -129,10 +167,52 @@ mod tests {
                 "switch.v.port.p.speed: there is no such setting. There are: ",
             ),
         ] {
-            let found = find(&toml::from_str(text).unwrap()).unwrap();
+            let found = find(&toml::from_str(text).unwrap()).unwrap().to_string();
             assert!(found.contains(said), "{text}: {found}");
         }
         assert_eq!(find(&toml::from_str("[switch.v.port.p]\nmtu = 1500").unwrap()), None);
+    }
+
+    /// Objective: a user who mistypes a setting is told all that there are, those that are left out
+    /// of what is written while they are off, too.
+    #[test]
+    fn all_settings_are_listed() {
+        for (text, names) in [
+            (
+                "[switch.v.port.p]\nspeed = 3",
+                "tx_rate_limiter, rx_rate_limiter, tx_impairment, rx_impairment, interrupts, ips, \
+                 kind, owner, worker, tx_limit, rx_impair, vlan_access, native, mirror_in, mtu",
+            ),
+            ("[switch.v]\nspeed = 3", "sflow, sflow_rate, sflow_polling_s, trusted, owner, batch"),
+        ] {
+            let Mistake { why, .. } = find(&toml::from_str(text).unwrap()).unwrap();
+            let known = why.split("There are: ").nth(1).unwrap();
+            for name in names.split(", ") {
+                assert!(known.split(", ").any(|known| known == name), "{name}: {known}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mistake_has_the_line_of_its_setting() {
+        for (text, line) in [
+            ("[switch.v]\n\n[switch.v.port.p]\nmtu = 1500\ntx_limit = 'fast'", 5),
+            ("[switch.v.port.p]\nvlan_access = 1\n\nvlan_trunk = 'all'\n", 2),
+            ("[switch.v]\nidle = 'never'", 2),
+            ("\n\n[swich.v]", 3),
+            ("[switch]\nv = { port = { p = {\n  mtu = 1500,\n  lossles = true } } }", 4),
+        ] {
+            let found = find(&toml::from_str(text).unwrap()).unwrap();
+            assert_eq!(found.line(text), Some(line), "{text}: {found}");
+        }
+    }
+
+    /// Objective: words that belong together are no mistake because each is none alone.
+    #[test]
+    fn words_of_a_rule_are_read_together() {
+        let text = "[switch.v.port.p]\nnative = 1\nvlan_trunk = '1,2'\nmtu = 'x'";
+        let found = find(&toml::from_str(text).unwrap()).unwrap();
+        assert_eq!(found.path, ["switch", "v", "port", "p", "mtu"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use topology::VhostUser;
 
 use super::ports::{self, Found, Wanted};
 use crate::api::PortKind;
-use crate::cli::port_options::PolicyOptions;
+use crate::cli::port_options::RuleOptions;
 use crate::users;
 use client::name::PortName;
 use client::{Client, Global, Result};
@@ -140,7 +140,7 @@ fn wanted_port(port: Node<'_, '_>, interfaces: &[Interface<'_, '_>]) -> Result<W
 }
 
 /// Reads the rules from a port's attributes: `tx-limit='1Gb/s'` means `--tx-limit=1Gb/s`.
-fn rules(port: Node<'_, '_>, mac: Mac) -> Result<PolicyOptions> {
+fn rules(port: Node<'_, '_>, mac: Mac) -> Result<RuleOptions> {
     let attributes = port.attributes().filter(|a| !["name", "mac"].contains(&a.name()));
     let words = attributes.map(|a| format!("--{}={}", a.name(), a.value()));
     ports::rules(words.chain([format!("--mac={mac}")])).map_err(|said| {

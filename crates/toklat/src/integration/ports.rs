@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, PortInfo, PortKind};
-use crate::cli::port_options::PolicyOptions;
+use crate::cli::port_options::RuleOptions;
 use client::name::PortName;
 use client::{Client, ClientError, Result};
 
@@ -27,14 +27,14 @@ pub struct Wanted {
 #[command(no_binary_name = true)]
 struct Rules {
     #[command(flatten)]
-    policy: PolicyOptions,
+    policy: RuleOptions,
 }
 
 /// Reads options of `toklat port add` that are rules.
 ///
 /// # Errors
 /// What is wrong with them, in one line.
-pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, String> {
+pub fn rules(options: impl Iterator<Item = String>) -> Result<RuleOptions, String> {
     let parsed = Rules::try_parse_from(options).map_err(|error| {
         let said = error.to_string();
         said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()

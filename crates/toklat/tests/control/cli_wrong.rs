@@ -177,7 +177,7 @@ const WRONG_FILES: &[(&str, &str)] = &[
         "switch.vale0.idle: unknown variant `maybe`, expected one of",
     ),
     ("[switch.vale0]\nport = 3", "line 2: invalid type: integer `3`"),
-    ("[switch.vale0.port.n]\nmtu = 'x'", "switch.vale0.port.n.mtu: invalid type: string \"x\""),
+    ("[switch.vale0.port.n]\nmtu = 'x'", "line 2: switch.vale0.port.n.mtu: x is not in 1..=9216"),
     ("[switch.vale0.port.n]\nkind = 'foo'", "expected one of `ring`, `null`, `tap`"),
     ("[switch.vale0.port.n]\nmirror_ingress = 'gone'", "vale0:gone, which does not exist"),
     ("[switch.vale0", "line 1: "),

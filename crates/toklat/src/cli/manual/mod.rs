@@ -11,6 +11,7 @@ use clap_mangen::Man;
 
 use super::Cli;
 use client::Result;
+use topology::rules::{RULES, Takes};
 
 /// The page about topology files.
 const TOPOLOGY: &str = include_str!("toklat-topology.5");
@@ -87,8 +88,21 @@ pub fn man(args: &ManArgs) -> Result {
         .with_context(|| format!("Cannot make the directory {}", directory.display()))?;
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
-    write_file(&directory.join("toklat-topology.5"), TOPOLOGY.as_bytes())?;
+    write_file(&directory.join("toklat-topology.5"), topology_page().as_bytes())?;
     write_pages(&root, None, directory)
+}
+
+/// The page about topology files, with the words of rules.
+fn topology_page() -> String {
+    let roff = |text: &str| text.replace('\\', "\\e").replace('-', "\\-").replace('"', "\\(dq");
+    let mut rules = String::new();
+    for word in RULES.iter().flat_map(|rule| rule.words) {
+        let value = if word.takes == Takes::Nothing { "true" } else { word.value };
+        let (value, help) = (roff(value), roff(word.help));
+        // Writing to a string does not fail.
+        let _ = write!(rules, ".TP\n.BR {} \" = \\fI{value}\\fB\"\n{help}.\n", word.name);
+    }
+    TOPOLOGY.replace(".\\\" RULES\n", &rules)
 }
 
 fn write_file(path: &Path, text: &[u8]) -> Result {

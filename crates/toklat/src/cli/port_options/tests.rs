@@ -1,4 +1,8 @@
 use clap::Parser;
+use dataplane::config::{Interrupts, Policy};
+use fabric::VlanMode;
+use frame::{Mac, VlanId};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::api::{PortKind, PortSpec};
@@ -17,7 +21,7 @@ fn bucket(size: u64, refill_time: u64) -> TokenBucket {
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    policy: PolicyOptions,
+    policy: RuleOptions,
     #[command(flatten)]
     kind: KindOptions,
 }
@@ -47,7 +51,7 @@ fn links_that_cannot_be_so_bad_are_refused() {
         ("seed=-1", "number"),
         ("colour=blue", "none of"),
     ] {
-        let error = wrong.parse::<BadLink>().unwrap_err();
+        let error = parse(&["--tx-impair", wrong]).err().unwrap().to_string();
         assert!(error.contains(why), "{wrong}: {error}");
     }
 }

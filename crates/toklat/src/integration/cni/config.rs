@@ -39,7 +39,7 @@ pub struct Config {
     /// Pairs of queues.
     #[serde(default = "one")]
     pub queues: u16,
-    /// Rules of the ports: options of `toklat port add`.
+    /// Rules of the ports, in the words of `toklat port add` and of topology files.
     #[serde(default)]
     pub port: BTreeMap<String, Value>,
     /// The plugin that assigns addresses.
@@ -123,7 +123,9 @@ pub fn version_of(text: &str) -> String {
 impl Config {
     /// The rules of a port, as options of `toklat port add`.
     pub fn options(&self) -> impl Iterator<Item = String> + '_ {
-        self.port.iter().map(|(name, value)| match value {
+        // As in topology files, too: `tx_limit`.
+        let named = self.port.iter().map(|(name, value)| (name.replace('_', "-"), value));
+        named.map(|(name, value)| match value {
             Value::Bool(true) => format!("--{name}=on"),
             Value::Bool(false) => format!("--{name}=off"),
             Value::String(text) => format!("--{name}={text}"),
@@ -134,5 +136,29 @@ impl Config {
     /// The IPAM plugin's name, if there is one.
     pub fn ipam(&self) -> Option<&str> {
         self.ipam.as_ref().map(|ipam| ipam.plugin.as_str()).filter(|plugin| !plugin.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::ports;
+    use super::*;
+
+    /// Objective: a configuration of CNI, a topology file and the command line say a rule alike.
+    #[test]
+    fn rules_have_the_words_of_topology_files() {
+        let rules = json!({
+            "tx_limit": "100Mb/s,100kpps", "rx-impair": "loss=1%,delay=10ms", "guard": true,
+            "vlan_access": 10, "flap_guard": false, "mtu": 9000,
+        });
+        let text = json!({ "name": "n", "switch": "vale0", "cniVersion": VERSION, "port": rules });
+        let (_, config) = parse(&text.to_string()).unwrap();
+        let patch = Value::Object(ports::rules(config.options()).unwrap().patch());
+        let file = "tx_limit = '100Mb/s,100kpps'\nrx_impair = 'loss=1%,delay=10ms'\n\
+                    guard = true\nvlan_access = 10\nflap_guard = false\nmtu = 9000";
+        let of_file: crate::api::PortSpec = toml::from_str(file).unwrap();
+        assert_eq!(serde_json::from_value::<crate::api::PortSpec>(patch).unwrap(), of_file);
     }
 }

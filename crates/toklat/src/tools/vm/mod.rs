@@ -25,7 +25,7 @@ use ::vm::{
 mod given;
 use self::given::Given;
 use crate::api::PortInfo;
-use crate::cli::port_options::{KindOptions, PolicyOptions};
+use crate::cli::port_options::{KindOptions, RuleOptions};
 use crate::tools::{session, uplink};
 use client::name::{PortName, SwitchName};
 use client::{Client, ClientError, Global, Result, UsageError};
@@ -356,7 +356,7 @@ struct AddLine {
     #[command(flatten)]
     kind: KindOptions,
     #[command(flatten)]
-    policy: PolicyOptions,
+    policy: RuleOptions,
 }
 
 /// The options of `toklat port add` that select the port's kind.

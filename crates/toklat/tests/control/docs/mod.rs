@@ -176,7 +176,10 @@ fn every_metric_is_in_the_document_on_monitoring() {
 fn every_field_of_the_topology_file_is_in_its_manual_page() {
     let daemon = Daemon::start();
     let api = daemon.get("/openapi.json");
-    let page = include_str!("../../../src/cli/manual/toklat-topology.5").replace("\\-", "-");
+    let pages = tempfile::tempdir().unwrap();
+    daemon.done(&["man", pages.path().to_str().unwrap()]);
+    let page = std::fs::read_to_string(pages.path().join("toklat-topology.5")).unwrap();
+    let page = page.replace("\\-", "-");
     let schemas = [
         "SwitchSpec",
         "PortSpec",

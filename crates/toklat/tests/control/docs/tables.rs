@@ -15,6 +15,7 @@ pub const DOCUMENTS: &[(&str, &[Step])] = &[
     ("examples/README.md", EXAMPLES),
     ("docs/adding-a-nic.md", ADDING_A_NIC),
     ("docs/adding-a-port-kind.md", &[]),
+    ("docs/adding-a-rule.md", ADDING_A_RULE),
     ("docs/api.md", API),
     ("docs/atomics.md", &[]),
     ("docs/cards.md", CARDS),
@@ -90,6 +91,8 @@ const EXAMPLES: &[Step] = &[
         .with(&[("cargo run --release --bin ", "$TARGET/")]),
     cannot("cargo xtask test", "it runs this test"),
 ];
+
+const ADDING_A_RULE: &[Step] = &[not("--- crates/fabric/src/rules.rs", "a change")];
 
 const ADDING_A_NIC: &[Step] = &[not("bus (vfio-user)", "a drawing")];
 

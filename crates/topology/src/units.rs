@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::Interrupts;
+use crate::Interrupts;
 
 /// Text that is not such a number; says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
