@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "dataplane",
         &[
-            "abi", "fabric", "frame", "jail", "link", "nic", "port", "netring", "shmem",
+            "abi", "fabric", "frame", "jail", "link", "nic", "pcap", "port", "netring", "shmem",
             "topology", "turn",
         ],
     ),
@@ -43,7 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("api", &["frame", "jail", "port", "topology"]),
     ("client", &["api"]),
     ("host", &["api", "jail"]),
-    ("tools", &["client", "dataplane", "frame", "netring"]),
+    ("tools", &["client", "dataplane", "frame", "netring", "pcap"]),
     (
         "lab",
         &[
@@ -87,6 +87,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "netmap",
             "netring",
             "nic",
+            "pcap",
             "port",
             "preload",
             "shmem",

@@ -4,8 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use inline::Inline;
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
-use pcap_file::pcapng::{Block, PcapNgParser};
+use pcap::file;
 use port::{DropReason, Nanos};
 use rustix::fs::MemfdFlags;
 use toklat_dataplane::SwitchConfig;
@@ -15,7 +14,7 @@ use toklat_dataplane::state::PortState;
 use turn::attach::AttachError;
 
 /// A regular file in memory with this content.
-fn file(content: &[u8]) -> OwnedFd {
+fn memory(content: &[u8]) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     assert_eq!(rustix::io::pwrite(&file, content, 0).unwrap(), content.len());
     file
@@ -40,26 +39,21 @@ fn frames() -> Vec<Vec<u8>> {
 
 fn recording(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = PcapWriter::with_header(&mut bytes, PcapHeader::default()).unwrap();
+    file::section(&mut bytes);
+    file::interface(&mut bytes, None, 0);
     for (i, frame) in frames.iter().enumerate() {
         let at = Duration::from_micros(1_000_000 + i as u64);
-        writer.write_packet(&PcapPacket::new(at, frame.len() as u32, frame)).unwrap();
+        let start = file::begin_packet(&mut bytes, 0, at, frame.len(), frame.len());
+        bytes.extend(frame);
+        file::end_packet(&mut bytes, start);
     }
     bytes
 }
 
 fn written(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let (mut rest, mut parser) = PcapNgParser::new(bytes).unwrap();
-    let mut frames = Vec::new();
-    while !rest.is_empty() {
-        let (after, block) = parser.next_block(rest).unwrap();
-        if let Block::EnhancedPacket(packet) = block {
-            assert_eq!(packet.original_len as usize, packet.data.len());
-            frames.push(packet.data.into_owned());
-        }
-        rest = after;
-    }
-    frames
+    let recording = file::parse(bytes).unwrap();
+    assert!(recording.left_out().is_nothing(), "{}", recording.left_out());
+    (0..recording.len()).map(|i| recording.frame(i).1.to_vec()).collect()
 }
 
 fn switch() -> Inline {
@@ -75,8 +69,8 @@ fn add(
 
 #[test]
 fn what_is_played_is_written() {
-    let (frames, output) = (frames(), file(b""));
-    let (input, writer) = (file(&recording(&frames)), output.try_clone().unwrap());
+    let (frames, output) = (frames(), memory(b""));
+    let (input, writer) = (memory(&recording(&frames)), output.try_clone().unwrap());
     let mut switch = switch();
     let player = add(&mut switch, |state| attach_read(&input, false, 100, state, false));
     let taker = add(&mut switch, |state| attach_write(writer, state));
@@ -95,7 +89,7 @@ fn what_is_played_is_written() {
 
 #[test]
 fn frames_are_written_soon_and_counted_then() {
-    let (input, output) = (file(&recording(&frames())), file(b""));
+    let (input, output) = (memory(&recording(&frames())), memory(b""));
     let writer = output.try_clone().unwrap();
     let mut switch = switch();
     add(&mut switch, |state| attach_read(&input, false, 0, state, false));
@@ -112,7 +106,7 @@ fn frames_are_written_soon_and_counted_then() {
 
 #[test]
 fn a_second_data_process_begins_a_second_section() {
-    let (input, output) = (file(&recording(&frames())), file(b""));
+    let (input, output) = (memory(&recording(&frames())), memory(b""));
     for _ in 0..2 {
         let writer = output.try_clone().unwrap();
         let mut switch = switch();
@@ -125,7 +119,7 @@ fn a_second_data_process_begins_a_second_section() {
 
 #[test]
 fn a_file_that_cannot_be_written_drops_frames_by_name() {
-    let input = file(&recording(&frames()));
+    let input = memory(&recording(&frames()));
     // The file's size is sealed, so writing fails.
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let output = rustix::fs::memfd_create("full", flags).unwrap();
@@ -153,7 +147,7 @@ fn what_is_no_ordinary_file_is_refused() {
     };
     refused(&|state| attach_read(&read, false, 100, state, false));
     refused(&|state| attach_write(write.try_clone().unwrap(), state));
-    let large = file(b"");
+    let large = memory(b"");
     rustix::fs::ftruncate(&large, (256 << 20) + 1).unwrap();
     refused(&|state| attach_read(&large, false, 100, state, false));
 }

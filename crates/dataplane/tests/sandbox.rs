@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command as Program;
 use std::time::Duration;
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap::file::{begin_packet, end_packet, interface, section};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -27,10 +27,12 @@ fn file() -> OwnedFd {
 
 fn recording(frames: usize) -> OwnedFd {
     let mut bytes = Vec::new();
-    let mut writer = PcapWriter::with_header(&mut bytes, PcapHeader::default()).unwrap();
+    section(&mut bytes);
+    interface(&mut bytes, None, 0);
     for i in 0..frames {
-        let at = Duration::from_micros(i as u64 * 100);
-        writer.write_packet(&PcapPacket::new(at, 60, &[0xff; 60])).unwrap();
+        let start = begin_packet(&mut bytes, 0, Duration::from_micros(i as u64 * 100), 60, 60);
+        bytes.extend([0xff; 60]);
+        end_packet(&mut bytes, start);
     }
     let file = file();
     assert_eq!(rustix::io::write(&file, &bytes).unwrap(), bytes.len());

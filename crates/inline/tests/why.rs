@@ -138,8 +138,8 @@ proptest! {
             let station = Station::at(bed.ports[at].0, Origin::Learned);
             bed.switch.fdb().learn(filter, Mac::local(mac).word(), station, 100, false, Nanos(0));
         }
-        let [from, to, _] = policies.each_ref().map(Policy::rules);
-        let way = Way { from: &from, to: &to, tunnels: [false; 2], frame: &frame };
+        let [from, to, _] = &policies;
+        let way = Way { from, to, tunnels: [false; 2], frame: &frame };
         let steps = way.walk(|filter, mac| {
             let found = bed.switch.fdb().lookup(filter, mac.word()).map(Station::port);
             match found.and_then(|id| bed.ports.iter().position(|(of, _)| *of == id)) {

@@ -1,4 +1,4 @@
-//! Ports for programs that use libpcap or packet sockets, without hooks.
+//! Ports for programs that use libpcap or packet sockets, without hooks, and capture files.
 //!
 //! ```text
 //!   Capture (pcap_t) --+
@@ -21,11 +21,13 @@
 //! | [`capture`] | libpcap's handle: settings, states |
 //! | `failure` | error codes, of libpcap and of the system |
 //! | [`lock`] | a lock that can be held over a fork |
+//! | [`file`] | capture files: pcap and pcapng, for all of toklat |
 #![allow(unsafe_code, reason = "the lock hands out what it guards")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod capture;
 mod failure;
+pub mod file;
 pub mod interface;
 pub mod lock;
 pub mod name;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::pcap::file::Recording;
 use anyhow::Context;
-use dataplane::attach::buffered::pcap::Recording;
 use frame::{Mac, ParseAddressError, VlanId};
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Outgoing, Port};
@@ -292,11 +292,8 @@ impl GenArgs {
     fn replay(&self, path: &std::path::Path) -> anyhow::Result<Source> {
         let what = || format!("Cannot replay {}", path.display());
         let capture = pcap::read(File::open(path).with_context(what)?).with_context(what)?;
-        if capture.skipped() > 0 {
-            let (left_out, path) = (capture.skipped(), path.display());
-            eprintln!(
-                "toklat: {left_out} frames of {path} were not captured whole, and are left out"
-            );
+        if !capture.left_out().is_nothing() {
+            eprintln!("toklat: left out of {}: {}", path.display(), capture.left_out());
         }
         let speed = (!self.fast).then(|| self.speed.unwrap_or(1.0));
         Ok(Source::Replayed(Replay::new(capture, speed, self.repeat, now())))

@@ -1,49 +1,30 @@
-//! Capture files: read for replay, as the data process reads them; pcapng written.
+//! Captures: a file read for replay, as the data process reads it; pcapng written.
 
-use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use dataplane::attach::buffered::pcap::{PcapError as ReadError, Recording, parse};
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::{DataLink, PcapError};
+use ::pcap::file::{self, CaptureError, Recording};
+pub use ::pcap::file::{Captured, Direction};
+
+/// The reason why a capture cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("Cannot read the capture")]
+    File(#[source] std::io::Error),
+    /// The file has nothing to replay.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+}
 
 /// Reads a whole capture, in either format, of any size, from a file or a pipe.
 ///
 /// # Errors
-/// It cannot be read, is broken or not of Ethernet, or has no whole frame.
+/// It cannot be read, is no capture or not of Ethernet, or has no whole frame.
 pub fn read(mut from: impl Read) -> Result<Recording, ReadError> {
-    let mut file = Vec::new();
-    from.read_to_end(&mut file).map_err(ReadError::File)?;
-    parse(&file)
-}
-
-/// Which way a captured frame went, seen from the owner of the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The port received it.
-    Received,
-    /// The port sent it.
-    Sent,
-}
-
-/// A frame that was seen at a port.
-#[derive(Clone, Copy, Debug)]
-pub struct Captured<'a> {
-    /// When, since 1970.
-    pub at: Duration,
-    /// The direction that the frame went.
-    pub direction: Direction,
-    /// The frame's length in bytes.
-    pub len: usize,
-    /// The frame's first bytes, as many as are available.
-    pub bytes: &'a [u8],
-    /// A comment on the frame, such as why it was dropped.
-    pub comment: Option<&'a str>,
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).map_err(ReadError::File)?;
+    Ok(file::parse(&bytes)?)
 }
 
 /// Where captured frames go.
@@ -68,7 +49,9 @@ pub trait Output {
 
 /// Writes a pcapng file with nanosecond times, one interface.
 pub struct CaptureWriter<W: Write> {
-    writer: PcapNgWriter<W>,
+    to: W,
+    /// The block that is being made.
+    block: Vec<u8>,
     snaplen: usize,
 }
 
@@ -77,58 +60,36 @@ impl<W: Write> CaptureWriter<W> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn new(to: W, port: &str, snaplen: u32) -> std::io::Result<Self> {
-        let mut writer = PcapNgWriter::new(to).map_err(into_io)?;
-        let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, snaplen);
-        interface.options = vec![
-            InterfaceDescriptionOption::IfName(Cow::Owned(port.to_owned())),
-            InterfaceDescriptionOption::IfTsResol(9),
-        ];
-        writer.write_pcapng_block(interface).map_err(into_io)?;
-        Ok(Self { writer, snaplen: snaplen as usize })
+    pub fn new(mut to: W, port: &str, snaplen: u32) -> std::io::Result<Self> {
+        let mut block = Vec::new();
+        file::section(&mut block);
+        file::interface(&mut block, Some(port), snaplen);
+        to.write_all(&block)?;
+        Ok(Self { to, block, snaplen: snaplen as usize })
     }
 
     /// The writer that gets the file's bytes.
     #[must_use]
-    pub fn get_ref(&self) -> &W {
-        self.writer.get_ref()
+    pub const fn get_ref(&self) -> &W {
+        &self.to
     }
 }
 
 impl<W: Write> Output for CaptureWriter<W> {
     fn frame(&mut self, frame: &Captured<'_>) -> std::io::Result<()> {
-        // Bits 0 and 1 of epb_flags: 01 inbound, 10 outbound.
-        let flags = match frame.direction {
-            Direction::Received => 1,
-            Direction::Sent => 2,
-        };
-        let comment = frame.comment.into_iter();
-        let comment = comment.map(|text| EnhancedPacketOption::Comment(text.into()));
-        let packet = EnhancedPacketBlock {
-            interface_id: 0,
-            timestamp: frame.at,
-            original_len: frame.len as u32,
-            data: Cow::Borrowed(&frame.bytes[..frame.bytes.len().min(self.snaplen)]),
-            options: comment.chain([EnhancedPacketOption::Flags(flags)]).collect(),
-        };
-        self.writer.write_pcapng_block(packet).map(drop).map_err(into_io)
+        self.block.clear();
+        file::packet(&mut self.block, 0, frame, self.snaplen);
+        self.to.write_all(&self.block)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.writer.get_mut().flush()
+        self.to.flush()
     }
 }
 
 impl<W: Write> std::fmt::Debug for CaptureWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CaptureWriter({} bytes a frame)", self.snaplen)
-    }
-}
-
-fn into_io(error: PcapError) -> std::io::Error {
-    match error {
-        PcapError::IoError(source) => source,
-        other => std::io::Error::other(other),
     }
 }
 
@@ -165,6 +126,6 @@ mod tests {
             writer.frame(&Captured { at, direction, len, bytes, comment: None }).unwrap();
         }
         let recording = read(&file[..]).unwrap();
-        assert_eq!((recording.len(), recording.skipped()), (1, 1));
+        assert_eq!((recording.len(), recording.left_out().cut_short), (1, 1));
     }
 }

@@ -10,6 +10,8 @@ use turn::state::PortState;
 /// The port that a kind is attached to.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
+    /// The port's name.
+    pub name: &'a str,
     /// The port's counters and cursors.
     pub state: &'a PortState,
     /// The account that the memory of the port's owner is charged to.

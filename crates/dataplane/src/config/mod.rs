@@ -133,7 +133,7 @@ impl Attachment {
 fn attach_rings(
     rings: &RingAttach,
     fds: Vec<Descriptor>,
-    Place { state, account, resume }: Place<'_>,
+    Place { state, account, resume, .. }: Place<'_>,
 ) -> Result<Attached, AttachError> {
     let expected = "a memory file and a token";
     let pair: Result<[Descriptor; 2], _> = fds.try_into();

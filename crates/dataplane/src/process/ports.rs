@@ -177,7 +177,7 @@ impl Process {
             let (attached, handle) = vxlan::attach(tunnel, descriptors, id, state, table, vlans)?;
             return Ok(Halves { tunnel: Some(handle), ..Halves::new(attached) });
         }
-        let place = Place { state, account, resume };
+        let place = Place { name: &config.name, state, account, resume };
         let (attached, monitor) = config.attachment.attach(descriptors, place)?;
         Ok(Halves { monitor, ..Halves::new(attached) })
     }

@@ -129,7 +129,7 @@ impl Ends {
     }
 
     fn walk(&self, args: &WhyArgs) -> Result<Vec<Line>> {
-        let (from, to) = (self.from.spec.policy.rules(), self.to.spec.policy.rules());
+        let (from, to) = (&self.from.spec.policy, &self.to.spec.policy);
         let source = args.source.or_else(|| self.address(&self.from));
         let destination = args.destination.or_else(|| self.address(&self.to));
         // A station that has not sent anything is not known: its first frames are broadcast.
@@ -138,7 +138,7 @@ impl Ends {
         let vlan = args.vlan.or_else(|| usual_tag(&from.vlan));
         let frame = frame_of(destination, source, vlan, &args.frame, args.size.into())?;
         let tunnels = [self.from.tunnel.is_some(), self.to.tunnel.is_some()];
-        let way = Way { from: &from, to: &to, tunnels, frame: &frame };
+        let way = Way { from, to, tunnels, frame: &frame };
         let steps = way.walk(|filter, mac| {
             let of =
                 |entry: &&FdbEntry| entry.mac == mac && entry.vlan.map_or(0, VlanId::get) == filter;

@@ -111,6 +111,42 @@ fn frames_are_written_to_a_file_and_read_from_one() {
     assert_eq!(got, [1, 2, 3, 4, 5]);
 }
 
+/// A killed tcpdump leaves a file that ends in a packet.
+#[test]
+fn a_cut_capture_is_sent_and_what_is_left_out_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cut.pcap");
+    let header = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1];
+    let mut capture: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for number in 1..=4 {
+        capture.extend([0, 0, 64, 64_u32].iter().flat_map(|word| word.to_le_bytes()));
+        capture.extend(frame(1, 2, number));
+    }
+    capture.truncate(capture.len() - 20);
+    std::fs::write(&path, &capture).unwrap();
+    let file = path.to_str().unwrap();
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0]");
+    let mut port = daemon.open("vale0:p").unwrap();
+    let left_out = "the last 60 bytes (a cut packet at byte 264)";
+    let (code, _, said) = daemon.run(&["gen", "vale0:g", "--pcap", file, "--quiet"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("left out of {file}: {left_out}")), "{said}");
+    let mut got = Vec::new();
+    daemon.wait_for("frames of gen", |_| {
+        got.extend(receive(&mut port));
+        got.len() >= 3
+    });
+    daemon.done(&["port", "add", "vale0:r", "--pcap-read", file]);
+    daemon.wait_for("frames of the port", |_| {
+        got.extend(receive(&mut port));
+        got.len() >= 6
+    });
+    assert_eq!(got, [1, 2, 3, 1, 2, 3]);
+    let line = format!("r: 3 frames of a capture; left out: {left_out}");
+    daemon.wait_for("the log", |daemon| daemon.log().contains(&line));
+}
+
 #[test]
 fn a_port_that_fails_at_start_keeps_nothing_else_from_running_and_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use ::pcap::file::Recording;
 use client::units::Rate;
-use dataplane::attach::buffered::pcap::Recording;
 use frame::Mac;
 use netring::{PipeConfig, Port, Region, RegionConfig, pipe};
 use toklat::tools::bridge::forward;

@@ -142,18 +142,11 @@ fn open_here(path: &str, how: &mut OpenOptions) -> Result<File, ApiError> {
     })
 }
 
-/// True if a file begins as captures do: pcap in either byte order and unit of time, or pcapng.
+/// True if a file begins as captures do.
 fn is_capture(file: &File) -> io::Result<bool> {
     let mut head = [0; 12];
     let len = file.read_at(&mut head, 0)?;
-    Ok(match &head[..len] {
-        [0x0a, 0x0d, 0x0d, 0x0a, _, _, _, _, order @ ..] => {
-            matches!(order, [0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a])
-        }
-        [0xa1, 0xb2, 0xc3, 0xd4, ..] | [0xa1, 0xb2, 0x3c, 0x4d, ..] => true,
-        [0xd4, 0xc3, 0xb2, 0xa1, ..] | [0x4d, 0x3c, 0xb2, 0xa1, ..] => true,
-        _ => false,
-    })
+    Ok(pcap::file::is_capture(&head[..len]))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
+use ::pcap::file::{Recording, parse};
 use jail::strangers::Descriptor;
 use port::{IngressCounters, Nanos, Scratch};
 use serde::{Deserialize, Serialize};
@@ -10,9 +11,10 @@ use shmem::{Bytes, Shared, Span};
 use turn::attach::{AttachError, Attached};
 use turn::state::{PortState, SendState};
 
-use super::recording::{MAX_FILE, PcapError, Recording, parse};
+use super::{MAX_FILE, PcapError};
 use crate::attach::buffered::{Buffered, Reader};
 use crate::attach::{Kind, Place, one};
+use crate::log;
 
 /// Nanoseconds between the rounds of a recording that has one frame.
 const ROUND_NS: u64 = Nanos::SECOND;
@@ -30,7 +32,13 @@ pub struct PcapReadConfig {
 impl Kind for PcapReadConfig {
     fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
         let file = one(fds, "a capture file")?.into_ours();
-        attach(&file, self.repeat, self.speed_percent, place.state, place.resume)
+        let recording = parse(&contents(&file)?).map_err(PcapError::from)?;
+        let left_out = recording.left_out();
+        if !left_out.is_nothing() {
+            let (port, frames) = (place.name, recording.len());
+            log::write_line(format!("{port}: {frames} frames of a capture; left out: {left_out}"));
+        }
+        play(recording, self.repeat, self.speed_percent, place.state, place.resume)
     }
 
     fn has_stranger(&self) -> bool {
@@ -39,7 +47,8 @@ impl Kind for PcapReadConfig {
 }
 
 /// Attaches a pcap or pcapng file and reads all of it before it returns. `speed_percent` scales the
-/// recorded pace; 0 is as fast as possible. With `repeat` it starts again at its end.
+/// recorded pace; 0 is as fast as possible. With `repeat` it starts again at its end. Frames that
+/// cannot be sent, and a cut end, are left out; of a port, the log says what and how many.
 ///
 /// A successor (`resume`) continues after the frame that was gathered last.
 ///
@@ -52,7 +61,7 @@ pub fn attach(
     state: &PortState,
     resume: bool,
 ) -> Result<Attached, AttachError> {
-    let recording = parse(&contents(file)?)?;
+    let recording = parse(&contents(file)?).map_err(PcapError::from)?;
     play(recording, repeat, speed_percent, state, resume)
 }
 
@@ -215,7 +224,7 @@ impl Reader for Player {
 mod tests {
     use super::*;
     use crate::config::SwitchConfig;
-    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+    use ::pcap::file::{begin_packet, end_packet, interface, section};
     use std::time::Duration;
     use turn::attach::Source;
     use turn::state::State;
@@ -223,10 +232,12 @@ mod tests {
     /// A player of frames that were captured at these microseconds.
     fn player(at: &[u64], repeat: bool, speed_percent: u32) -> (State, Box<dyn Source>) {
         let mut file = Vec::new();
-        let mut writer = PcapWriter::with_header(&mut file, PcapHeader::default()).unwrap();
+        section(&mut file);
+        interface(&mut file, None, 0);
         for at in at {
-            let frame = [*at as u8; 60];
-            writer.write_packet(&PcapPacket::new(Duration::from_micros(*at), 60, &frame)).unwrap();
+            let start = begin_packet(&mut file, 0, Duration::from_micros(*at), 60, 60);
+            file.extend([*at as u8; 60]);
+            end_packet(&mut file, start);
         }
         let config = SwitchConfig { max_ports: 1, ..SwitchConfig::default() };
         let state = State::private(&config).unwrap();
@@ -270,10 +281,10 @@ mod tests {
 
     #[test]
     fn without_a_pace_all_is_due_at_once() {
-        let (_state, mut source) = player(&[0, 1_000_000_000], false, 0);
+        let (_state, mut source) = player(&[0, 1_000_000], false, 0);
         assert_eq!(gathered(&mut *source, 0), 2);
         assert!(!source.arm(Nanos(0)));
-        let (_state, mut source) = player(&[0, 1_000_000_000], true, 0);
+        let (_state, mut source) = player(&[0, 1_000_000], true, 0);
         assert_eq!((gathered(&mut *source, 0), gathered(&mut *source, 0)), (8, 8));
         assert!(source.arm(Nanos(0)), "there is always work");
     }

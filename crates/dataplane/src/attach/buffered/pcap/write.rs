@@ -13,12 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ::pcap::file;
 use jail::strangers::Descriptor;
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::{DataLink, Endianness};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
     Software,
@@ -39,8 +35,6 @@ use crate::log;
 const BUFFER: usize = 8 << 20;
 /// How long frames wait for more frames before they are written.
 const LINGER: Duration = Duration::from_millis(50);
-/// The size in bytes of an enhanced packet block without its frame (section 4.3).
-const BLOCK: usize = 32;
 
 /// Frames into a pcapng file. Descriptors: the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +60,8 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     state.set_write_error(None);
     let counters = state.egress(0).ok_or(AttachError::Counters)?;
     let mut bytes = Vec::with_capacity(BUFFER);
-    write_section_header(&mut bytes).map_err(|e| PcapError::File(std::io::Error::other(e)))?;
+    file::section(&mut bytes);
+    file::interface(&mut bytes, None, 0);
     let spooled =
         Spooled { bytes, waiting: Written::default(), counters, failed: false, closing: false };
     let spool = Arc::new(Spool { spooled: Mutex::new(spooled), wake: Condvar::new() });
@@ -83,14 +78,6 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
         egresses: vec![Arc::new(egress).into()],
         bells: Default::default(),
     })
-}
-
-fn write_section_header(to: &mut Vec<u8>) -> Result<(), pcap_file::PcapError> {
-    let mut writer = PcapNgWriter::with_endianness(to, Endianness::native())?;
-    let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
-    interface.options = vec![InterfaceDescriptionOption::IfTsResol(9)];
-    writer.write_pcapng_block(interface)?;
-    Ok(())
 }
 
 struct PcapEgress {
@@ -239,7 +226,7 @@ impl Spooled {
         batch: &Batch<'_>,
         i: FrameIdx,
         max_frame: u32,
-        time: u64,
+        time: Duration,
     ) -> Result<(), DropReason> {
         let len = batch.frame(i).len();
         if len > max_frame as usize {
@@ -248,18 +235,15 @@ impl Spooled {
         if self.failed {
             return Err(DropReason::Io);
         }
-        let block = BLOCK + len.next_multiple_of(4);
+        let block = file::BLOCK + len.next_multiple_of(4);
         if self.bytes.len() + block > BUFFER {
             return Err(DropReason::Full);
         }
-        let words = [6, block as u32, 0, (time >> 32) as u32, time as u32, len as u32, len as u32];
-        for word in words {
-            self.bytes.extend_from_slice(&word.to_ne_bytes());
-        }
+        let start = file::begin_packet(&mut self.bytes, 0, time, len, len);
         let at = self.bytes.len();
-        self.bytes.resize(at + len.next_multiple_of(4), 0);
-        batch.copy_frame(i, Bytes::of(&mut self.bytes[at..at + len]));
-        self.bytes.extend_from_slice(&(block as u32).to_ne_bytes());
+        self.bytes.resize(at + len, 0);
+        batch.copy_frame(i, Bytes::of(&mut self.bytes[at..]));
+        file::end_packet(&mut self.bytes, start);
         self.waiting.frames += 1;
         self.waiting.bytes += len as u64;
         Ok(())
@@ -269,7 +253,7 @@ impl Spooled {
 impl Egress for PcapEgress {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let time = rustix::time::clock_gettime(ClockId::Realtime);
-        let time = time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64;
+        let time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         let mut finished = list.len();
         let mut spooled = self.spool.lock();
         let before = spooled.bytes.len();
@@ -316,7 +300,7 @@ mod tests {
     use super::*;
 
     fn block(kind: u32, frame: u32) -> Vec<u8> {
-        let len = BLOCK as u32 + frame.next_multiple_of(4);
+        let len = file::BLOCK as u32 + frame.next_multiple_of(4);
         let words = [kind, len, 0, 0, 0, frame, frame].map(u32::to_ne_bytes);
         let mut block = words.concat();
         block.resize(len as usize - 4, 0);
