@@ -29,8 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("card", &["abi", "driver", "frame", "netring", "nic", "port", "shmem"]),
     ("guest", &["abi", "card", "driver", "frame", "jail", "netring", "port", "shmem", "tcp"]),
     ("netmap", &["card", "driver", "netring", "shmem"]),
-    ("pcap", &["netring", "shmem"]),
-    ("preload", &["inline", "netmap", "netring", "pcap", "shmem"]),
+    ("pcap", &["frame", "netring", "shmem"]),
+    ("preload", &["frame", "inline", "netmap", "netring", "pcap", "shmem"]),
     ("capi", &["frame", "inline", "netring", "shmem"]),
     (
         "dataplane",

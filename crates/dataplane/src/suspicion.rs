@@ -132,6 +132,20 @@ impl Egress for Timed {
         self.touch(|exit| exit.deliver(batch, list, limits))
     }
 
+    fn deliver_copies(
+        &self,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        sent: bool,
+    ) -> Delivered {
+        self.touch(|exit| exit.deliver_copies(batch, list, limits, sent))
+    }
+
+    fn lost(&self) -> u64 {
+        self.exit.lost()
+    }
+
     fn settle(&self, now: Nanos) -> Effects {
         self.touch(|exit| exit.settle(now))
     }

@@ -16,6 +16,7 @@
 extern crate alloc;
 
 mod address;
+pub mod bpf;
 pub mod checksum;
 mod ecn;
 mod encapsulation;

@@ -142,6 +142,10 @@ impl<E: Egress> Egress for Impaired<E> {
         self.queue.count_software(done);
     }
 
+    fn lost(&self) -> u64 {
+        self.inner().channel.lost()
+    }
+
     fn is_throttled(&self, now: Nanos) -> bool {
         self.due().is_some_and(|due| due > now) || self.queue.is_throttled(now)
     }

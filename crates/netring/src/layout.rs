@@ -44,7 +44,7 @@ pub mod slot_flags {
     pub const INDIRECT: u16 = 0x0010;
     /// The frame continues in the next slot.
     pub const MOREFRAG: u16 = 0x0020;
-    /// A monitor's slot that came from a send ring.
+    /// A monitor's slot: the watched port has sent the frame.
     pub const TXMON: u16 = 0x0040;
     /// toklat's own: `ptr` of the frame's first slot is an offload request
     /// ([`frame::Offload::to_word`]). Only in ports that were opened with offloads, and never
@@ -91,7 +91,8 @@ pub struct Slot {
     /// - Without it: a length torn from its buffer number
     /// - Shown by: `Slot` tests
     word: AtomicU64,
-    /// The address of an indirect buffer, or an offload request. It is read once and validated.
+    /// The address of an indirect buffer, an offload request, or the time of a monitor's frame. It
+    /// is read once and validated.
     pub ptr: AtomicU64,
 }
 

@@ -47,6 +47,7 @@ compile_error!("a slot is read as one little-endian word");
 
 mod ask;
 pub mod attach;
+mod clock;
 mod doorbell;
 #[doc(hidden)]
 pub mod exchange;
@@ -65,6 +66,7 @@ mod send;
 pub mod trusted;
 
 pub use ask::OpenError;
+pub use clock::FrameClock;
 #[doc(hidden)]
 pub use hostile::drive_hostile_pipe;
 pub use members::{Shape, ask_member, ask_state};

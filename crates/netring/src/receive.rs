@@ -181,6 +181,25 @@ impl<'a> Received<'a> {
         self.first.word.flags
     }
 
+    /// Of a monitor's frame: true if the watched port has sent it.
+    #[inline]
+    #[must_use]
+    pub fn was_sent(&self) -> bool {
+        self.flags() & slot_flags::TXMON != 0
+    }
+
+    /// When the frame crossed the switch, in nanoseconds of the monotonic clock, if the port is a
+    /// monitor of a switch's port; 0 otherwise, and beside an offload request.
+    #[inline]
+    #[must_use]
+    pub fn crossed_at(&self) -> u64 {
+        let ReceivedSlot { view, at, word, .. } = &self.first;
+        if word.flags & slot_flags::OFFLOAD != 0 {
+            return 0;
+        }
+        view.ring.slots[*at as usize].ptr.load(Relaxed)
+    }
+
     /// The offload request of its sender, if the port [carries](crate::Port::offloads) such
     /// requests. The switch has validated it; in a pipe it comes from the other end as it is. The
     /// header length is not known.

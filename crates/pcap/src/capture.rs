@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use frame::bpf::Program;
 use rustix::io::Errno;
 
 use crate::failure::{Code, Failure};
-use crate::interface::{Counts, Filter, Interface};
+use crate::interface::{Counts, Interface};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::{Frame, FrameQueue};
@@ -200,7 +201,7 @@ impl Capture {
     ///
     /// # Errors
     /// The capture is not activated.
-    pub fn set_filter(&self, filter: Option<Filter>) -> Result<(), Failure> {
+    pub fn set_filter(&self, filter: Option<Program>) -> Result<(), Failure> {
         self.state.lock().reader()?.set_filter(filter);
         Ok(())
     }

@@ -5,11 +5,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use frame::bpf::{self, Ancillary, Packet, Program};
 use netring::layout::MAX_FRAGS;
-use netring::{Interest, Monitor, Open, OpenError, Port, PortError, Received};
+use netring::{FrameClock, Interest, Monitor, Open, OpenError, Port, PortError, Received};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::time::ClockId;
 use shmem::Bytes;
 
 use crate::failure::{Code, Failure};
@@ -18,9 +18,26 @@ use crate::name::Device;
 use crate::queue::FrameQueue;
 use crate::waker::ReaderWaker;
 
-/// Decides whether a reader gets a frame. The bytes are still in shared memory, which others may
-/// change.
-pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
+/// A frame as a filter sees it. The bytes are still in shared memory, which others may change.
+struct Seen<'a> {
+    bytes: Bytes<'a>,
+    interface: u32,
+    sent: bool,
+}
+
+impl Packet for Seen<'_> {
+    fn len(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.bytes.read(at)
+    }
+
+    fn ancillary(&self, what: Ancillary) -> u32 {
+        bpf::ancillary(self, what, self.interface, self.sent)
+    }
+}
 
 /// Maximum number of frames that are taken from the port at a time.
 const BATCH: usize = 256;
@@ -97,8 +114,8 @@ impl Interfaces {
         if let Some(known) = known {
             return Ok(known);
         }
-        self.index(device);
-        let opened = Arc::new(Interface::open(device.clone(), descriptors)?);
+        let index = self.index(device);
+        let opened = Arc::new(Interface::open(device.clone(), index, descriptors)?);
         self.open.push(Arc::downgrade(&opened));
         Ok(opened)
     }
@@ -109,6 +126,8 @@ pub struct Interface {
     device: Device,
     token: RawFd,
     pub(crate) descriptors: Descriptors,
+    /// Its number in this process.
+    index: u32,
     /// Number of slots of the send ring. All are free once the switch has taken everything.
     room: usize,
     sends: bool,
@@ -129,9 +148,11 @@ pub(crate) struct Inner {
 pub(crate) struct Place {
     pub id: u64,
     pub queue: FrameQueue,
-    pub filter: Option<Filter>,
+    pub filter: Option<Program>,
     pub keep: usize,
     pub limit: usize,
+    /// The interface's number.
+    pub interface: u32,
     pub counts: Counts,
     pub bell: Arc<ReaderWaker>,
 }
@@ -199,9 +220,11 @@ fn open_port(device: &Device) -> Result<(Port, bool), Failure> {
 }
 
 impl Interface {
-    fn open(device: Device, descriptors: Descriptors) -> Result<Self, Failure> {
+    fn open(device: Device, index: u32, descriptors: Descriptors) -> Result<Self, Failure> {
         let (port, sends) = open_port(&device)?;
-        Ok(Self::over(device, port, sends, descriptors))
+        let mut interface = Self::over(device, port, sends, descriptors);
+        interface.index = index;
+        Ok(interface)
     }
 
     /// Makes an interface from a port that is open.
@@ -211,7 +234,21 @@ impl Interface {
         let _ = port.map_descriptors(descriptors.raise);
         let (token, room) = (port.as_raw_fd(), port.send(usize::MAX).room());
         let inner = Inner { port, places: Vec::new(), next: 0, armed: false, gone: None };
-        Self { device, token, descriptors, room, sends, inner: Lock::new(inner) }
+        Self {
+            device,
+            token,
+            descriptors,
+            index: FIRST_INDEX,
+            room,
+            sends,
+            inner: Lock::new(inner),
+        }
+    }
+
+    /// Its number in this process.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index
     }
 
     /// Its name.
@@ -365,12 +402,12 @@ impl Inner {
             if std::mem::take(&mut self.armed) {
                 self.port.disarm().map_err(|error| self.fails(&error))?;
             }
-            let time = rustix::time::clock_gettime(ClockId::Realtime);
-            let time = Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32);
+            let clock = FrameClock::now();
             let Self { port, places, .. } = self;
             let mut came = false;
             for frame in port.receive(BATCH) {
                 came = true;
+                let time = clock.time(&frame);
                 places.iter_mut().for_each(|place| place.offer(&frame, time, own));
             }
             self.flush()?;
@@ -386,20 +423,26 @@ impl Inner {
 }
 
 impl Place {
+    /// How many bytes of a frame the reader wants; 0 if its filter refuses the frame.
+    fn wanted(&self, frame: &Received<'_>) -> usize {
+        let Some(filter) = &self.filter else { return self.keep };
+        let (interface, sent) = (self.interface, frame.was_sent());
+        let kept = if frame.slot_count() == 1 {
+            filter.run(&Seen { bytes: frame.window(), interface, sent })
+        } else {
+            filter.run(&Seen { bytes: Bytes::of(&mut frame.to_vec()), interface, sent })
+        };
+        self.keep.min(kept as usize)
+    }
+
     /// Copies a frame to each reader whose filter it passes.
     fn offer(&mut self, frame: &Received<'_>, time: Duration, own: u64) {
-        if let Some(filter) = &self.filter {
-            let passes = if frame.slot_count() == 1 {
-                filter(frame.window())
-            } else {
-                filter(Bytes::of(&mut frame.to_vec()))
-            };
-            if !passes {
-                return;
-            }
+        let wanted = self.wanted(frame);
+        if wanted == 0 {
+            return;
         }
         self.counts.received += 1;
-        let (was_empty, keep) = (self.queue.is_empty(), self.keep.min(frame.len()));
+        let (was_empty, keep) = (self.queue.is_empty(), wanted.min(frame.len()));
         if !was_empty && self.queue.size() + keep > self.limit {
             self.counts.dropped += 1;
             return;

@@ -10,8 +10,9 @@
 //! An [`Interface`] is one port of this process. Several captures and sockets share it, as they
 //! share a network card: programs such as arping receive by libpcap and send by a socket.
 //!
-//! Each [`Reader`] has a queue and a filter of its own. A frame is filtered in place and copied
-//! once, so a program gets pointers only to memory that no other process can change.
+//! Each [`Reader`] has a queue and a filter of its own (classic BPF, [`frame::bpf`]). A frame is
+//! filtered in place and copied once, so a program gets pointers only to memory that no other
+//! process can change.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -37,7 +38,7 @@ mod waker;
 
 pub use capture::{Capture, Next};
 pub use failure::{Code, Failure};
-pub use interface::{Counts, Descriptors, Filter, Interface, Interfaces};
+pub use interface::{Counts, Descriptors, Interface, Interfaces};
 pub use name::Device;
 pub use queue::Frame;
 pub use reader::{Reader, Sleeper};

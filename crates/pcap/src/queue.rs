@@ -11,8 +11,11 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
     /// Original length in bytes.
     pub len: u32,
-    /// The time at which the frame was taken from the port, since 1970.
+    /// The time at which the frame crossed the switch (monitors), or was taken from the port, since
+    /// 1970.
     pub time: Duration,
+    /// The port has sent the frame: only monitors have such frames.
+    pub sent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,7 @@ struct Entry {
     kept: u32,
     len: u32,
     time: Duration,
+    sent: bool,
 }
 
 /// Frames in order of arrival.
@@ -53,15 +57,16 @@ impl FrameQueue {
         self.bytes.resize(start + kept, 0);
         let kept = frame.copy_out(&mut self.bytes[start..]);
         self.bytes.truncate(start + kept);
-        self.entries.push(Entry { start, kept: kept as u32, len: frame.len() as u32, time });
+        let (kept, len, sent) = (kept as u32, frame.len() as u32, frame.was_sent());
+        self.entries.push(Entry { start, kept, len, time, sent });
     }
 
     /// Appends a copy of a frame from another queue.
     pub fn put(&mut self, frame: Frame<'_>) {
-        let Frame { bytes, len, time } = frame;
+        let Frame { bytes, len, time, sent } = frame;
         let (start, kept) = (self.bytes.len(), bytes.len() as u32);
         self.bytes.extend_from_slice(bytes);
-        self.entries.push(Entry { start, kept, len, time });
+        self.entries.push(Entry { start, kept, len, time, sent });
     }
 
     /// Takes the next frame out of the queue.
@@ -69,6 +74,7 @@ impl FrameQueue {
         let entry = *self.entries.get(self.next)?;
         self.next += 1;
         let bytes = self.bytes.get(entry.start..entry.start + entry.kept as usize)?;
-        Some(Frame { bytes, len: entry.len, time: entry.time })
+        let Entry { len, time, sent, .. } = entry;
+        Some(Frame { bytes, len, time, sent })
     }
 }

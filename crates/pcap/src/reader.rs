@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use frame::bpf::Program;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::failure::Failure;
-use crate::interface::{AWAKE, Counts, Filter, Inner, Interface, Place};
+use crate::interface::{AWAKE, Counts, Inner, Interface, Place};
 use crate::queue::{Frame, FrameQueue};
 use crate::waker::ReaderWaker;
 
@@ -83,6 +84,7 @@ impl Reader {
             queue: FrameQueue::default(),
             filter: None,
             keep,
+            interface: interface.index(),
             limit,
             counts: Counts::default(),
             bell: Arc::clone(&bell),
@@ -110,7 +112,7 @@ impl Reader {
     }
 
     /// Sets the filter. Queued frames are dropped, as they passed the old one.
-    pub fn set_filter(&mut self, filter: Option<Filter>) {
+    pub fn set_filter(&mut self, filter: Option<Program>) {
         self.current.clear();
         self.in_place(|place| {
             place.filter = filter;

@@ -110,6 +110,18 @@ pub trait Egress: Send + Sync {
     /// Copies the frames of `list` to the owner, in order, and publishes them once.
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
+    /// Like [`deliver`](Self::deliver), for copies of what another port's owner has `sent`, or was
+    /// to receive: monitors tell their owner which, and when.
+    fn deliver_copies(
+        &self,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        _sent: bool,
+    ) -> Delivered {
+        self.deliver(batch, list, limits)
+    }
+
     /// Delivers and publishes a single frame without an offload request, if that is simple. Returns
     /// false, with nothing delivered, if it needs [`deliver`](Self::deliver). Traffic to many
     /// receivers consists of such frames. With the token of a switch's only worker, it takes no
@@ -131,6 +143,11 @@ pub trait Egress: Send + Sync {
     /// Counts work that was done in software for this egress's receiver.
     fn count_software(&self, _done: Software) {}
 
+    /// How many frames a bad link before the receiver has lost so far.
+    fn lost(&self) -> u64 {
+        0
+    }
+
     /// True while the egress accepts no frames because a limit lacks tokens, although there may be
     /// room. That is no stall.
     fn is_throttled(&self, _now: Nanos) -> bool {
@@ -151,6 +168,16 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
         (**self).deliver(batch, list, limits)
     }
 
+    fn deliver_copies(
+        &self,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        sent: bool,
+    ) -> Delivered {
+        (**self).deliver_copies(batch, list, limits, sent)
+    }
+
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         (**self).deliver_one(frame, limits, sole)
@@ -167,6 +194,10 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
 
     fn count_software(&self, done: Software) {
         (**self).count_software(done);
+    }
+
+    fn lost(&self) -> u64 {
+        (**self).lost()
     }
 
     fn is_throttled(&self, now: Nanos) -> bool {

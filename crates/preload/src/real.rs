@@ -18,9 +18,7 @@ fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
     }
     // SAFETY: a name that ends with zero.
     let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    let is_libpcap =
-        || [&b"pcap_"[..], b"bpf_"].iter().any(|start| name.to_bytes().starts_with(start));
-    if found.is_null() && is_libpcap() {
+    if found.is_null() && name.to_bytes().starts_with(b"pcap_") {
         found = find_in_libpcap(name);
     }
     place.store(found, Ordering::Relaxed);
@@ -171,9 +169,6 @@ functions! {
     pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, message: *mut c_char)
         -> c_int, else -1;
     pcap_findalldevs(first: *mut *mut Entry, message: *mut c_char) -> c_int, else -1;
-    bpf_validate(code: *const c_void, len: c_int) -> c_int, else 0;
-    bpf_filter(code: *const c_void, frame: *const c_uchar, len: c_uint, kept: c_uint) -> c_uint,
-        else 0;
 }
 
 /// The raw system call: allocators call `mmap` before any function can be looked up.

@@ -1,7 +1,10 @@
 //! Pass 2: delivers frames to their queues, in order, in the form in which they leave.
 
 use port::stamp::{self, Stage};
-use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, SoleWorker};
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Scratch,
+    Software, SoleWorker,
+};
 
 use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, PassState, TAGGED, Tag, Touched, UNTAGGED};
@@ -354,8 +357,8 @@ impl<E: Egress> PassState<'_, E> {
             self.stall(queue, List { frames, segments, ..list }, batch, touched);
         }
         if !to.mirrors.is_empty() {
-            let max_frame = to.limits.max_frame;
-            self.mirror(batch, &to.mirrors, &list.frames[..finished], max_frame, touched);
+            let copies = Copies { max_frame: to.limits.max_frame, sent: false };
+            self.mirror(batch, &to.mirrors, &list.frames[..finished], copies, touched);
         }
     }
 
@@ -414,15 +417,14 @@ impl<E: Egress> PassState<'_, E> {
         }
     }
 
-    /// Copies `list` to every queue of `to`, lossily. Leaves out frames longer than the watched
-    /// port may send or receive.
+    /// Copies `list` to every queue of `to`, lossily.
     #[inline(never)]
     pub(super) fn mirror(
         &mut self,
         batch: &Batch<'_>,
         to: &[QueueIdx],
         list: &[FrameIdx],
-        max_frame: u32,
+        Copies { max_frame, sent }: Copies,
         touched: &mut Touched,
     ) {
         if list.is_empty() {
@@ -431,11 +433,50 @@ impl<E: Egress> PassState<'_, E> {
         let limits = Limits { max_frame, lossless: false };
         for queue in to {
             let mirror = self.ports.queue(*queue);
-            let handed = self.hand_out(batch, mirror, (list, 0), limits, touched);
+            let marked = Marked { to: &mirror.egress, sent };
+            let handed = if batch.any_offload() {
+                let delivery = Delivery { to: &marked, batch, list, limits, map: self.map };
+                touched.finish(&delivery, 0)
+            } else {
+                let finished = marked.deliver(batch, list, limits).finished;
+                Handed { finished, segments: 0, copies: list.len() }
+            };
             self.port.counters.copies.add(list.len() as u64);
             self.deliveries += handed.copies;
             touched.queues.push(*queue);
         }
+    }
+}
+
+/// Copies for monitors and mirrors.
+pub(super) struct Copies {
+    /// What the watched port may send or receive; longer frames are left out.
+    pub max_frame: u32,
+    /// The watched port has sent the frames; else it was to receive them.
+    pub sent: bool,
+}
+
+/// An egress that gets copies.
+struct Marked<'a, E> {
+    to: &'a E,
+    sent: bool,
+}
+
+impl<E: Egress> Egress for Marked<'_, E> {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        self.to.deliver_copies(batch, list, limits, self.sent)
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        self.to.settle(now)
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.to.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.to.count_software(done);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
 pub(crate) use classify::reason_of;
 use classify::{PLAIN, POLICED, TUNNEL};
-use deliver::{Chain, List};
+use deliver::{Chain, Copies, List};
 use finish::Finisher;
 use recording::Recording;
 
@@ -190,14 +190,8 @@ impl Forwarder {
         if self.touched.recording.wanted {
             self.record(&way, scratch, uniform);
         }
-        let max_frame = port.max_frame as u32;
-        way.mirror(
-            &scratch.batch(map),
-            &port.mirrors,
-            &ALL[..frames],
-            max_frame,
-            &mut self.touched,
-        );
+        let copies = Copies { max_frame: port.max_frame as u32, sent: true };
+        way.mirror(&scratch.batch(map), &port.mirrors, &ALL[..frames], copies, &mut self.touched);
         if let Some(queue) = uniform {
             self.queues.clear();
             let list = List::plain(&ALL[..frames]);

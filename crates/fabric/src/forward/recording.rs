@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use port::{Batch, DropReason, Egress, EgressCounters, FrameIdx, Nanos, Scratch};
 use shmem::Shared;
 
-use super::deliver::List;
+use super::deliver::{Copies, List};
 use super::{DROP, Destination, FLOOD, Forwarder, PassState, Touched};
 use crate::ports::QueueIdx;
 use crate::record::{Fate, Record, Recorded, Recorder};
@@ -70,6 +70,19 @@ impl Forwarder {
     pub fn recording(mut self, recorder: Shared<Recorder>) -> Self {
         self.touched.recording = Recording::of(recorder);
         self
+    }
+
+    /// Reads whether drops are recorded, before [`lost`](Self::lost).
+    pub fn begin_recording(&mut self, now: Nanos) {
+        self.touched.recording.begin(now);
+    }
+
+    /// Records a frame that port `from` has sent, and that was lost on the port's bad link.
+    pub fn lost(&self, batch: &Batch<'_>, frame: FrameIdx, from: u16) {
+        if self.touched.recording.drops {
+            let fate = Fate::Dropped(DropReason::Impaired, None);
+            self.touched.recording.keep(Recorded::Drops, batch, frame, from, fate);
+        }
     }
 
     /// Records samples of the frames in `scratch`, and frames that pass 1 dropped.
@@ -165,6 +178,7 @@ impl<E: Egress> PassState<'_, E> {
             let alone = received.filter(|_| touched.sole.is_none()).map(|received| &received.alone);
             let alone = alone.map(|alone| alone.lock().unwrap_or_else(PoisonError::into_inner));
             let before = received.map(|received| drops(&received.counters));
+            let lost = to.egress.lost();
             let one = (slice::from_ref(frame), segments);
             let handed = self.hand_out(batch, to, one, to.limits, touched);
             let after = received.map(|received| drops(&received.counters));
@@ -180,13 +194,15 @@ impl<E: Egress> PassState<'_, E> {
                 let grown = before.iter().zip(&after).position(|(before, after)| before != after);
                 grown.and_then(|reason| DropReason::ALL.get(reason))
             });
+            let grown =
+                grown.or_else(|| (to.egress.lost() > lost).then_some(&DropReason::Impaired));
             if let Some(reason) = grown {
                 touched.dropped(self, batch, *frame, *reason, Some(to.port));
             }
         }
         if !to.mirrors.is_empty() {
-            let max_frame = to.limits.max_frame;
-            self.mirror(batch, &to.mirrors, &list.frames[..finished], max_frame, touched);
+            let copies = Copies { max_frame: to.limits.max_frame, sent: false };
+            self.mirror(batch, &to.mirrors, &list.frames[..finished], copies, touched);
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Channel {
     /// When the latest frame that is not reordered is due.
     latest: Nanos,
     tally: ImpairmentCounts,
+    /// Frames that were lost so far.
+    lost: u64,
 }
 
 #[derive(Debug)]
@@ -91,6 +93,7 @@ impl Channel {
             bytes: 0,
             latest: Nanos(0),
             tally: ImpairmentCounts::default(),
+            lost: 0,
         }
     }
 
@@ -116,8 +119,8 @@ impl Channel {
     }
 
     /// Puts a frame in flight, with `beside` it: its request, and the host behind its port that
-    /// sent it. Call it for at most [`room`](Self::room) frames.
-    pub fn admit(&mut self, frame: Picked<'_>, beside: (Offload, u16), now: Nanos) {
+    /// sent it. Call it for at most [`room`](Self::room) frames. Returns false if it is lost.
+    pub fn admit(&mut self, frame: Picked<'_>, beside: (Offload, u16), now: Nanos) -> bool {
         let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } =
             self.config;
         // Every frame draws all its numbers, so one setting does not change the outcome of another.
@@ -127,7 +130,8 @@ impl Channel {
         let jitter = self.random.below(2 * u64::from(jitter_us) * 1000 + 1);
         if lost {
             self.tally.lost += 1;
-            return;
+            self.lost += 1;
+            return false;
         }
         let delay = u64::from(delay_us - jitter_us.min(delay_us)) * 1000 + jitter;
         let due = if overtakes { now } else { self.latest.max(now + delay) };
@@ -136,6 +140,13 @@ impl Channel {
             self.tally.duplicated += 1;
             self.put(frame, beside, due, overtakes);
         }
+        true
+    }
+
+    /// How many frames were lost so far.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.lost
     }
 
     fn put(

@@ -1,4 +1,5 @@
-//! Capture files: pcap and pcapng, read for replay and written. The author of a file is not trusted.
+//! Capture files: pcap and pcapng, read for replay and written. The author of a file is not
+//! trusted.
 //!
 //! A file is read as far as it goes: frames that cannot be replayed are left out and counted, and
 //! a cut or broken end says where it is ([`LeftOut`]).
@@ -8,12 +9,14 @@
 mod clock;
 mod ng;
 mod old;
+mod parse;
 mod recording;
 mod write;
 
 use std::fmt;
 
-pub use recording::{Recorded, Recording, is_capture, parse};
+pub use parse::{is_capture, parse};
+pub use recording::{Recorded, Recording};
 pub use write::{BLOCK, Captured, Direction, begin_packet, end_packet, interface, packet, section};
 
 /// The bytes of an Ethernet header: a shorter frame cannot be sent.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::blocks::SECTION_HEADER;
 use super::clock::Clock;
-use super::{BrokenEnd, CaptureError, ETHERNET, ETHERNET_HEADER, LeftOut, MAX_FRAME, ng, old};
+use super::{BrokenEnd, CaptureError, ETHERNET, ETHERNET_HEADER, LeftOut, MAX_FRAME};
 
 /// The whole Ethernet frames of a capture.
 #[derive(Debug, Default)]
@@ -109,42 +108,19 @@ impl Recording {
     pub(super) fn end(&mut self, at: usize, bytes: usize, reason: &'static str) {
         self.left_out.end = Some(BrokenEnd { at: at as u64, bytes: bytes as u64, reason });
     }
-}
 
-/// Reads a pcap or pcapng file of Ethernet frames, as far as it goes. Its memory is proportional
-/// to the file's size.
-///
-/// # Errors
-/// [`CaptureError`] if the file is no capture, not of Ethernet, or has no complete frame.
-pub fn parse(file: &[u8]) -> Result<Recording, CaptureError> {
-    let mut recording = Recording::default();
-    let read = match file {
-        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x04, 0x22, 0x4d, 0x18, ..] => {
-            Err("it is compressed; unpack it first")
+    /// The recording of a file that was read to its end.
+    ///
+    /// # Errors
+    /// It has no frame.
+    pub(super) fn finish(mut self) -> Result<Self, CaptureError> {
+        self.left_out.clock_jumps = self.clock.jumps();
+        match self.other_link {
+            _ if !self.is_empty() => Ok(self),
+            Some(link) if self.left_out.frames() == self.left_out.other_links => {
+                Err(CaptureError::LinkType(link))
+            }
+            _ => Err(CaptureError::Empty(self.left_out)),
         }
-        file if file.starts_with(&SECTION_HEADER.to_be_bytes()) => ng::read(file, &mut recording),
-        file => old::read(file, &mut recording),
-    };
-    read.map_err(|reason| CaptureError::Unknown { reason })?;
-    recording.left_out.clock_jumps = recording.clock.jumps();
-    match recording.other_link {
-        _ if !recording.is_empty() => Ok(recording),
-        Some(link) if recording.left_out.frames() == recording.left_out.other_links => {
-            Err(CaptureError::LinkType(link))
-        }
-        _ => Err(CaptureError::Empty(recording.left_out)),
     }
-}
-
-/// True if a file of this head may be a capture: pcap of any variant, or pcapng with its byte
-/// order. 12 bytes are enough.
-#[must_use]
-pub fn is_capture(head: &[u8]) -> bool {
-    if head.starts_with(&SECTION_HEADER.to_be_bytes()) {
-        return matches!(
-            head.get(8..12),
-            Some([0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a])
-        );
-    }
-    old::has_magic(head)
 }

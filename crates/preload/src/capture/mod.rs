@@ -8,17 +8,18 @@ pub mod hooks;
 pub mod list;
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use frame::bpf;
 use pcap::lock::Lock;
 use pcap::{Capture, Code, Descriptors, Device, Failure, Frame, Interface, Interfaces};
 use rustix::io::Errno;
 
 use self::abi::{Header, Program};
-use crate::{marks, real};
+use crate::marks;
 
 /// `pcap_t`.
 pub type Pcap = *mut c_void;
@@ -94,7 +95,7 @@ impl Handle {
 
     /// The header of a frame.
     fn header(&self, frame: &Frame<'_>, nanoseconds: bool) -> Header {
-        let Frame { bytes, len, time } = *frame;
+        let Frame { bytes, len, time, .. } = *frame;
         let fraction = if nanoseconds { time.subsec_nanos() } else { time.subsec_micros() };
         let time = libc::timeval { tv_sec: time.as_secs().cast_signed(), tv_usec: fraction.into() };
         Header { time, kept: bytes.len() as u32, len }
@@ -212,26 +213,17 @@ unsafe fn device(name: *const c_char) -> Option<Device> {
     Device::parse(unsafe { CStr::from_ptr(name) }.to_str().ok()?)
 }
 
-/// Makes a filter that libpcap's interpreter runs.
+/// Checks a filter, and takes a copy of it.
 ///
 /// # Safety
 /// `program` is null, or has as many instructions as it says.
-unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
-    let invalid = |said| Failure::new(Code::Error, Errno::INVAL, said);
+unsafe fn filter(program: *const Program) -> Result<bpf::Program, Failure> {
+    let invalid = |said: &str| Failure::new(Code::Error, Errno::INVAL, said);
     // SAFETY: the caller keeps this function's contract.
     let given = unsafe { program.as_ref() }.filter(|given| !given.code.is_null() && given.len > 0);
     let given = given.ok_or_else(|| invalid("No filter was given"))?;
-    // SAFETY: the caller keeps this function's contract.
-    if unsafe { real::bpf_validate(given.code.cast(), given.len as c_int) } == 0 {
-        return Err(invalid("The filter is not a valid program"));
-    }
     // SAFETY: the caller passes this many instructions of eight bytes.
-    let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();
-    let run = move |frame: shmem::Bytes<'_>| {
-        let len = frame.len() as c_uint;
-        // SAFETY: the program was checked, and the window has this many bytes; libpcap reads only
-        // within both, whatever they contain.
-        unsafe { real::bpf_filter(code.as_ptr().cast(), frame.as_ptr(), len, len) != 0 }
-    };
-    Ok(Box::new(run))
+    let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) };
+    let code = code.iter().map(|word| bpf::Instruction::from_ne_bytes(word.to_ne_bytes()));
+    bpf::Program::new(code.collect()).map_err(|error| invalid(&error.to_string()))
 }

@@ -11,7 +11,7 @@ use std::ptr;
 use libc::{iovec, msghdr, size_t, sockaddr, sockaddr_ll, socklen_t, ssize_t};
 use rustix::io::Errno;
 
-use super::{Destination, Packet, find, names, route};
+use super::{Destination, Packet, find, names, options, route};
 use crate::export::export;
 use crate::{real, returned, set_errno};
 
@@ -274,26 +274,28 @@ export! {
         fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t
     ) -> c_int {
         let packet = if super::PACKET.has(fd) { find(fd) } else { None };
-        if let Some(packet) = &packet {
-            if (level, option) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) {
-                // SAFETY: the caller keeps this function's contract.
-                unsafe { keep_filter(packet, value, len) };
+        let Some(packet) = packet else {
+            // SAFETY: the caller keeps this function's contract.
+            return unsafe { real::setsockopt(fd, level, option, value, len) };
+        };
+        let bytes = options::value_of(value, len);
+        if packet.is_ours || packet.port().is_some() {
+            if let Some(done) = packet.options.set(level, option, &bytes) {
+                return returned(|| done.map(|()| 0));
             }
-            if level == libc::SOL_PACKET && (packet.is_ours || packet.port().is_some()) {
-                // Rings exist only in the kernel's sockets.
-                let is_ring = matches!(option, libc::PACKET_RX_RING | libc::PACKET_TX_RING);
-                return returned(|| if is_ring { Err(Errno::OPNOTSUPP) } else { Ok(0) });
-            }
-            if (level, option) == (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) {
-                // SAFETY: the caller passes a request that begins with the number of the interface.
-                let index = unsafe { value.cast::<c_int>().as_ref() };
-                if index.is_some_and(|index| super::device(*index).is_some()) {
-                    return 0;
-                }
+        } else if (level, option) == (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) {
+            // The request begins with the number of the interface.
+            let index = bytes.first_chunk().copied().map_or(0, c_int::from_ne_bytes);
+            if super::device(index).is_some() {
+                return 0;
             }
         }
         // SAFETY: the caller keeps this function's contract.
-        unsafe { real::setsockopt(fd, level, option, value, len) }
+        let done = unsafe { real::setsockopt(fd, level, option, value, len) };
+        if done == 0 {
+            packet.options.keep(level, option, &bytes);
+        }
+        done
     }
     fn if_nametoindex(name: *const c_char) -> c_uint {
         // SAFETY: the caller keeps this function's contract.
@@ -338,19 +340,4 @@ unsafe fn open_list(path: *const c_char) -> Option<*mut c_void> {
     let fd = names::interfaces().ok()?.into_raw_fd();
     // SAFETY: a descriptor that is open.
     Some(unsafe { libc::fdopen(fd, c"r".as_ptr()) }.cast())
-}
-
-/// Remembers a socket's filter, for the socket that will replace it.
-unsafe fn keep_filter(packet: &Packet, value: *const c_void, len: socklen_t) {
-    if (len as usize) < size_of::<libc::sock_fprog>() {
-        return;
-    }
-    // SAFETY: the caller keeps this function's contract.
-    let Some(program) = (unsafe { value.cast::<libc::sock_fprog>().as_ref() }) else { return };
-    let mut bytes = vec![0; usize::from(program.len) * 8];
-    let at = program.filter.expose_provenance() as u64;
-    if crate::user::read_some(at, &mut bytes) == Ok(bytes.len()) {
-        let word = |eight: &[u8]| u64::from_ne_bytes(eight.try_into().unwrap_or_default());
-        *packet.filter.lock() = bytes.chunks_exact(8).map(word).collect();
-    }
 }

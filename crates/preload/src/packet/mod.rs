@@ -1,14 +1,15 @@
 //! Packet sockets (AF_PACKET) on ports.
 //!
 //! A packet socket stays the kernel's until it is bound to a port. Then one end of a pair of Unix
-//! sockets takes over its number. So everything that waits for it or reads it works unchanged,
-//! filters included.
+//! sockets takes over its number. So everything that waits for it or reads it works unchanged. What
+//! was set before is carried over, or the socket is not bound.
 //!
 //! A thread carries frames from the port to the other end. Frames that the program sends go to the
 //! port at once. A user without the right to packet sockets gets such a pair from the start.
 
 pub mod hooks;
 pub mod names;
+mod options;
 mod pump;
 pub mod route;
 
@@ -23,6 +24,7 @@ use pcap::{Device, Interface};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use self::options::Options;
 use crate::capture::{self, INTERFACES};
 use crate::marks::Bits;
 use crate::real;
@@ -52,8 +54,8 @@ pub struct Packet {
     is_ours: bool,
     /// The other end of the pair, until a thread takes it.
     far: Lock<Option<OwnedFd>>,
-    /// The socket's classic BPF filter.
-    filter: Lock<Vec<u64>>,
+    /// What the program has set.
+    options: Options,
     /// The ports that the socket sends to.
     opened: Lock<Vec<(u32, Arc<Interface>)>>,
     /// The number of the port that the socket is bound to; 0 for none.
@@ -133,7 +135,7 @@ pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
         cooked: kind & 0xf == libc::SOCK_DGRAM,
         is_ours,
         far: Lock::new(far.map(crate::marks::raise)),
-        filter: Lock::default(),
+        options: Options::default(),
         opened: Lock::default(),
         bound: AtomicU32::new(0),
     };
@@ -167,6 +169,7 @@ impl Packet {
     /// Binds the socket to a port. Frames that arrive there can be read from this point on.
     pub fn bind(&self, fd: RawFd, to: &sockaddr_ll) -> Result<(), Errno> {
         let index = to.sll_ifindex.cast_unsigned();
+        self.options.check()?;
         let interface = self.interface(index)?;
         let protocol = if to.sll_protocol == 0 { self.protocol } else { to.sll_protocol };
         if self.port() == Some(index) {
@@ -185,7 +188,8 @@ impl Packet {
             *self.far.lock() = Some(far);
             return Ok(());
         }
-        let wanted = pump::Wanted { protocol: u16::from_be(protocol), cooked: self.cooked };
+        let choice = self.options.choice();
+        let wanted = pump::Wanted { protocol: u16::from_be(protocol), cooked: self.cooked, choice };
         pump::start(&interface, far, wanted).map_err(|failure| failure.errno)
     }
 
@@ -193,10 +197,7 @@ impl Packet {
     fn replace(&self, fd: RawFd) -> Result<OwnedFd, Errno> {
         let (near, far) = pair(0)?;
         let far = crate::marks::raise(far);
-        let filter = self.filter.lock().clone();
-        if !filter.is_empty() {
-            attach(near.as_raw_fd(), &filter)?;
-        }
+        self.options.carry_over(near.as_raw_fd())?;
         // SAFETY: descriptors that are open; flags are taken over from the one that is replaced.
         unsafe {
             let flags = real::fcntl(fd, libc::F_GETFL, std::ptr::null_mut());
@@ -247,14 +248,4 @@ impl Destination {
         let protocol = to.sll_protocol;
         Self { index: to.sll_ifindex.cast_unsigned(), protocol, address: [a, b, c, d, e, f] }
     }
-}
-
-/// Attaches a filter to a socket; the kernel runs it.
-fn attach(fd: RawFd, filter: &[u64]) -> Result<(), Errno> {
-    let program =
-        libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut().cast() };
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    let (at, len) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
-    // SAFETY: a program with this many instructions, which lives as long as the call.
-    crate::result(unsafe { real::setsockopt(fd, level, option, at, len) }).map(drop)
 }

@@ -3,11 +3,15 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use pcap::{Failure, Interface, Reader};
+use frame::bpf::{self, Ancillary, Packet};
+use pcap::{Failure, Frame, Interface, Reader};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+
+use super::options::Choice;
 
 /// Maximum length of a frame that is passed on, in bytes.
 const LONGEST: usize = 65_536;
@@ -19,22 +23,56 @@ const ALL: u16 = 3;
 const HEADER: usize = 14;
 
 /// Which frames a socket gets, and in which form.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     /// The Ethernet type, or [`ALL`].
     pub protocol: u16,
     /// Without headers.
     pub cooked: bool,
+    /// What the program chooses, at any time.
+    pub choice: Arc<Choice>,
+}
+
+/// What a filter sees of a frame: the part that is passed on.
+struct Seen<'a> {
+    part: &'a [u8],
+    frame: &'a [u8],
+    sent: bool,
+    interface: u32,
+}
+
+impl Packet for Seen<'_> {
+    fn len(&self) -> u32 {
+        self.part.len() as u32
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.part.get(at..)?.first_chunk().copied()
+    }
+
+    fn ancillary(&self, what: Ancillary) -> u32 {
+        bpf::ancillary(self.frame, what, self.interface, self.sent)
+    }
 }
 
 impl Wanted {
     /// Returns the part of a frame that is passed on.
-    fn part<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+    fn part<'a>(&self, frame: Frame<'a>, interface: u32) -> Option<&'a [u8]> {
+        let Frame { bytes: frame, sent, .. } = frame;
+        if sent && self.choice.ignores_sent.load(Ordering::Relaxed) {
+            return None;
+        }
         let kind = frame.get(12..HEADER).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
         let passes = self.protocol == ALL || kind == Some(self.protocol);
         let part = if self.cooked { frame.get(HEADER..)? } else { frame };
+        let seen = Seen { part, frame, sent, interface };
+        let filter = self.choice.filter.lock();
+        let kept = filter
+            .as_ref()
+            .filter(|_| passes)
+            .map_or(part.len(), |filter| part.len().min(filter.run(&seen) as usize));
         // An empty message would read as the end of the stream.
-        passes.then_some(part).filter(|part| !part.is_empty())
+        part.get(..kept).filter(|part| passes && !part.is_empty())
     }
 }
 
@@ -46,7 +84,7 @@ pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result
     let mut reader = Reader::new(interface, LONGEST, MEMORY)?;
     reader.descriptor()?;
     let run = move || {
-        run(&mut reader, &far, wanted);
+        run(&mut reader, &far, &wanted);
         crate::marks::lower(std::iter::once(&far));
     };
     let started = quietly(|| std::thread::Builder::new().name("toklat-packets".into()).spawn(run));
@@ -67,8 +105,9 @@ fn quietly<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-fn run(reader: &mut Reader, far: &OwnedFd, wanted: Wanted) {
+fn run(reader: &mut Reader, far: &OwnedFd, wanted: &Wanted) {
     let mut frame = vec![MaybeUninit::uninit(); LONGEST];
+    let interface = reader.interface().index();
     loop {
         let Ok(descriptor) = reader.descriptor() else { return };
         let mut fds = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
@@ -87,7 +126,7 @@ fn run(reader: &mut Reader, far: &OwnedFd, wanted: Wanted) {
                 Err(_) => return,
             }
             while let Some(frame) = reader.take() {
-                let Some(part) = wanted.part(frame.bytes) else { continue };
+                let Some(part) = wanted.part(frame, interface) else { continue };
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 match rustix::net::send(far.as_fd(), part, flags) {
                     // A program that does not read loses frames, as with the kernel.

@@ -79,6 +79,20 @@ impl Egress for Exit {
         each!(self, egress => egress.deliver(batch, list, limits))
     }
 
+    fn deliver_copies(
+        &self,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        sent: bool,
+    ) -> Delivered {
+        each!(self, egress => egress.deliver_copies(batch, list, limits, sent))
+    }
+
+    fn lost(&self) -> u64 {
+        each!(self, egress => egress.lost())
+    }
+
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&SoleWorker>) -> bool {
         each!(self, egress => egress.deliver_one(frame, limits, sole))

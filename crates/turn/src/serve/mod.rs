@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, ImpairmentCounts, Limiter};
 use port::stamp::{self, Stage};
-use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
+use port::{Batch, DropReason, Effects, FrameIdx, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 use topology::Policy;
 
@@ -453,9 +453,10 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let sent = tools.scratch.len();
-        let scratch = &mut tools.scratch;
+        let (from, Tools { scratch, forwarder, .. }) = (self.id, tools);
+        forwarder.begin_recording(switch.now);
         self.touch(|source| {
-            copy(channel, scratch, switch);
+            copy(channel, scratch, switch, |batch, i| forwarder.lost(batch, i, from));
             if let Some(ingress) = source.queue(queue) {
                 ingress.complete(sent);
             }
@@ -572,14 +573,21 @@ impl Served {
     }
 }
 
-/// Copies gathered frames into a channel.
-fn copy(channel: &mut Channel, scratch: &mut Scratch, switch: Switch<'_>) {
+/// Copies gathered frames into a channel, which loses some.
+fn copy(
+    channel: &mut Channel,
+    scratch: &mut Scratch,
+    switch: Switch<'_>,
+    mut lost: impl FnMut(&Batch<'_>, FrameIdx),
+) {
     scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
     let vias = scratch.take_vias();
     let batch = scratch.batch(switch.map);
     for i in 0..scratch.len() as u16 {
         let via = vias.get(usize::from(i)).copied().unwrap_or(0);
-        channel.admit(batch.pick(i), (batch.offload(i), via), switch.now);
+        if !channel.admit(batch.pick(i), (batch.offload(i), via), switch.now) {
+            lost(&batch, i);
+        }
     }
     scratch.give_vias(vias);
 }

@@ -112,6 +112,96 @@ fn tcpdump_sees_what_another_program_sends_and_receives() {
     assert!(text.contains("02:00:00:00:00:08 > 02:00:00:00:00:07"), "{text}");
 }
 
+/// Objective: `inbound` and `outbound` are seen from the port, as at a network card.
+#[test]
+fn tcpdump_tells_what_another_program_sends_from_what_it_receives() {
+    let test = "tcpdump_tells_what_another_program_sends_from_what_it_receives";
+    if !has(test, "tcpdump") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let dump = |filter: &'static str| {
+        let args = ["--", "tcpdump", "-nn", "-e", "-i", "vale0:a", "-c", "1", filter];
+        let mut child = daemon.start_run(&args);
+        wait_until_it_listens(&mut child);
+        child
+    };
+    let [inbound, outbound] = ["inbound", "outbound"].map(dump);
+    send(&mut a, &frame(1));
+    receive(&mut b);
+    let mut answer = frame(2);
+    answer[..12].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 8]);
+    send(&mut b, &answer);
+    let sent = said(&end_of(outbound));
+    assert!(sent.contains("02:00:00:00:00:07 > ff:ff:ff:ff:ff:ff"), "{sent}");
+    let received = said(&end_of(inbound));
+    assert!(received.contains("02:00:00:00:00:08 > 02:00:00:00:00:07"), "{received}");
+}
+
+/// Objective: what was set on a packet socket before it is bound to a port works there, or the
+/// socket is not bound.
+#[test]
+fn options_of_packet_sockets_are_carried_over_or_refused() {
+    let test = "options_of_packet_sockets_are_carried_over_or_refused";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "only root has packet sockets of the kernel");
+    }
+    let daemon = Daemon::start();
+    let mut port = daemon.open("vale0:peer").unwrap();
+    let script = r#"
+import socket, struct, ctypes, errno
+def fresh():
+    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+def refused(call):
+    try: call()
+    except OSError as error: return errno.errorcode[error.errno]
+    return "done"
+def attach(s, *code):
+    code = b"".join(struct.pack("HBBI", *i) for i in code)
+    kept = ctypes.create_string_buffer(code)
+    s.setsockopt(1, 26, struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(kept)))
+RING, FANOUT, VERSION, LOAD = 5, 18, 10, 0x20
+def set_up(name, change):
+    s = fresh()
+    change(s)
+    print(name, refused(lambda: s.bind(("vale0.me", 0))), flush=True)
+    return s
+set_up("ring", lambda s: s.setsockopt(263, RING, struct.pack("IIII", 4096, 4, 2048, 8)))
+set_up("fanout", lambda s: s.setsockopt(263, FANOUT, struct.pack("I", 7)))
+set_up("cpu", lambda s: attach(s, (LOAD, 0, 0, 0xfffff024), (0x16, 0, 0, 0)))
+def usual(s):
+    s.setsockopt(263, VERSION, struct.pack("I", 2))
+    s.settimeout(None)
+    s.setsockopt(1, 20, struct.pack("qq", 30, 0))
+    attach(s, (0x30, 0, 0, 14), (0x15, 0, 1, 5), (6, 0, 0, 20), (6, 0, 0, 0))
+s = set_up("usual", usual)
+print("ring later", refused(lambda: s.setsockopt(263, RING, struct.pack("IIII", 4096, 4, 2048, 8))))
+print("timeout", struct.unpack("qq", s.getsockopt(1, 20, 16))[0], flush=True)
+print("kept", len(s.recv(2000)), flush=True)
+attach(s, (0x28, 0, 0, 0xfffff004), (0x15, 0, 1, 1), (6, 0, 0, 30), (6, 0, 0, 0))
+print("ready", flush=True)
+print("broadcast", len(s.recv(2000)), flush=True)
+"#;
+    let mut child = daemon.start_run(&["--", "/usr/bin/python3", "-c", script]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    for line in ["ring ENOTSUP", "fanout ENOTSUP", "cpu ENOTSUP", "usual done"] {
+        assert_eq!(lines.next().as_deref(), Some(line));
+    }
+    assert_eq!(lines.next().as_deref(), Some("ring later ENOTSUP"));
+    assert_eq!(lines.next().as_deref(), Some("timeout 30"));
+    (4..6).for_each(|number| send(&mut port, &frame(number)));
+    assert_eq!(lines.next().as_deref(), Some("kept 20"), "what the filter says of frame 5");
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    let mut other = frame(6);
+    other[0] = 2;
+    send(&mut port, &other);
+    send(&mut port, &frame(7));
+    assert_eq!(lines.next().as_deref(), Some("broadcast 30"));
+    let text = said(&end_of(child));
+    assert!(text.contains("SKF_AD_CPU") && text.contains("PACKET_RX_RING"), "{text}");
+}
+
 #[test]
 fn dumpcap_writes_a_file() {
     if !has("dumpcap_writes_a_file", "dumpcap") {
@@ -253,7 +343,7 @@ macro_rules! rules {
     )*};
 }
 
-rules! { states errors filters loops signals selectable files lists shared forks }
+rules! { states errors filters metadata loops signals selectable files lists shared forks }
 
 /// Starts a rule that runs until its port is closed, and returns it with the rest of its output.
 fn start_waiting(daemon: &Daemon, program: &Path) -> (Child, impl BufRead + use<>) {

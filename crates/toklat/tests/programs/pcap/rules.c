@@ -4,6 +4,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <net/if.h>
 #include <pcap/pcap.h>
 #include <poll.h>
 #include <signal.h>
@@ -123,6 +124,33 @@ static void filters(void)
 	send_one(q, 80, 3);
 	assert(take(p, &h)[14] == 3 && h->len == 80);
 	assert(pcap_stats(p, &stats) == 0 && stats.ps_recv == 1 && stats.ps_drop == 0);
+	pcap_close(q);
+	pcap_close(p);
+}
+
+/* What libpcap asks the system about a frame is answered, or refused by its name. */
+static void metadata(void)
+{
+	pcap_t *p = open_port("vale0:a"), *q = open_port("vale0:b");
+	struct bpf_program f;
+	struct pcap_pkthdr *h;
+	char here[40], there[40];
+	snprintf(here, sizeof(here), "ifindex %u", if_nametoindex("vale0.a"));
+	snprintf(there, sizeof(there), "ifindex %u or outbound", if_nametoindex("vale0.b"));
+	const char *texts[] = {"inbound", "inbound or udp", here, there};
+	for (int i = 0; i < 4; i++) {
+		assert(pcap_compile(p, &f, texts[i], 1, PCAP_NETMASK_UNKNOWN) == 0);
+		assert(pcap_setfilter(p, &f) == 0);
+		pcap_freecode(&f);
+		send_one(q, 60, i);
+		if (i < 3)
+			assert(take(p, &h)[14] == i);
+	}
+	const u_char *bytes;
+	assert(pcap_next_ex(p, &h, &bytes) == 0);
+	struct bpf_insn code[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, -0x1000 + 36}, {BPF_RET | BPF_A, 0, 0, 0}};
+	struct bpf_program cpu = {2, code};
+	assert(pcap_setfilter(p, &cpu) < 0 && strstr(pcap_geterr(p), "SKF_AD_CPU"));
 	pcap_close(q);
 	pcap_close(p);
 }
@@ -310,7 +338,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*test)(void);
 	} rules[] = {
-		{"states", states}, {"errors", errors}, {"filters", filters}, {"loops", loops},
+		{"states", states}, {"errors", errors}, {"filters", filters}, {"metadata", metadata}, {"loops", loops},
 		{"signals", signals}, {"selectable", selectable}, {"lists", lists}, {"shared", shared},
 		{"forks", forks}, {"leaves", leaves}, {"waits", waits},
 	};

@@ -17,6 +17,7 @@ use port::{
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
 
+use self::special::How;
 use super::shares::{Fill, Shares};
 use super::{Health, buffer, window};
 use crate::state::ReceiveState;
@@ -233,6 +234,7 @@ impl ReceiveQueue {
         }
         let most = limits.max_frame.min(self.usable.into());
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
+        let plain = How { limits, format: Format::PLAIN, copies: None };
         let all = list.len();
         let mut left = self.admitted(batch, list, (limits, Format::PLAIN));
         while !left.is_empty() {
@@ -244,9 +246,7 @@ impl ReceiveQueue {
                     &left[self.fill_singles(&mut filled, batch, frames, most)..]
                 }
             };
-            if left.len() == before
-                && !self.fill_special(&mut filled, batch, left[0], (limits, Format::PLAIN))
-            {
+            if left.len() == before && !self.fill_special(&mut filled, batch, left[0], plain) {
                 break;
             }
             left = if left.len() == before { &left[1..] } else { left };
@@ -424,9 +424,22 @@ impl Egress for ReceiveQueue {
         let _filling = self.filling.lock();
         let format = self.format();
         if format != Format::PLAIN || batch.any_offload() && self.health.offloads.checksum {
-            return Delivered { finished: self.deliver_specially(batch, list, limits, format) };
+            let how = How { limits, format, copies: None };
+            return Delivered { finished: self.deliver_specially(batch, list, how) };
         }
         Delivered { finished: self.deliver_all(batch, list, limits) }
+    }
+
+    fn deliver_copies(
+        &self,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        sent: bool,
+    ) -> Delivered {
+        let _filling = self.filling.lock();
+        let how = How { limits, format: self.format(), copies: Some(sent) };
+        Delivered { finished: self.deliver_specially(batch, list, how) }
     }
 
     /// A fault of another ring, or of the port's memory, shows when buffers are taken back.

@@ -10,6 +10,22 @@ use port::{Batch, FrameIdx, Limits, Offload};
 use super::super::buffer_at;
 use super::{EMPTY, Filled, ReceiveQueue};
 
+/// How frames are delivered.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    pub limits: Limits,
+    pub format: Format,
+    /// The frames are copies for a monitor: of what the watched port has sent, if true.
+    pub copies: Option<bool>,
+}
+
+impl How {
+    /// The flags of each slot.
+    fn flags(self) -> u16 {
+        if self.copies == Some(true) { slot_flags::TXMON } else { 0 }
+    }
+}
+
 /// A frame that is being spread over slots.
 struct Piece {
     /// Its bytes in earlier slots.
@@ -28,19 +44,17 @@ impl ReceiveQueue {
         &self,
         batch: &Batch<'_>,
         list: &[FrameIdx],
-        limits: Limits,
-        format: Format,
+        how: How,
     ) -> usize {
         if let Err(fault) = self.make_room() {
             return self.refuse(fault, list.len());
         }
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
-        let most = (limits, format);
-        let admitted = self.admitted(batch, list, most);
-        let fill = |i: &&FrameIdx| self.fill_special(&mut filled, batch, **i, most);
+        let admitted = self.admitted(batch, list, (how.limits, how.format));
+        let fill = |i: &&FrameIdx| self.fill_special(&mut filled, batch, **i, how);
         let done = admitted.iter().take_while(fill).count();
         self.publish(&filled);
-        if limits.lossless {
+        if how.limits.lossless {
             return done;
         }
         if done < admitted.len() {
@@ -58,8 +72,9 @@ impl ReceiveQueue {
         to: &mut Filled,
         batch: &Batch<'_>,
         i: FrameIdx,
-        (limits, format): (Limits, Format),
+        how: How,
     ) -> bool {
+        let How { limits, format, .. } = how;
         let (len, header) = (batch.pick(i).len(), format.header());
         let count = self.slots_for(to.at, header, header + len, format);
         let Some(count) = count.filter(|_| batch.wire_len(i) as u32 <= limits.max_frame) else {
@@ -69,8 +84,13 @@ impl ReceiveQueue {
         if to.spare + count >= self.slot_count() {
             return false;
         }
-        let flags = if header == 0 { self.request(to.at, batch.offload(i)) } else { 0 };
-        let mut piece = Piece { done: 0, header, flags: (count as u16) << 8 | flags };
+        let request = if header == 0 { self.request(to.at, batch.offload(i)) } else { 0 };
+        if how.copies.is_some() && format == Format::PLAIN && request == 0 {
+            // The word beside the slot is free for the time at which the frame crossed the switch.
+            self.slots[to.at as usize].ptr.store(batch.now().0, Ordering::Relaxed);
+        }
+        let flags = (count as u16) << 8 | request | how.flags();
+        let mut piece = Piece { done: 0, header, flags };
         for number in 0..count {
             let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
             let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
