@@ -377,8 +377,14 @@ fn what_is_written_is_read() {
     file::interface(&mut bytes, Some("vale0:p1"), 64);
     for (at, frame) in (0..).zip(frames()) {
         let (at, len) = (Duration::new(START, at * 1_000_007), frame.len());
-        let captured =
-            Captured { at, direction: Direction::Sent, len, bytes: &frame, comment: Some("why") };
+        let captured = Captured {
+            at,
+            port: "test",
+            direction: Direction::Sent,
+            len,
+            bytes: &frame,
+            comment: Some("why"),
+        };
         file::packet(&mut bytes, 0, &captured, 64);
     }
     let recording = parse(&bytes).unwrap();

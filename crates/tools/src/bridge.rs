@@ -119,5 +119,5 @@ fn pass(
 fn rest(idler: &mut Idler, ports: &mut [Port; 2], at: u64) -> anyhow::Result<()> {
     let blocked = ports.iter_mut().any(|port| port.ready().readable);
     let interest = if blocked { Interest::WRITE } else { Interest::READ };
-    idler.idle(at, u64::MAX).take_both(ports, interest)
+    idler.idle(at, u64::MAX).take_all(ports, interest)
 }

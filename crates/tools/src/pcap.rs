@@ -47,25 +47,44 @@ pub trait Output {
     }
 }
 
-/// Writes a pcapng file with nanosecond times, one interface.
+/// Writes a pcapng file with nanosecond times, an interface for each port.
 pub struct CaptureWriter<W: Write> {
     to: W,
     /// The block that is being made.
     block: Vec<u8>,
-    snaplen: usize,
+    /// The interfaces' names.
+    ports: Vec<String>,
+    snaplen: u32,
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Starts a file: what port it is of, and how many bytes of each frame are kept.
+    /// Starts a file: what port it is of, if that is known, and how many bytes of each frame are
+    /// kept.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn new(mut to: W, port: &str, snaplen: u32) -> std::io::Result<Self> {
         let mut block = Vec::new();
         file::section(&mut block);
-        file::interface(&mut block, Some(port), snaplen);
         to.write_all(&block)?;
-        Ok(Self { to, block, snaplen: snaplen as usize })
+        let mut new = Self { to, block, ports: Vec::new(), snaplen };
+        if !port.is_empty() {
+            new.interface(port)?;
+        }
+        Ok(new)
+    }
+
+    /// The number of a port's interface, which is described before its first frame.
+    fn interface(&mut self, port: &str) -> std::io::Result<u32> {
+        let known = self.ports.iter().position(|known| known == port);
+        if let Some(known) = known {
+            return Ok(known as u32);
+        }
+        self.block.clear();
+        file::interface(&mut self.block, Some(port), self.snaplen);
+        self.to.write_all(&self.block)?;
+        self.ports.push(port.to_owned());
+        Ok(self.ports.len() as u32 - 1)
     }
 
     /// The writer that gets the file's bytes.
@@ -77,8 +96,9 @@ impl<W: Write> CaptureWriter<W> {
 
 impl<W: Write> Output for CaptureWriter<W> {
     fn frame(&mut self, frame: &Captured<'_>) -> std::io::Result<()> {
+        let interface = self.interface(frame.port)?;
         self.block.clear();
-        file::packet(&mut self.block, 0, frame, self.snaplen);
+        file::packet(&mut self.block, interface, frame, self.snaplen as usize);
         self.to.write_all(&self.block)
     }
 
@@ -107,7 +127,14 @@ mod tests {
             let at = START + Duration::from_nanos(at);
             let bytes = &vec![len as u8; len];
             writer
-                .frame(&Captured { at, direction: Direction::Sent, len, bytes, comment: None })
+                .frame(&Captured {
+                    at,
+                    port: "x",
+                    direction: Direction::Sent,
+                    len,
+                    bytes,
+                    comment: None,
+                })
                 .unwrap();
         }
         let recording = read(&file[..]).unwrap();
@@ -123,7 +150,9 @@ mod tests {
         let mut writer = CaptureWriter::new(&mut file, "x", 64).unwrap();
         for len in [1514, 60] {
             let (at, direction, bytes) = (START, Direction::Received, &vec![1; len]);
-            writer.frame(&Captured { at, direction, len, bytes, comment: None }).unwrap();
+            writer
+                .frame(&Captured { at, port: "x", direction, len, bytes, comment: None })
+                .unwrap();
         }
         let recording = read(&file[..]).unwrap();
         assert_eq!((recording.len(), recording.left_out().cut_short), (1, 1));

@@ -337,7 +337,7 @@ fn ask_both(args: &PingArgs, mut ports: [Port; 2]) -> anyhow::Result<Summary> {
             asking.idler.worked();
         } else {
             let rest = asking.idler.idle(at, asking.asker.next_at());
-            rest.take_both(&mut ports, Interest::READ)?;
+            rest.take_all(&mut ports, Interest::READ)?;
         }
         at = now();
     }

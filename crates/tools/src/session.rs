@@ -222,28 +222,39 @@ impl Rest {
         Ok(())
     }
 
-    /// Idles by the chosen action. Either port ends a sleep when it has received something.
+    /// Idles by the chosen action. Any of the ports ends a sleep when it has received something, or
+    /// is gone: its next flush says so.
     ///
     /// # Errors
     /// [`netring::PortError`].
-    pub fn take_both(self, ports: &mut [Port; 2], interest: Interest) -> anyhow::Result<()> {
-        let Self::Sleep(time) = self else {
-            let [first, _] = ports;
-            return Ok(self.take(first, interest)?);
+    pub fn take_all(self, ports: &mut [Port], interest: Interest) -> anyhow::Result<()> {
+        let time = match (self, &mut *ports) {
+            (rest, []) => {
+                let Self::Sleep(time) = rest else { return Ok(()) };
+                std::thread::sleep(time);
+                return Ok(());
+            }
+            (rest, [one]) => return unless_gone(rest.take(one, interest)),
+            (Self::Sleep(time), _) => time,
+            (rest, [first, ..]) => return unless_gone(rest.take(first, interest)),
         };
-        let [a, b] = ports;
-        let ready = a.arm(interest).any() | b.arm(interest).any();
+        let ready = ports.iter_mut().fold(false, |ready, port| port.arm(interest).any() | ready);
         if !ready {
             use rustix::event::{PollFd, PollFlags, Timespec, poll};
-            let mut fds = [PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];
+            let mut fds: Vec<_> = ports.iter().map(|p| PollFd::new(p, PollFlags::IN)).collect();
             match poll(&mut fds, Some(&Timespec::try_from(time).unwrap_or_default())) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("Waiting for the ports failed"),
             }
         }
-        a.disarm()?;
-        b.disarm()?;
-        Ok(())
+        ports.iter_mut().try_for_each(|port| unless_gone(port.disarm()))
+    }
+}
+
+fn unless_gone(done: Result<(), netring::PortError>) -> anyhow::Result<()> {
+    match done {
+        Err(netring::PortError::Gone) => Ok(()),
+        done => Ok(done?),
     }
 }
 

@@ -31,6 +31,8 @@ pub enum Direction {
 pub struct Captured<'a> {
     /// When, since 1970.
     pub at: Duration,
+    /// The port's name, for writers of several interfaces.
+    pub port: &'a str,
     /// The direction that the frame went.
     pub direction: Direction,
     /// The frame's length in bytes.

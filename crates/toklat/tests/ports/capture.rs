@@ -101,7 +101,9 @@ fn wireshark_is_told_of_ports_and_gets_their_frames() {
             && config.contains("{value=both}{display=What it sends and receives}{default=true}"),
         "{config}"
     );
-    assert!(answer(&daemon, &[of_a, "--extcap-capture-filter=tcp"]).contains("display filter"));
+    let checked = |filter| answer(&daemon, &[of_a, &format!("--extcap-capture-filter={filter}")]);
+    assert_eq!(checked("2,40 0 0 12,6 0 0 1"), "", "a filter that can be used");
+    assert!(checked("2,6 0 0 1").contains("tcpdump -ddd"), "why it cannot");
     // The bytes that the program writes into the pipe are the capture.
     let fifo = daemon.dir().join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().unwrap();

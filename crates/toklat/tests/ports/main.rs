@@ -1,6 +1,7 @@
 //! Ports of every kind, and their traffic: rings, sockets, vhost-user, emulated NICs, tools.
 
 mod capture;
+mod capture_whole;
 mod daemon_attach;
 mod daemon_bells;
 mod daemon_busy;

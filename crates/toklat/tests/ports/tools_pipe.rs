@@ -165,7 +165,14 @@ fn capture(frames: usize, gap: Duration) -> Recording {
         let (at, len) = (Duration::from_secs(1_000_000) + gap * i as u32, 60 + i);
         let bytes = &vec![i as u8; len];
         writer
-            .frame(&Captured { at, direction: Direction::Sent, len, bytes, comment: None })
+            .frame(&Captured {
+                at,
+                port: "test",
+                direction: Direction::Sent,
+                len,
+                bytes,
+                comment: None,
+            })
             .unwrap();
     }
     pcap::read(&file[..]).unwrap()
@@ -302,11 +309,11 @@ fn a_capture_has_what_was_received() {
         generator.turn(&mut a, 0);
     }
     a.flush().unwrap();
-    let (mut file, mut buffer) = (Vec::new(), vec![0; 65_535]);
+    let mut file = Vec::new();
     let mut writer = CaptureWriter::new(&mut file, "x", 65_535).unwrap();
     let mut taken = Volume::default();
     while taken.frames < 100 {
-        taken += cap::take(&mut b, &mut writer, 64, &mut buffer).unwrap();
+        taken += cap::take(&mut b, &mut writer, 64).unwrap();
     }
     drop(writer);
     let capture = pcap::read(&file[..]).unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use client::name::Name;
 use client::{Client, Global};
+use frame::bpf::Program;
 
 use super::super::pcap::{Captured, Direction, Output};
 use super::super::session::{Session, now};
@@ -19,6 +20,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// There is no such switch or port, the daemon does not answer, or frames cannot be written.
 pub fn capture<'a>(
     args: &CapArgs,
+    filter: Option<&Program>,
     global: &Global,
     output: impl FnOnce() -> anyhow::Result<Box<dyn Output + 'a>>,
 ) -> anyhow::Result<u64> {
@@ -42,8 +44,9 @@ pub fn capture<'a>(
         let dropped: Dropped = client.get(&format!("{path}?since={place}"))?;
         (place, missed) = (dropped.next, missed + dropped.missed);
         for frame in dropped.frames.iter().filter(|frame| is_wanted(args, &name, frame)) {
-            if frames < most {
-                write_frame(&mut *to, &name, dropped.now_ns, frame)?;
+            let head = bytes(&frame.head);
+            if frames < most && filter.is_none_or(|filter| filter.admits(&head[..])) {
+                write_frame(&mut *to, (&name, &args.port), dropped.now_ns, (frame, &head))?;
                 frames += 1;
             }
         }
@@ -69,9 +72,9 @@ fn is_wanted(args: &CapArgs, name: &Name, frame: &DroppedFrame) -> bool {
 
 fn write_frame(
     to: &mut dyn Output,
-    name: &Name,
+    (name, port): (&Name, &str),
     now_ns: u64,
-    frame: &DroppedFrame,
+    (frame, head): (&DroppedFrame, &[u8]),
 ) -> anyhow::Result<()> {
     let switch = name.switch();
     let by = frame.by.as_ref().map_or(String::new(), |by| format!(" at {switch}:{by}"));
@@ -80,9 +83,10 @@ fn write_frame(
     let received = matches!(name, Name::Port(port) if frame.from != port.port);
     to.frame(&Captured {
         at: since_1970().saturating_sub(ago),
+        port,
         direction: if received { Direction::Received } else { Direction::Sent },
         len: frame.len as usize,
-        bytes: &bytes(&frame.head),
+        bytes: head,
         comment: Some(&comment),
     })?;
     Ok(())

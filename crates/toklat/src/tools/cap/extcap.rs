@@ -8,13 +8,15 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
+use frame::bpf::Program;
 use netring::Monitor;
 
 use super::super::pcap::CaptureWriter;
 use super::super::session::RunArgs;
-use super::{SLOTS, capture};
+use super::watch::{Wanted, Watched};
+use super::{capture, filter};
 use crate::api::{self, PortInfo, SwitchInfo};
 use client::name::PortName;
 use client::{Client, ClientError, Global, UsageError};
@@ -60,7 +62,7 @@ pub struct ExtcapArgs {
     /// The named pipe
     #[arg(long, value_name = "PATH")]
     fifo: Option<PathBuf>,
-    /// A capture filter, of which there are none here
+    /// A capture filter (pcap-filter(7))
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
     /// Wireshark's version
@@ -99,9 +101,10 @@ pub fn run(args: &ExtcapArgs, global: &Global) -> anyhow::Result<()> {
         Some(port) if args.capture => watch(args, port, &global),
         // A filter without other options is a check of the filter. The printed text says why it is
         // refused.
-        Some(_) if args.extcap_capture_filter.is_some() => {
-            Ok(writeln!(out, "toklat captures without a filter; use a display filter")?)
-        }
+        Some(_) if args.extcap_capture_filter.is_some() => match program(args) {
+            Ok(_) => Ok(()),
+            Err(error) => Ok(writeln!(out, "{error:#}")?),
+        },
         _ => Err(UsageError::new("say --extcap-interfaces; Wireshark calls this program").into()),
     }
 }
@@ -164,23 +167,27 @@ fn config(out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The capture filter, if there is one.
+fn program(args: &ExtcapArgs) -> anyhow::Result<Option<Program>> {
+    let text = args.extcap_capture_filter.as_deref().filter(|text| !text.trim().is_empty());
+    text.map(filter::compile).transpose()
+}
+
 /// Writes pcapng into the pipe until its reader closes it.
 fn watch(args: &ExtcapArgs, name: &PortName, global: &Global) -> anyhow::Result<()> {
-    if args.extcap_capture_filter.as_ref().is_some_and(|filter| !filter.trim().is_empty()) {
-        bail!("toklat captures without a filter; use a display filter");
-    }
+    let filter = program(args)?;
     let monitor = match args.direction {
         Direction::Both => Monitor::Both,
         Direction::Sent => Monitor::Sent,
         Direction::Received => Monitor::Received,
     };
     let name = name.to_string();
-    let open = netring::Open::new(&name).slots(SLOTS).directory(global.dir()).monitor(monitor);
-    let mut port = open.open().with_context(|| format!("Cannot watch {name}"))?;
+    let wanted = Wanted { monitor, filter, snaplen: args.snaplen };
+    let mut watched = Watched::port(&name, wanted, global)?;
     let path = args.fifo.as_deref().unwrap_or_else(|| Path::new("-"));
     let fifo = File::options().write(true).open(path);
     let fifo = fifo.with_context(|| format!("Cannot write {}", path.display()))?;
     let to = CaptureWriter::new(BufWriter::new(fifo), &name, args.snaplen)?;
     let run = RunArgs { quiet: true, ..RunArgs::default() };
-    capture(&run, args.snaplen, &mut port, Box::new(to)).map(drop)
+    capture(&run, &mut watched, Box::new(to)).map(drop)
 }

@@ -240,6 +240,7 @@ mod tests {
             }
             let frame = Captured {
                 at,
+                port: "vale0:p1",
                 direction: Direction::Sent,
                 len: 1000,
                 bytes: &[1; 1000],

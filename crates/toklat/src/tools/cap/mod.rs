@@ -1,8 +1,10 @@
-//! `toklat cap`: captures what a port sends and receives.
+//! `toklat cap`: captures what a port, or all ports of a switch, send and receive.
 
 mod drops;
 pub mod extcap;
 mod files;
+pub mod filter;
+mod watch;
 
 use std::fmt::Write as _;
 use std::io::{BufWriter, Write};
@@ -11,14 +13,14 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use frame::{ArpOperation, EtherType, Layers, Network, Transport, tcp_flags};
-use netring::layout::slot_flags::TXMON;
-use netring::{Interest, Monitor, Port};
+use netring::{Monitor, Port};
 
 use self::files::Files;
 pub use self::files::Rotation;
+use self::watch::{Round, Wanted, Watched};
 use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
-use client::name::Name;
+use client::name::{Name, SwitchName};
 use client::{Global, UsageError};
 
 /// Options of `toklat cap`.
@@ -27,12 +29,14 @@ use client::{Global, UsageError};
     group = clap::ArgGroup::new("rotation").multiple(true),
     after_help = "Examples:\n  \
         toklat cap vale0:p1 -w - | wireshark -k -i -\n  \
+        toklat cap vale0 --filter 'tcp port 80'\n  \
         toklat cap vale0:p1 -w ring.pcapng -C 100 -W 10\n  \
         toklat cap vale0:p1 -w vale0-%Y%m%d-%H%M%S.pcapng -G 3600\n  \
         toklat cap vale0 --drops"
 )]
 pub struct CapArgs {
-    /// The port to capture, such as vale0:p1; with --drops also a switch
+    /// The port to capture, such as vale0:p1, or a switch: then each frame once, as its port sends
+    /// it
     port: String,
     /// Capture dropped frames with the reason: their first 128 bytes
     #[arg(long)]
@@ -44,9 +48,13 @@ pub struct CapArgs {
     /// Only what the port sends
     #[arg(long, conflicts_with = "rx")]
     tx: bool,
-    /// Only what the port receives
+    /// Only what the port receives; of a switch, what each port receives
     #[arg(long)]
     rx: bool,
+    /// Only frames that pass: an expression such as 'udp port 53' (pcap-filter(7); libpcap compiles
+    /// it), or the numbers of `tcpdump -ddd` with commas
+    #[arg(short, long, value_name = "FILTER")]
+    filter: Option<String>,
     /// Maximum bytes to keep of each frame
     #[arg(short, long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=65_535))]
     snaplen: u32,
@@ -55,9 +63,6 @@ pub struct CapArgs {
     #[command(flatten)]
     run: RunArgs,
 }
-
-/// Slots of the monitor's ring: enough for a burst while the disk is busy.
-const SLOTS: u32 = 4096;
 
 /// Runs `toklat cap`.
 ///
@@ -68,30 +73,37 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
         !is_to_stdout(args) || !args.rotation.is_wanted(),
         UsageError::new("-C and -G begin new files; name one with -w, not standard output")
     );
-    ensure!(
-        args.drops || !matches!(args.port.parse(), Ok(Name::Switch(_))),
-        UsageError::new(
-            "a whole switch is watched with --drops; else name a port, such as vale0:p1"
-        )
-    );
+    let filter = args.filter.as_deref().map(filter::compile).transpose()?;
     if args.drops {
-        let frames = drops::capture(args, global, || output(args))?;
+        let frames = drops::capture(args, filter.as_ref(), global, || output(args))?;
         eprintln!("{frames} dropped frames captured at {}", args.port);
         return Ok(());
     }
-    let monitor = match (args.tx, args.rx) {
-        (true, _) => Monitor::Sent,
+    let switch = is_of_switch(args);
+    let monitor = match (args.tx || switch.is_some(), args.rx) {
         (_, true) => Monitor::Received,
+        (true, _) => Monitor::Sent,
         _ => Monitor::Both,
     };
-    let open = netring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
-    let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
+    let wanted = Wanted { monitor, filter, snaplen: args.snaplen };
+    let mut watched = match switch {
+        Some(switch) => Watched::switch(switch, wanted, global)?,
+        None => Watched::port(&args.port, wanted, global)?,
+    };
     let to = output(args)?;
     // A line for each frame shows progress already.
     let run = RunArgs { quiet: args.run.quiet || args.write.is_none(), ..args.run.clone() };
-    let frames = capture(&run, args.snaplen, &mut port, to)?;
+    let frames = capture(&run, &mut watched, to)?;
     eprintln!("{frames} frames captured at {}", args.port);
     Ok(())
+}
+
+/// The switch, if a whole one is captured.
+fn is_of_switch(args: &CapArgs) -> Option<SwitchName> {
+    match args.port.parse() {
+        Ok(Name::Switch(switch)) => Some(switch),
+        _ => None,
+    }
 }
 
 fn is_to_stdout(args: &CapArgs) -> bool {
@@ -100,9 +112,13 @@ fn is_to_stdout(args: &CapArgs) -> bool {
 
 /// Where captured frames go.
 fn output(args: &CapArgs) -> anyhow::Result<Box<dyn Output + '_>> {
-    let of = &args.port;
+    // Of a switch, the first frame of each port names that.
+    let of = if args.drops || is_of_switch(args).is_none() { &*args.port } else { "" };
     Ok(match &args.write {
-        None => Box::new(Lines::new(std::io::stdout().lock())),
+        None => {
+            let lines = Lines::new(std::io::stdout().lock());
+            Box::new(if of.is_empty() { lines.with_ports() } else { lines })
+        }
         Some(_) if is_to_stdout(args) => {
             Box::new(CaptureWriter::new(std::io::stdout().lock(), of, args.snaplen)?)
         }
@@ -123,27 +139,23 @@ fn output(args: &CapArgs) -> anyhow::Result<Box<dyn Output + '_>> {
 /// If frames cannot be written, or the port is gone.
 fn capture(
     run: &RunArgs,
-    snaplen: u32,
-    port: &mut Port,
+    watched: &mut Watched<'_>,
     mut to: Box<dyn Output + '_>,
 ) -> anyhow::Result<u64> {
     let session = Session::start(run)?;
     let mut idler = Idler::new(run.idle);
-    let mut buffer = vec![0; snaplen as usize];
     let mut at = now();
     let mut meter = Meter::new(at, run.quiet);
     let left = |meter: &Meter| run.count.unwrap_or(u64::MAX) - meter.total.frames;
     while session.goes_on(at) && left(&meter) > 0 && !to.is_complete(since_1970()) {
-        let max = usize::try_from(left(&meter)).map_or(64, |left| left.min(64));
-        let volume = take(port, &mut *to, max, &mut buffer)?;
-        port.flush()?;
+        let volume = watched.take(&mut *to, left(&meter), at)?;
         meter.add(volume, at);
         meter.tick(at, "captured", String::new);
         if volume.frames > 0 {
             idler.worked();
         } else {
             to.flush()?;
-            idler.idle(at, u64::MAX).take(port, Interest::READ)?;
+            watched.idle(&mut idler, at)?;
         }
         at = now();
     }
@@ -164,25 +176,11 @@ pub fn take(
     port: &mut Port,
     to: &mut (impl Output + ?Sized),
     max: usize,
-    buffer: &mut [u8],
 ) -> std::io::Result<Volume> {
-    let mut volume = Volume::default();
-    // A batch has one time: when the frames were read, not when they crossed the switch.
-    let at = since_1970();
-    for frame in port.receive(max) {
-        let sent = frame.flags() & TXMON != 0;
-        let direction = if sent { Direction::Sent } else { Direction::Received };
-        let kept = frame.copy_out(buffer);
-        to.frame(&Captured {
-            at,
-            direction,
-            len: frame.len(),
-            bytes: &buffer[..kept],
-            comment: None,
-        })?;
-        volume += Volume { frames: 1, bytes: frame.len() as u64 };
-    }
-    Ok(volume)
+    let wanted = Wanted { monitor: Monitor::Both, filter: None, snaplen: u32::MAX };
+    let mut round = Round::default();
+    round.take((0, port), &wanted, max);
+    round.write(to, u64::MAX, |_| "")
 }
 
 /// A line of text for each frame.
@@ -190,12 +188,20 @@ pub fn take(
 pub struct Lines<W: Write> {
     to: BufWriter<W>,
     line: String,
+    /// Each line names the port.
+    ports: bool,
 }
 
 impl<W: Write> Lines<W> {
     /// Lines into `to`.
     pub fn new(to: W) -> Self {
-        Self { to: BufWriter::new(to), line: String::new() }
+        Self { to: BufWriter::new(to), line: String::new(), ports: false }
+    }
+
+    /// The same, with the port's name in each line.
+    #[must_use]
+    pub fn with_ports(self) -> Self {
+        Self { ports: true, ..self }
     }
 }
 
@@ -209,7 +215,11 @@ impl<W: Write> Output for Lines<W> {
         self.line.clear();
         let [h, m, s] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
         // Writing to a string does not fail.
-        let _ = write!(self.line, "{h:02}:{m:02}:{s:02}.{nanos:09} {arrow} ");
+        let _ = write!(self.line, "{h:02}:{m:02}:{s:02}.{nanos:09} ");
+        if self.ports {
+            let _ = write!(self.line, "{} ", frame.port);
+        }
+        let _ = write!(self.line, "{arrow} ");
         describe(frame.bytes, frame.len, &mut self.line);
         if let Some(comment) = frame.comment {
             let _ = write!(self.line, ", {comment}");
@@ -349,7 +359,14 @@ mod tests {
         let at = Duration::new(86_400 + 3_723, 42);
         for direction in [Direction::Sent, Direction::Received] {
             lines
-                .frame(&Captured { at, direction, len: 60, bytes: &[0; 60], comment: None })
+                .frame(&Captured {
+                    at,
+                    port: "",
+                    direction,
+                    len: 60,
+                    bytes: &[0; 60],
+                    comment: None,
+                })
                 .unwrap();
         }
         lines.flush().unwrap();
