@@ -139,10 +139,10 @@ impl Rules {
     /// The largest MTU.
     pub const MAX_MTU: u16 = 9216;
 
-    /// Bytes of the largest frame: MTU, Ethernet header, one tag.
+    /// Bytes of the largest frame: MTU, Ethernet header, two tags (QinQ), as Linux lets them pass.
     #[must_use]
     pub const fn max_frame(&self) -> usize {
-        self.mtu as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG
+        self.mtu as usize + frame::ETHERNET_HEADER + 2 * frame::VLAN_TAG
     }
 }
 

@@ -108,6 +108,12 @@ impl Ipv4 {
         Protocol(self.protocol)
     }
 
+    /// True for what begins its packet: all but later fragments.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.flags_fragment.get() & 0x1fff == 0
+    }
+
     /// True for any fragment of a larger packet, the first included.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
@@ -219,6 +225,30 @@ impl Ipv6 {
                 }
                 Protocol::FRAGMENT => return None,
                 _ => return Some((next, rest)),
+            }
+        }
+        None
+    }
+
+    /// Like [`upper_layer`](Self::upper_layer), of a fragment that begins its packet (RFC 8200,
+    /// 4.5). `None` for what is no fragment, and for later ones.
+    #[must_use]
+    pub fn first_fragment<'a>(&self, payload: &'a [u8]) -> Option<(Protocol, &'a [u8])> {
+        const FRAGMENT: usize = 8;
+        let (mut next, mut rest) = (Protocol(self.next_header), payload);
+        for _ in 0..MAX_EXTENSIONS {
+            match next {
+                Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DESTINATION_OPTIONS => {
+                    let (&[following, len], _) = rest.split_first_chunk()?;
+                    next = Protocol(following);
+                    rest = rest.get(8 + usize::from(len) * 8..)?;
+                }
+                Protocol::FRAGMENT => {
+                    let [following, _, high, low, ..] = *rest.first_chunk::<FRAGMENT>()?;
+                    let is_first = u16::from_be_bytes([high, low]) >> 3 == 0;
+                    return is_first.then_some((Protocol(following), &rest[FRAGMENT..]));
+                }
+                _ => return None,
             }
         }
         None

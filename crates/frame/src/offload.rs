@@ -198,12 +198,15 @@ impl Offload {
         };
         let end = usize::from(start) + usize::from(offset) + 2;
         let headers = Headers::find(head).ok_or(OffloadError::Checksum)?;
-        let fits = match (usize::from(start).checked_sub(headers.transport), headers.protocol) {
+        // A first fragment has a transport header; the request is the sender's own affair, as it
+        // is in Linux.
+        let protocol = headers.protocol.or(headers.fragmented);
+        let fits = match (usize::from(start).checked_sub(headers.transport), protocol) {
             (None, _) => false,
             (Some(0), Some(Protocol::TCP)) => offset == Tcp::CHECKSUM,
             (Some(0), Some(Protocol::UDP)) => offset == Udp::CHECKSUM,
             (Some(0), Some(Protocol::ICMP | Protocol::ICMPV6)) => offset == Icmp::CHECKSUM,
-            // A fragment has no checksum of its own.
+            // A later fragment has no checksum of its own.
             (Some(_), None) if headers.version.is_some() => false,
             // Another protocol, or the inner packet of a tunnel.
             (Some(_), _) => is_beyond_facts(head, usize::from(start) + usize::from(offset)),
@@ -343,6 +346,8 @@ pub(crate) struct Headers {
     pub(crate) transport: usize,
     /// `None` for fragments, and for other than IP packets.
     pub(crate) protocol: Option<Protocol>,
+    /// The protocol of a first fragment, which has the transport header, too.
+    pub(crate) fragmented: Option<Protocol>,
 }
 
 /// True if a checksum at `at` is behind all that [`Facts`] has of the frame, and all that a guard
@@ -363,22 +368,26 @@ impl Headers {
             network += VLAN_TAG;
         }
         let bytes = head.get(network..)?;
-        let (version, header_len, protocol) = match ethertype {
+        let (version, header_len, protocol, fragmented) = match ethertype {
             EtherType::IPV4 => {
                 let (header, _) = Ipv4::parse(bytes)?;
                 let protocol = Some(header.protocol()).filter(|_| !header.is_fragment());
-                (Some(Version::V4), header.header_len(), protocol)
+                let first = header.is_fragment() && header.is_first();
+                let fragmented = Some(header.protocol()).filter(|_| first);
+                (Some(Version::V4), header.header_len(), protocol, fragmented)
             }
             EtherType::IPV6 => {
                 let (header, rest) = Ipv6::parse(bytes)?;
-                let upper = header.upper_layer(rest);
-                let extensions = upper.map_or(0, |(_, upper)| rest.len() - upper.len());
-                let protocol = upper.map(|(protocol, _)| protocol);
-                (Some(Version::V6), Ipv6::LEN + extensions, protocol)
+                let whole = header.upper_layer(rest);
+                let first = whole.is_none().then(|| header.first_fragment(rest)).flatten();
+                let upper = whole.or(first).map_or(rest, |(_, upper)| upper);
+                let extensions = rest.len() - upper.len();
+                let [protocol, fragmented] = [whole, first].map(|of| of.map(|(of, _)| of));
+                (Some(Version::V6), Ipv6::LEN + extensions, protocol, fragmented)
             }
-            _ => (None, 0, None),
+            _ => (None, 0, None, None),
         };
-        Some(Self { network, version, transport: network + header_len, protocol })
+        Some(Self { network, version, transport: network + header_len, protocol, fragmented })
     }
 
     /// The end of the transport header, if it is a complete TCP or UDP header.

@@ -345,10 +345,13 @@ impl<E: Egress> PassState<'_, E> {
         list: List<'_>,
         touched: &mut Touched,
     ) {
+        let to = self.ports.queue(queue);
+        if self.is_narrow(to.limits.max_frame) {
+            self.tell_too_long(batch, list, to.limits.max_frame, touched);
+        }
         if touched.recording.drops {
             return self.send_recorded(batch, queue, list, touched);
         }
-        let to = self.ports.queue(queue);
         let handed = self.hand_out(batch, to, (list.frames, list.segments), to.limits, touched);
         let finished = handed.finished;
         self.deliveries += handed.copies;
@@ -375,7 +378,9 @@ impl<E: Egress> PassState<'_, E> {
     ) -> Handed {
         let to = &to.egress;
         if batch.any_offload() {
-            return touched.finish(&Delivery { to, batch, list, limits, map: self.map }, segments);
+            let narrow = self.is_narrow(limits.max_frame);
+            let delivery = Delivery { to, batch, list, limits, map: self.map, narrow };
+            return touched.finish(&delivery, segments);
         }
         let _scope = stamp::scope(Stage::Deliver);
         let finished = to.deliver(batch, list, limits).finished;
@@ -435,7 +440,8 @@ impl<E: Egress> PassState<'_, E> {
             let mirror = self.ports.queue(*queue);
             let marked = Marked { to: &mirror.egress, sent };
             let handed = if batch.any_offload() {
-                let delivery = Delivery { to: &marked, batch, list, limits, map: self.map };
+                let (map, narrow) = (self.map, self.is_narrow(max_frame));
+                let delivery = Delivery { to: &marked, batch, list, limits, map, narrow };
                 touched.finish(&delivery, 0)
             } else {
                 let finished = marked.deliver(batch, list, limits).finished;
@@ -481,9 +487,14 @@ impl<E: Egress> Egress for Marked<'_, E> {
 }
 
 impl Touched {
+    /// Work in software, in memory of its own.
+    pub(super) fn finisher(&mut self) -> &mut Finisher {
+        self.finisher.get_or_insert_with(|| Box::new(Finisher::new()))
+    }
+
     #[inline(never)]
     fn finish(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
-        let finisher = self.finisher.get_or_insert_with(|| Box::new(Finisher::new()));
+        let finisher = self.finisher();
         finisher.deliver_finished(delivery, segments)
     }
 }

@@ -9,6 +9,7 @@ use port::{Batch, Egress, FrameIdx, Limits, MapGuard, OffloadSet, Scratch, Softw
 use shmem::Bytes;
 
 use super::ALL;
+use super::narrow::narrowed;
 
 /// The maximum number of pieces delivered together.
 const PIECES: usize = 64;
@@ -53,6 +54,26 @@ pub(super) struct Delivery<'a> {
     pub list: &'a [FrameIdx],
     pub limits: Limits,
     pub map: &'a MapGuard<'a>,
+    /// The receiver takes shorter frames than the sender may send: segments may have to be shorter
+    /// than the sender wants.
+    pub narrow: bool,
+}
+
+impl Delivery<'_> {
+    /// True if the receiver accepts a frame as it is.
+    #[inline]
+    fn is_as_is(&self, i: FrameIdx, takes: OffloadSet) -> bool {
+        let fits = !self.narrow || narrowed(self.batch, i, self.limits.max_frame).is_none();
+        fits && takes.takes(&self.batch.offload(i))
+    }
+
+    /// The request of a frame, with segments that the receiver takes.
+    #[inline]
+    fn offload(&self, i: FrameIdx) -> Offload {
+        let most = self.limits.max_frame;
+        let narrowed = if self.narrow { narrowed(self.batch, i, most) } else { None };
+        narrowed.unwrap_or_else(|| self.batch.offload(i))
+    }
 }
 
 /// A frame that is being cut into pieces.
@@ -62,8 +83,8 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(batch: &Batch<'_>, i: FrameIdx) -> Self {
-        let offload = batch.offload(i);
+    fn of(delivery: &Delivery<'_>, i: FrameIdx) -> Self {
+        let (batch, offload) = (delivery.batch, delivery.offload(i));
         Self { offload, segments: offload.segments(batch.head(i), batch.frame(i).len()) }
     }
 
@@ -95,7 +116,7 @@ impl Finisher {
         let mut software = Software::default();
         while handed.finished < list.len() {
             let left = &list[handed.finished..];
-            let as_is = left.iter().take_while(|i| takes.takes(&batch.offload(**i))).count();
+            let as_is = left.iter().take_while(|i| delivery.is_as_is(**i, takes)).count();
             let finished = if as_is > 0 {
                 let finished = to.deliver(batch, &left[..as_is], limits).finished;
                 handed.finished += finished;
@@ -103,7 +124,7 @@ impl Finisher {
                 handed.copies += as_is;
                 finished == as_is
             } else {
-                self.fill(batch, left, takes, handed.segments);
+                self.fill(delivery, left, takes, handed.segments);
                 self.hand_out(delivery, &mut handed, takes, &mut software)
             };
             if !finished {
@@ -118,15 +139,21 @@ impl Finisher {
 
     /// Makes pieces of those frames at the start of `list` that the receiver does not accept.
     /// Starts at `segment` of the first frame.
-    fn fill(&mut self, batch: &Batch<'_>, list: &[FrameIdx], takes: OffloadSet, segment: usize) {
+    fn fill(
+        &mut self,
+        delivery: &Delivery<'_>,
+        list: &[FrameIdx],
+        takes: OffloadSet,
+        segment: usize,
+    ) {
         self.pieces.clear();
         self.used = 0;
         let mut segment = segment;
-        for i in list.iter().take_while(|i| !takes.takes(&batch.offload(**i))) {
-            let cut = Cut::of(batch, *i);
+        for i in list.iter().take_while(|i| !delivery.is_as_is(**i, takes)) {
+            let cut = Cut::of(delivery, *i);
             segment = segment.min(cut.count() - 1);
             while segment < cut.count() {
-                if !self.push(batch, *i, &cut, segment, takes) {
+                if !self.push(delivery.batch, *i, &cut, segment, takes) {
                     return;
                 }
                 segment += 1;
@@ -173,6 +200,20 @@ impl Finisher {
         self.used += len;
         self.origins[at] = Origin { segment, last: segment + 1 == cut.count() };
         true
+    }
+
+    /// Delivers a frame of the switch's own.
+    pub fn deliver_own(
+        &mut self,
+        to: &impl Egress,
+        frame: &mut [u8],
+        limits: Limits,
+        map: &MapGuard<'_>,
+    ) {
+        self.pieces.clear();
+        self.pieces.push(Bytes::of(frame).span());
+        self.pieces.judge(map, &mut [(); PIECES], |_, _| ());
+        let _ = to.deliver(&self.pieces.batch(map), &ALL[..1], limits);
     }
 
     /// Delivers the finished pieces; false if some are refused.

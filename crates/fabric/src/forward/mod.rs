@@ -26,6 +26,7 @@ use recording::Recording;
 mod classify;
 mod deliver;
 mod finish;
+mod narrow;
 mod recording;
 
 /// Where a frame goes: a queue number, or one of these constants.
@@ -294,6 +295,8 @@ struct Touched {
     /// For receivers that do not accept offload requests; made when the first appears.
     finisher: Option<Box<Finisher>>,
     recording: Recording,
+    /// When a sender may be told of the next frame that is too long.
+    answer_at: Nanos,
 }
 
 /// A batch on its way: the state that both passes read.

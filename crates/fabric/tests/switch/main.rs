@@ -75,7 +75,7 @@ fn order_is_kept_between_floods_and_unicasts_to_one_receiver() {
 fn what_bridges_keep_in_and_what_is_malformed_is_dropped_by_name() {
     let mut switch = learned(2);
     let link_local: Mac = "01:80:c2:00:00:0e".parse().unwrap();
-    let long = vec![2; 1519];
+    let long = vec![2; 1523];
     let frames = vec![
         frame(link_local, host(0), 0),
         frame(host(0), host(0), 0),

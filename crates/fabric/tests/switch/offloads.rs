@@ -219,26 +219,111 @@ fn false_requests_are_dropped_by_name_and_do_no_harm() {
     switch.assert_sums();
 }
 
+/// A port of MTU 9000 that sends to port 1 with 1000, and to port 2 with 1500.
+fn unlike() -> Switch {
+    let mut switch = learned(3);
+    for (port, mtu) in [(0, 9000), (1, 1000), (2, 1500)] {
+        switch.specs[port].rules = Rules { mtu, ..Rules::default() };
+    }
+    switch.rebuild();
+    switch
+}
+
+#[test]
+fn segments_for_a_port_of_a_smaller_mtu_are_cut_to_fit() {
+    for takes in [OffloadSet::NONE, OffloadSet::ALL] {
+        let mut switch = unlike();
+        switch.set_takes(1, takes);
+        let (bytes, request) = tcp(host(1), host(0), 9800, 1400);
+        switch.send_with(0, vec![(bytes.clone(), request)], Nanos(T0.0 + 1));
+        let requests = switch.inboxes[1][0].requests.lock().unwrap().clone();
+        let mut segments = switch.take(1);
+        for (segment, request) in segments.iter_mut().zip(requests) {
+            if request.needs_checksum() {
+                checksum::complete(segment, request.checksum_start, request.checksum_offset);
+            }
+        }
+        assert_eq!(payload(&segments), &bytes[54..], "all of it, in order, with right sums");
+        let lengths: Vec<usize> = segments.iter().map(Vec::len).collect();
+        let most = 1000 + 14 + 8;
+        assert!(lengths[..10].iter().all(|len| *len == most), "{lengths:?}");
+        assert!(switch.take(0).is_empty(), "the sender is not told of what was cut");
+        switch.assert_sums();
+    }
+}
+
+#[test]
+fn a_sender_is_told_of_packets_that_a_port_of_a_smaller_mtu_cannot_take() {
+    let mut switch = unlike();
+    let long = |to: u16, dont_fragment: u8| {
+        let (mut bytes, _) = tcp(host(to), host(0), 1400, 0);
+        bytes[20] = dont_fragment;
+        (bytes, Offload::NONE)
+    };
+    let mut now = T0.0;
+    let mut told = |switch: &mut Switch, frames: Vec<(Frame, Offload)>| {
+        now += Nanos::MILLI;
+        switch.send_with(0, frames, Nanos(now));
+        switch.take(0)
+    };
+    let answers = told(&mut switch, vec![long(1, 0x40), long(1, 0x40), long(2, 0x40)]);
+    let [answer] = &answers[..] else { panic!("one answer a millisecond: {answers:?}") };
+    assert_eq!(answer[..12], [host(0).octets(), host(1).octets()].concat(), "from its destination");
+    assert_eq!((answer[23], &answer[34..36], &answer[40..42]), (1, &[3, 4][..], &[3, 0xe8][..]));
+    assert!(switch.take(1).is_empty());
+    assert_eq!(switch.take(2).len(), 1, "what fits");
+    assert!(told(&mut switch, vec![long(1, 0)]).is_empty(), "it may be fragmented");
+    let (mut flood, _) = long(1, 0x40);
+    flood[..6].copy_from_slice(&host(77).octets());
+    assert!(told(&mut switch, vec![(flood, Offload::NONE)]).is_empty(), "not its destination");
+    let (bytes, _) = long(1, 0x40);
+    let tagged = [&bytes[..12], &[0x81, 0, 0, 5], &bytes[12..]].concat();
+    let answers = told(&mut switch, vec![(tagged, Offload::NONE)]);
+    assert_eq!((&answers[0][12..16], &answers[0][44..46]), (&[0x81, 0, 0, 5][..], &[3, 0xe8][..]));
+    switch.assert_sums();
+}
+
+#[test]
+fn stacked_tags_pass_at_the_full_mtu() {
+    let mut switch = learned(2);
+    let (bytes, mut request) = tcp(host(1), host(0), 4000, 1460);
+    let tags = [0x88, 0xa8, 0, 100, 0x81, 0, 0, 200];
+    let stacked = [&bytes[..12], &tags, &bytes[12..]].concat();
+    request.checksum_start += 8;
+    switch.send_with(0, vec![(stacked, request)], T0);
+    let lengths: Vec<usize> = switch.take(1).iter().map(Vec::len).collect();
+    assert_eq!(lengths, [1522, 1522, 62 + 1080]);
+    switch.assert_sums();
+}
+
+#[test]
+fn a_checksum_of_a_first_fragment_is_completed() {
+    let mut switch = learned(2);
+    let (mut bytes, request) = tcp(host(1), host(0), 100, 0);
+    bytes[20] = 0x20;
+    switch.send_with(0, vec![(bytes.clone(), request)], T0);
+    assert_eq!(switch.take(1).len(), 1);
+    bytes[21] = 1;
+    switch.send_with(0, vec![(bytes, request)], T0);
+    assert!(switch.take(1).is_empty(), "a later fragment has none");
+    assert_eq!(switch.dropped(0, DropReason::Offload), 1);
+    switch.assert_sums();
+}
+
 #[test]
 fn the_mtu_is_for_what_is_on_a_wire() {
     let mut switch = learned(3);
     switch.set_takes(1, OffloadSet::ALL);
-    let small = Rules { mtu: 1000, ..Rules::default() };
-    switch.specs[1].rules = small.clone();
-    switch.specs[2].rules = small;
-    switch.rebuild();
     let now = Nanos(T0.0 + 1);
-    for to in [1, 2] {
-        switch.send_with(0, vec![tcp(host(to), host(0), 9000, 900)], now);
-        assert!(!switch.take(to).is_empty());
-        switch.send_with(0, vec![tcp(host(to), host(0), 9800, 1400)], now);
-        assert!(switch.take(to).is_empty(), "segments beyond the receiver's MTU");
-    }
-    let too_long = |id: u16| {
-        switch.inboxes[usize::from(id)][0].counters.drops[DropReason::TooLong as usize].get()
-    };
-    assert_eq!((too_long(1), too_long(2)), (1, 7), "the packet; its segments");
+    switch.send_with(0, vec![tcp(host(1), host(0), 9000, 1400)], now);
+    assert_eq!(switch.take(1).len(), 1, "a long frame of segments that fit");
     switch.send_with(0, vec![tcp(host(1), host(0), 9000, 1500)], now);
     assert_eq!(switch.dropped(0, DropReason::TooLong), 1, "segments beyond the sender's MTU");
+    let small = Rules { mtu: 20, ..Rules::default() };
+    switch.specs[2].rules = small;
+    switch.rebuild();
+    switch.send_with(0, vec![tcp(host(2), host(0), 9000, 1400)], now);
+    let counters = &switch.inboxes[2][0].counters;
+    assert_eq!(counters.drops[DropReason::TooLong as usize].get(), 7, "headers leave no room");
     switch.assert_sums();
 }

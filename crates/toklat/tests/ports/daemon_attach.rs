@@ -128,7 +128,7 @@ fn a_configured_port_waits_for_the_next_client() {
     for _ in 0..3 {
         // Opening succeeds even if the daemon has not yet noticed that the previous client is gone.
         let port = daemon.open("vale0:p1").unwrap();
-        assert_eq!(port.max_frame(), 3018);
+        assert_eq!(port.max_frame(), 3022);
         assert_eq!(errno(daemon.open("vale0:p1")), Errno::BUSY);
     }
     daemon.wait_for("the port to be vacant", |daemon| {

@@ -29,7 +29,7 @@ use crate::attach::{Kind, Place, one};
 /// The maximum number of datagrams a call moves.
 const AT_ONCE: usize = 64;
 /// Bytes of the largest frame.
-const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + 2 * frame::VLAN_TAG;
 /// Distance in bytes between the buffers of received frames.
 const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
 

@@ -33,7 +33,7 @@ use crate::attach::{Kind, Place};
 /// The maximum number of queues of a tap.
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
-const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + 2 * frame::VLAN_TAG;
 /// Bytes of a read: one more than fits, which reveals a truncated frame.
 const BUFFER: usize = OFFLOAD_HEADER + MAX_FRAME + 1;
 /// Bytes for the frames of one batch.

@@ -20,7 +20,7 @@ use crate::attach::{Kind, Place};
 /// The maximum number of queues of an interface.
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
-const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + 2 * frame::VLAN_TAG;
 
 impl Kind for InterfaceConfig {
     fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {

@@ -62,7 +62,7 @@ pub const SENDERS: usize = 8;
 /// The most sockets that a tunnel may send on.
 const MAX_SENDERS: usize = 16;
 /// Bytes of the largest frame.
-const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
+const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + 2 * VLAN_TAG;
 /// For how long a turn replicates floods at most, and the number of copies between two reads of the
 /// clock.
 const REPLICATION_NS: u64 = 400_000;
