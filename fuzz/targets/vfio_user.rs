@@ -313,7 +313,7 @@ impl Port {
                     self.attached = None;
                     self.server.is_quiet();
                 }
-                let done = self.server.handle(message)?;
+                let done = self.server.handle(message);
                 self.server.done(&done)?;
             }
             self.lines.take(self.server.new_faults());

@@ -328,3 +328,50 @@ fn cards_move_to_another_host_and_no_frame_is_lost() {
         }
     }
 }
+
+/// Objective: a front end that says what it may not is told so, and the session goes on.
+///
+/// Steps: malformed and foreign versions, a command before any, a version that is spoken, a second
+/// one, replies to what was not asked, flags that do not exist; then a command is carried out.
+#[test]
+fn what_a_front_end_may_not_say_is_answered_with_an_error() {
+    use std::io::{Read, Write};
+    let daemon = daemon(&[("a", "82540em")]);
+    let mut stream = std::os::unix::net::UnixStream::connect(socket(&daemon, "a")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut id = 0_u16;
+    let mut ask = |command: u16, flags: u32, body: &[u8]| {
+        id += 1;
+        let mut message = [id.to_ne_bytes(), command.to_ne_bytes()].concat();
+        let words = [16 + body.len() as u32, flags, 0];
+        message.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        message.extend(body);
+        stream.write_all(&message).unwrap();
+        let mut header = [0; 16];
+        stream.read_exact(&mut header).unwrap_or_else(|error| panic!("{error}: {}", daemon.log()));
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+        let expected = [id.to_ne_bytes(), command.to_ne_bytes()].concat();
+        assert_eq!(header[..4], expected, "the reply to this message");
+        let mut rest = vec![0; word(4) as usize - 16];
+        stream.read_exact(&mut rest).unwrap();
+        assert_eq!(word(8) & 0xf, 1, "a reply");
+        (word(8) & 0x20 != 0).then(|| Errno::from_raw_os_error(word(12) as i32))
+    };
+    const VERSION: u16 = 1;
+    const GET_INFO: u16 = 4;
+    let info = [&16_u32.to_ne_bytes()[..], &[0; 12]].concat();
+    let invalid = Some(Errno::INVAL);
+    assert_eq!(ask(GET_INFO, 0, &info), invalid, "no version is agreed on");
+    assert_eq!(ask(VERSION, 0, &[0; 2]), invalid, "half a version");
+    assert_eq!(ask(VERSION, 0, b"\0\0\0\0{}"), invalid, "no zero at the end");
+    assert_eq!(ask(VERSION, 0, b"\0\0\0\0{\0"), invalid, "no JSON");
+    assert_eq!(ask(VERSION, 0, b"\x01\0\0\0{}\0"), Some(Errno::OPNOTSUPP), "another major");
+    assert_eq!(ask(VERSION, 0, b"\0\0\0\0{}\0"), None);
+    assert_eq!(ask(VERSION, 0, b"\0\0\0\0{}\0"), invalid, "a second version");
+    for (command, flags) in
+        [(GET_INFO, 1), (GET_INFO, 0x21), (9, 1), (GET_INFO, 2), (GET_INFO, 0x40)]
+    {
+        assert_eq!(ask(command, flags, &info), invalid, "{flags:#x} was not asked for");
+    }
+    assert_eq!(ask(GET_INFO, 0, &info), None, "the session goes on");
+}

@@ -126,7 +126,8 @@ impl Line {
         line.doubt = if done & SENDING != 0 { done & !(BYTES | TAKING) } else { 0 };
         if done & SENDING != 0 && !line.passes_over_answers()? {
             let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
-            let header = Header { id, command, size: HEADER, reply: true, answers: None };
+            let header =
+                Header { id, command, size: HEADER, reply: true, answers: None, is_known: true };
             let reply = super::message::reply(header, Err(Errno::IO));
             line.send(&reply, None, line.doubt)?;
         }

@@ -47,9 +47,6 @@ pub enum ProtocolError {
         /// The size in the message's header.
         size: usize,
     },
-    /// Flags that no command has.
-    #[error("A message has flags {0:#x}; it is not a command, or one of another protocol")]
-    Flags(u32),
     /// Descriptors came with a message that has none.
     #[error("A message of command {command} came with {got} descriptors")]
     Descriptors {
@@ -61,15 +58,6 @@ pub enum ProtocolError {
     /// A message with descriptors came in pieces.
     #[error("A message with descriptors came in pieces")]
     Pieces,
-    /// The first message does not negotiate the version, or a later one does.
-    #[error("A message of command {0} out of order: the version is agreed on first, and once")]
-    Order(u16),
-    /// Another version.
-    #[error("The front end speaks version {0}, and not 0")]
-    Version(u16),
-    /// The description of the version is not JSON with a terminating zero.
-    #[error("The front end's capabilities are malformed")]
-    Capabilities,
     /// The front end does not read our replies.
     #[error("The front end does not read what it is answered")]
     Unread,
@@ -91,6 +79,9 @@ pub struct Header {
     pub reply: bool,
     /// Set for a reply to a request of ours: whether it succeeded.
     pub answers: Option<bool>,
+    /// False for flags that no command has, as of a reply that was not asked for. Such a message
+    /// is answered with an error.
+    pub is_known: bool,
 }
 
 /// The flags of a reply that reports an error.
@@ -100,7 +91,7 @@ impl Header {
     /// Decodes a header.
     ///
     /// # Errors
-    /// [`ProtocolError`] when it is neither a command nor a possible reply.
+    /// [`ProtocolError`] when it does not say where the next message begins.
     pub fn of(bytes: &[u8; HEADER]) -> Result<Self, ProtocolError> {
         let mut fields = Fields(bytes);
         let (id, command) = (fields.u16(), fields.u16());
@@ -114,9 +105,10 @@ impl Header {
             flags::REPLY | FAILED if matches!(command, command::DMA_READ | command::DMA_WRITE) => {
                 (false, Some(flags != FAILED))
             }
-            _ => return Err(ProtocolError::Flags(flags)),
+            other => (other & flags::NO_REPLY == 0, None),
         };
-        Ok(Self { id, command, size, reply, answers })
+        let is_known = answers.is_some() || flags & !flags::NO_REPLY == 0;
+        Ok(Self { id, command, size, reply, answers, is_known })
     }
 }
 
@@ -164,6 +156,7 @@ pub fn one_of_several(entry: &[u8]) -> Option<(u32, u64, &[u8])> {
 pub fn access(header: Header, body: &[u8]) -> Option<Access<'_>> {
     let mut fields = Fields(body);
     Some(match header.command {
+        _ if !header.is_known => return None,
         _ if header.answers.is_some() => Access::Answer(body),
         command::REGION_READ if body.len() == 16 => {
             let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
@@ -277,22 +270,24 @@ pub enum Request {
 }
 
 /// Decodes a message for the control thread.
-///
-/// # Errors
-/// [`ProtocolError`] when it negotiates the version and is malformed.
-pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
-    if header.command != command::VERSION {
-        return Ok(well_formed(header.command, body).unwrap_or(Request::Malformed));
-    }
-    if body.len() < 4 {
-        return Err(ProtocolError::Size { command: header.command, size: header.size });
-    }
-    let mut fields = Fields(body);
+#[must_use]
+pub fn request(header: Header, body: &[u8]) -> Request {
+    let decoded = match header.command {
+        _ if !header.is_known => None,
+        command::VERSION => offered(body),
+        command => well_formed(command, body),
+    };
+    decoded.unwrap_or(Request::Malformed)
+}
+
+/// The version that a front end offers.
+fn offered(body: &[u8]) -> Option<Request> {
+    let mut fields = Fields(Some(body).filter(|body| body.len() >= 4)?);
     let (major, _minor) = (fields.u16(), fields.u16());
     let spoken = spoken(fields.0)?;
     let spoken = &spoken["capabilities"];
     let transfer = spoken["max_data_xfer_size"].as_u64().unwrap_or(1 << 20);
-    Ok(Request::Version { major, transfer, migration: spoken["migration"].is_object() })
+    Some(Request::Version { major, transfer, migration: spoken["migration"].is_object() })
 }
 
 /// Decodes a message for the control thread if its body fits its command. The size that it states,
@@ -340,14 +335,13 @@ fn well_formed(command: u16, body: &[u8]) -> Option<Request> {
     })
 }
 
-/// The description that a front end gives of itself.
-fn spoken(bytes: &[u8]) -> Result<Value, ProtocolError> {
-    let object = match bytes {
-        [] => return Ok(Value::Null),
+/// The description that a front end gives of itself: JSON with a terminating zero, or nothing.
+fn spoken(bytes: &[u8]) -> Option<Value> {
+    match bytes {
+        [] => Some(Value::Null),
         [text @ .., 0] => serde_json::from_slice(text).ok().filter(Value::is_object),
         _ => None,
-    };
-    object.ok_or(ProtocolError::Capabilities)
+    }
 }
 
 /// A message about a feature of the device, or its state.
@@ -402,7 +396,14 @@ mod tests {
     use super::*;
 
     fn header(command: u16, body: &[u8]) -> Header {
-        Header { id: 1, command, size: HEADER + body.len(), reply: true, answers: None }
+        Header {
+            id: 1,
+            command,
+            size: HEADER + body.len(),
+            reply: true,
+            answers: None,
+            is_known: true,
+        }
     }
 
     #[test]
@@ -414,23 +415,28 @@ mod tests {
             bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
             bytes
         };
-        let good = Header { id: 7, command: 9, size: 16, reply: true, answers: None };
+        let good =
+            Header { id: 7, command: 9, size: 16, reply: true, answers: None, is_known: true };
         assert_eq!(Header::of(&bytes(16, 0)).unwrap(), good);
         assert!(!Header::of(&bytes(MAX_MESSAGE as u32, flags::NO_REPLY)).unwrap().reply);
-        for (size, flags) in [(0, 0), (15, 0), (8001, 0), (u32::MAX, 0), (16, 1), (16, 0x20)] {
-            assert!(Header::of(&bytes(size, flags)).is_err(), "{size} {flags:#x}");
+        for size in [0, 15, 8001, u32::MAX] {
+            assert!(Header::of(&bytes(size, 0)).is_err(), "{size}");
         }
         let answers = |command: u16, flags| {
             let mut bytes = bytes(16, flags);
             bytes[2] = command as u8;
-            Header::of(&bytes).map(|header| (header.reply, header.answers)).ok()
+            let header = Header::of(&bytes).unwrap();
+            assert!(header.is_known || access(header, &[]).is_none());
+            header.is_known.then_some((header.reply, header.answers))
         };
         for command in [command::DMA_READ, command::DMA_WRITE] {
             assert_eq!(answers(command, 1), Some((false, Some(true))));
             assert_eq!(answers(command, 0x21), Some((false, Some(false))));
             assert_eq!(answers(command, 0x11), None);
         }
-        assert_eq!(answers(command::REGION_READ, 0x21), None);
+        for flags in [1, 2, 0x20, 0x21, 0x80] {
+            assert_eq!(answers(command::REGION_READ, flags), None, "{flags:#x}");
+        }
     }
 
     #[test]
@@ -459,8 +465,7 @@ mod tests {
                     body.fill(0);
                 }
                 let header = header(command, &body);
-                access(header, &body).is_some()
-                    || request(header, &body).is_ok_and(|said| said != Request::Malformed)
+                access(header, &body).is_some() || request(header, &body) != Request::Malformed
             };
             let found: Vec<_> = (0..40).filter(|size| is_good(*size)).collect();
             assert_eq!(found, good, "command {command}");
@@ -498,7 +503,7 @@ mod tests {
             let is_good = |argsz: u32| {
                 let mut body = vec![0; size];
                 body[..4].copy_from_slice(&argsz.to_ne_bytes());
-                request(header(command, &body), &body).unwrap() != Request::Malformed
+                request(header(command, &body), &body) != Request::Malformed
             };
             let size = size as u32;
             assert!(is_good(size) && is_good(size + 12) && is_good(u32::MAX), "{command}");
@@ -507,7 +512,7 @@ mod tests {
         // Once with data that follows, and once as a worker reads the message.
         let body = [words(&[21, 34, 2, 0, 2]), vec![1, 1]].concat();
         let set_irqs = header(command::DEVICE_SET_IRQS, &body);
-        assert_eq!(request(set_irqs, &body).unwrap(), Request::Malformed);
+        assert_eq!(request(set_irqs, &body), Request::Malformed);
         let unmask = |argsz| words(&[argsz, irq::DATA_NONE | irq::UNMASK, 0, 0, 1]);
         let is_access =
             |body: &[u8]| access(header(command::DEVICE_SET_IRQS, body), body).is_some();
@@ -518,7 +523,7 @@ mod tests {
     fn capabilities_are_json_that_ends() {
         let version = |text: &[u8]| {
             let body = [&[0; 4], text].concat();
-            request(header(command::VERSION, &body), &body).is_ok()
+            request(header(command::VERSION, &body), &body) != Request::Malformed
         };
         assert!(version(b"") && version(b"{\"capabilities\":{}}\0"));
         for bad in [&b"\0"[..], b"{", b"{}", b"{}\0\0", b"{\0", b"[]\0", b"\xff\0"] {

@@ -244,10 +244,7 @@ impl VfioUser {
     }
 
     /// Applies a message to the session's state.
-    ///
-    /// # Errors
-    /// [`ProtocolError`]: the session [ends](Self::end).
-    pub fn handle(&mut self, message: Message) -> Result<Done, ProtocolError> {
+    pub fn handle(&mut self, message: Message) -> Done {
         let Message { header, request, fds } = message;
         let shows_pages = matches!(
             &request,
@@ -262,12 +259,12 @@ impl VfioUser {
             config: &self.config,
         };
         let (was, resets) = (self.session.migration.state(), request == Request::Reset);
-        let answer = self.session.handle(&card, header.command, request, fds)?;
+        let answer = self.session.handle(&card, request, fds);
         self.follow_state(was, resets);
         let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
         let reply = if header.reply { reply } else { Vec::new() };
         self.session.last = (self.wire.line().requests() + 1, reply.clone());
-        Ok(Done { header, reply, fd, error: answer.err() })
+        Done { header, reply, fd, error: answer.err() }
     }
 
     /// After a change of state: shows a new device's registers to the driver, or passes the
@@ -501,7 +498,7 @@ fn next_request(line: &Line) -> Result<Option<(Header, Request, bool)>, Protocol
     if message::access(header, body).is_some() && !has_fds {
         return Ok(None);
     }
-    Ok(Some((header, message::request(header, body)?, has_fds)))
+    Ok(Some((header, message::request(header, body), has_fds)))
 }
 
 /// Answers a message that a predecessor carried out but did not answer.

@@ -13,7 +13,7 @@ use serde_json::json;
 use shmem::GuestMemory;
 use shmem::budget::Account;
 
-use super::message::{ProtocolError, Request, irq, longs, version, words};
+use super::message::{Request, irq, longs, version, words};
 use super::migration::{self, MAX_TRANSFER, Migration};
 use super::models::Card;
 use super::ranges::{Commit, MAX_RANGES, Ranges};
@@ -187,20 +187,12 @@ impl Session {
         &self.pin
     }
 
-    /// Carries out a message.
-    ///
-    /// # Errors
-    /// [`ProtocolError`]: the session ends.
-    pub fn handle(
-        &mut self,
-        card: &Card<'_>,
-        number: u16,
-        request: Request,
-        fds: Vec<Descriptor>,
-    ) -> Result<Answer, ProtocolError> {
+    /// Carries out a message. The version is agreed on first, and once: a front end that offers
+    /// one that is not spoken here, or malformed, may offer another.
+    pub fn handle(&mut self, card: &Card<'_>, request: Request, fds: Vec<Descriptor>) -> Answer {
         let identity = card.identity;
         if self.agreed == matches!(request, Request::Version { .. }) {
-            return Err(ProtocolError::Order(number));
+            return Err(Errno::INVAL);
         }
         let got = fds.len();
         let good = match &request {
@@ -211,13 +203,13 @@ impl Session {
             _ => got == 0,
         };
         if !good {
-            return Ok(Err(Errno::INVAL));
+            return Err(Errno::INVAL);
         }
-        Ok(match request {
+        match request {
             Request::Version { major: 0, transfer, migration } => {
                 self.negotiate(transfer, migration)
             }
-            Request::Version { major, .. } => return Err(ProtocolError::Version(major)),
+            Request::Version { .. } => Err(Errno::OPNOTSUPP),
             Request::DmaMap { flags, offset, address, size } => {
                 let region = Region { guest: address, size, user: address, offset };
                 self.map(region, flags, fds.into_iter().next())
@@ -246,7 +238,7 @@ impl Session {
             Request::StateWrite(data) => self.migration.write(card, &data),
             Request::Other(_) => Err(Errno::OPNOTSUPP),
             Request::Malformed => Err(Errno::INVAL),
-        })
+        }
     }
 
     /// Tells the front end what this device supports. The front end accepts `transfer` bytes at a

@@ -83,7 +83,7 @@ impl Process {
             if message.needs_quiet() {
                 self.suspend_device(id, card);
             }
-            let done = card.handle(message)?;
+            let done = card.handle(message);
             // The effects must outlive this process before the answer is sent. If the process dies
             // before, its successor finds the message again.
             self.keep(id, card);

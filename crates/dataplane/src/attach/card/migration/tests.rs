@@ -131,9 +131,15 @@ impl Bed {
 
     fn ask_with(&mut self, request: Request, fds: Vec<Descriptor>) -> Answer {
         self.server.is_quiet();
-        let header =
-            Header { id: 1, command: command::VERSION, size: MESSAGE, reply: true, answers: None };
-        let done = self.server.handle(Message { header, request, fds }).unwrap();
+        let header = Header {
+            id: 1,
+            command: command::VERSION,
+            size: MESSAGE,
+            reply: true,
+            answers: None,
+            is_known: true,
+        };
+        let done = self.server.handle(Message { header, request, fds });
         let bytes = done.reply[MESSAGE..].to_vec();
         done.error.map_or(Ok(bytes), Err)
     }
