@@ -23,6 +23,7 @@
 mod change;
 mod drops;
 mod error;
+mod evpn;
 mod fdb;
 mod guest;
 mod interface;
@@ -39,6 +40,7 @@ mod stats;
 pub use change::{Action, Change, Setting};
 pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
+pub use evpn::{EvpnCounters, EvpnHost, EvpnInfo, EvpnRoute, EvpnSession, EvpnStation};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use guest::{GuestEntry, GuestInfo, GuestState};
 pub use interface::{InterfaceInfo, LinkInfo};

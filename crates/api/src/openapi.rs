@@ -34,6 +34,7 @@ pub fn document() -> Value {
     }
     let mut all = schema::definitions(schemas.replied);
     all.extend(schema::definitions(schemas.asked));
+    all.values_mut().for_each(name_values);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -56,6 +57,41 @@ pub fn document() -> Value {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
+}
+
+/// Writes each choice between strings as a plain `enum`, which all generators of clients know. What
+/// each means goes into the description.
+fn name_values(schema: &mut Value) {
+    match schema {
+        Value::Array(all) => all.iter_mut().for_each(name_values),
+        Value::Object(object) => {
+            object.values_mut().for_each(name_values);
+            if let Some(value) = object.remove("const") {
+                object.insert("enum".to_owned(), json!([value]));
+                object.insert("type".to_owned(), "string".into());
+            }
+            let choices = object.get("oneOf").and_then(Value::as_array);
+            let single = |choice: &Value| {
+                let value =
+                    choice["enum"].as_array().filter(|values| values.len() == 1)?[0].clone();
+                Some((value, choice["description"].as_str().unwrap_or_default().to_owned()))
+            };
+            let values = choices.and_then(|all| all.iter().map(single).collect::<Option<Vec<_>>>());
+            if let Some(values) = values {
+                let about = object.get("description").and_then(Value::as_str).unwrap_or_default();
+                let lines = values.iter().map(|(value, text)| {
+                    format!("- `{}`: {text}", value.as_str().unwrap_or_default())
+                });
+                let text: Vec<_> = std::iter::once(about.to_owned()).chain(lines).collect();
+                object.insert("description".to_owned(), text.join("\n").trim().into());
+                let values: Vec<_> = values.into_iter().map(|(value, _)| value).collect();
+                object.insert("enum".to_owned(), values.into());
+                object.insert("type".to_owned(), "string".into());
+                object.remove("oneOf");
+            }
+        }
+        _ => (),
+    }
 }
 
 impl Schemas {
@@ -202,6 +238,31 @@ mod tests {
             let open = schema["properties"].is_object() && schema["additionalProperties"] != false;
             assert!(!open, "{name} takes any field");
         }
+    }
+
+    /// Generators refuse schemas that allow everything, and choices between constants.
+    #[test]
+    fn clients_can_be_generated_from_every_schema() {
+        fn look(at: &str, value: &Value) {
+            let Value::Object(object) = value else {
+                value.as_array().into_iter().flatten().for_each(|value| look(at, value));
+                return;
+            };
+            // Values, not schemas.
+            let is_value = |name: &String| matches!(name.as_str(), "default" | "examples");
+            for (name, value) in object.iter().filter(|(name, _)| !is_value(name)) {
+                let is_schema = matches!(name.as_str(), "schema" | "items") || at == "properties";
+                assert!(!is_schema || value.is_object(), "{at} {name}: {value}");
+                assert!(name != "const" && value != &json!({}), "{at} {name}");
+                look(name, value);
+            }
+        }
+        let document = document();
+        look("paths", &document["paths"]);
+        look("schemas", &document["components"]["schemas"]);
+        let state = &document["components"]["schemas"]["PortState"];
+        assert!(state["enum"].as_array().unwrap().contains(&json!("attached")), "{state}");
+        assert!(state["description"].as_str().unwrap().contains("- `attached`: "), "{state}");
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! What can be asked.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::Value;
 
 use super::{
-    Applied, ApplyQuery, Dropped, DropsQuery, EvpnQuery, FdbEntry, FdbFlush, FdbQuery, GuestEntry,
-    GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PortInfo,
-    PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec, Topology,
-    Upgraded,
+    Applied, ApplyQuery, Dropped, DropsQuery, EvpnInfo, EvpnQuery, EvpnRoute, EvpnStation,
+    FdbEntry, FdbFlush, FdbQuery, GuestEntry, GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry,
+    NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
+    SwitchInfo, SwitchSpec, Topology, Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.
@@ -201,9 +200,9 @@ routes! {
     POST "/v1/guests/{guest}/stop" StopGuest () () -> () "Ends guests; their entry stays.";
     GET "/v1/guests/{guest}/log" GetGuestLog (GuestLogQuery) () -> ()
         "What a guest has printed, as text.";
-    GET "/v1/evpn" GetEvpn () () -> (Value) "EVPN: its daemon, neighbours and hosts.";
-    GET "/v1/evpn/macs" ListEvpnMacs () () -> (Vec<Value>) "The stations that EVPN knows.";
-    GET "/v1/evpn/routes" ListEvpnRoutes () () -> (Vec<Value>) "The routes of other hosts.";
+    GET "/v1/evpn" GetEvpn () () -> (EvpnInfo) "EVPN: its daemon, neighbours and hosts.";
+    GET "/v1/evpn/macs" ListEvpnMacs () () -> (Vec<EvpnStation>) "The stations that EVPN knows.";
+    GET "/v1/evpn/routes" ListEvpnRoutes () () -> (Vec<EvpnRoute>) "The routes of other hosts.";
     POST "/v1/evpn/macs/{mac}/release" ReleaseEvpnMac (EvpnQuery) () -> ()
         "Lets a station of a segment (`?vni=`) move again that moved too often.";
     GET "/v1/quotas" GetQuotas () () -> (QuotaInfo) "What users hold, and may hold.";

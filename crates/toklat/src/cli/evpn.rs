@@ -202,3 +202,58 @@ fn neighbors(list: &[NeighborInfo]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use api::{EvpnInfo, EvpnRoute, EvpnStation};
+
+    use super::*;
+
+    #[test]
+    fn evpn_is_reported_as_its_types_say() {
+        fn same<T: serde::Serialize + serde::de::DeserializeOwned>(
+            written: &impl serde::Serialize,
+        ) {
+            let written = serde_json::to_value(written).unwrap();
+            let read: T = serde_json::from_value(written.clone()).unwrap();
+            assert_eq!(serde_json::to_value(read).unwrap(), written);
+        }
+        let (address, text) = ("10.0.0.2".parse().unwrap(), || "text".to_owned());
+        let (vni, number, stations, floods, ignored, damped) = (7, 1, 2, true, 3, true);
+        let vteps = vec![VtepInfo { vni, address, number, stations, floods, ignored, damped }];
+        let (received, advertised, flaps) = (1, 2, 3);
+        let neighbors = vec![NeighborInfo {
+            address: text(),
+            asn: 65_000,
+            state: text(),
+            received,
+            advertised,
+            flaps,
+            reason: text(),
+        }];
+        same::<EvpnInfo>(&Summary {
+            trouble: Some(text()),
+            neighbors,
+            vteps,
+            ..Summary::default()
+        });
+        same::<EvpnInfo>(&Summary::default());
+        let (mac, sticky, sequence, moves) = (frame::Mac::local(1), true, 4, 5);
+        let host = Some(address);
+        same::<EvpnStation>(&MacInfo { vni, mac, host, sticky, sequence, moves, duplicate: true });
+        let targets = vec!["65000:7".parse().unwrap()];
+        same::<EvpnRoute>(&RouteInfo {
+            kind: 2,
+            rd: text(),
+            vni,
+            mac: Some(mac),
+            ip: None,
+            host: address,
+            targets,
+            sticky,
+            sequence,
+            used: true,
+            stale: false,
+        });
+    }
+}

@@ -238,7 +238,7 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
 const WORKERS: &[(&str, &str, Read<WorkerStats>)] = &[
     ("passes", "Passes over the worker's hot ports", |w| w.passes),
     ("busy_passes", "Passes that moved a frame", |w| w.busy_passes),
-    ("busy_nanoseconds", "Nanoseconds in them", |w| w.busy_ns),
+    ("busy_seconds", "Seconds in them", |w| w.busy_ns),
     ("frames", "Frames gathered", |w| w.frames),
     ("sleeps", "Times it slept", |w| w.sleeps),
     ("kicks", "Times it woke a port's owner", |w| w.kicks),
@@ -278,14 +278,14 @@ fn render(stats: &Stats) -> String {
         begin(&mut text, &format!("toklat_worker_{name}_total"), help);
         for switch in &stats.switches {
             for (number, worker) in switch.workers.iter().enumerate() {
-                line(
-                    &mut text,
-                    &format!(
-                        "toklat_worker_{name}_total{{switch=\"{}\",worker=\"{number}\"}} {}",
-                        switch.name,
-                        read(worker)
-                    ),
-                );
+                let of = format!("switch=\"{}\",worker=\"{number}\"", switch.name);
+                let value = read(worker);
+                // Prometheus' unit of time is the second; ours is the nanosecond.
+                let value = match name.ends_with("_seconds") {
+                    true => (value as f64 / 1e9).to_string(),
+                    false => value.to_string(),
+                };
+                line(&mut text, &format!("toklat_worker_{name}_total{{{of}}} {value}"));
             }
         }
     }
@@ -399,7 +399,7 @@ mod tests {
             totals: port::stats::SwitchStats::default(),
             ports: vec![port],
             workers: vec![WorkerStats {
-                busy_ns: 5,
+                busy_ns: 1_500_000_000,
                 turns: [(2048, 3), (3 << 20, 1)]
                     .map(|(under_ns, turns)| port::stats::TurnTime { under_ns, turns })
                     .into(),
@@ -415,11 +415,73 @@ mod tests {
              reason=\"full\"} 3\n",
             "# TYPE toklat_port_mapped_bytes gauge\n\
              toklat_port_mapped_bytes{switch=\"vale0\",port=\"p1\"} 4096\n",
-            "toklat_worker_busy_nanoseconds_total{switch=\"vale0\",worker=\"0\"} 5\n",
+            "toklat_worker_busy_seconds_total{switch=\"vale0\",worker=\"0\"} 1.5\n",
             "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"0.002097152\"} 3\n",
             "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"+Inf\"} 4\n",
         ] {
             assert!(text.contains(expected), "{expected} is not in:\n{text}");
         }
+    }
+
+    /// The rules of `promtool check metrics` (promlint): each metric has a help text and a type and
+    /// stands together, counters end in `_total` and nothing else does, units are base units.
+    #[test]
+    fn metrics_are_named_as_prometheus_wants_them() {
+        let switch = SwitchStats {
+            name: "vale0".into(),
+            totals: port::stats::SwitchStats::default(),
+            ports: vec![PortStats {
+                name: "p1".into(),
+                id: 0,
+                state: PortState::Attached,
+                counters: Counters::default(),
+            }],
+            workers: vec![WorkerStats::default()],
+        };
+        let mut text = render(&Stats { at_ns: 0, switches: vec![switch] });
+        evpn(&mut text, &Summary::default());
+        let units = [
+            "nanoseconds",
+            "milliseconds",
+            "microseconds",
+            "minutes",
+            "hours",
+            "kilobytes",
+            "megabytes",
+            "bits",
+            "ns",
+            "ms",
+            "us",
+            "kb",
+            "mb",
+        ];
+        let mut seen = std::collections::HashSet::new();
+        let (mut name, mut kind) = ("", "");
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            match words[..] {
+                ["#", "HELP", of, help] => {
+                    assert!(!help.is_empty() && seen.insert(of), "{line}");
+                    name = of;
+                }
+                ["#", "TYPE", of, is] => {
+                    assert_eq!(of, name, "a help text comes first");
+                    assert_eq!(is == "counter", of.ends_with("_total"), "{line}");
+                    let unit = of.split('_').find(|part| units.contains(part));
+                    assert_eq!(unit, None, "{line}");
+                    assert!(!of.contains(is), "a type in a name: {line}");
+                    kind = is;
+                }
+                _ => {
+                    let of = line.split(['{', ' ']).next().unwrap();
+                    let parts = ["_bucket", "_count", "_sum"].map(|part| format!("{name}{part}"));
+                    assert!(
+                        of == name || kind == "histogram" && parts.iter().any(|p| p == of),
+                        "{line}"
+                    );
+                }
+            }
+        }
+        assert!(seen.len() > 40, "{seen:?}");
     }
 }
