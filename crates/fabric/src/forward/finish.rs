@@ -9,12 +9,14 @@ use port::{Batch, Egress, FrameIdx, Limits, MapGuard, OffloadSet, Scratch, Softw
 use shmem::Bytes;
 
 use super::ALL;
-use super::narrow::narrowed;
 
 /// The maximum number of pieces delivered together.
 const PIECES: usize = 64;
 /// The maximum number of bytes of pieces delivered together; a single piece may be longer.
 const BYTES: usize = 128 << 10;
+
+/// Segments are cut to no less than this, in bytes.
+const LEAST: usize = 64;
 
 /// How much of a list of frames was delivered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +76,20 @@ impl Delivery<'_> {
         let narrowed = if self.narrow { narrowed(self.batch, i, most) } else { None };
         narrowed.unwrap_or_else(|| self.batch.offload(i))
     }
+}
+
+/// The request of a frame, cut to segments of frames of `most` bytes; `None` if it fits, or cannot
+/// be cut.
+#[cold]
+pub(super) fn narrowed(batch: &Batch<'_>, i: FrameIdx, most: u32) -> Option<Offload> {
+    let offload = batch.offload(i);
+    let is_tcp =
+        matches!(offload.gso_type & !Offload::GSO_ECN, Offload::GSO_TCP4 | Offload::GSO_TCP6);
+    if !is_tcp || batch.wire_len(i) <= most as usize {
+        return None;
+    }
+    let room = (most as usize).checked_sub(offload.header_len.into())?;
+    (room >= LEAST).then_some(Offload { gso_size: room as u16, ..offload })
 }
 
 /// A frame that is being cut into pieces.

@@ -2,32 +2,17 @@
 //! cut to fit. Of packets that may not be cut, the sender is told the size that fits, as if by the
 //! destination: a switch has no address. All others are dropped by the egress, and counted.
 
-use frame::{ETHERNET_HEADER, Offload, VLAN_TAG};
-use port::{Batch, Egress, FrameIdx, Limits, Nanos};
+use frame::{ETHERNET_HEADER, VLAN_TAG};
+use port::{Batch, Egress, Limits, Nanos};
 
 use super::deliver::List;
+use super::finish::narrowed;
 use super::{FLOOD, PassState, Touched};
 use crate::ports::Inspection;
 
 /// The least time between two answers of a worker. Linux limits such messages in the same way
 /// (`icmp_msgs_per_sec`).
 const INTERVAL_NS: u64 = Nanos::MILLI;
-/// Segments are cut to no less than this, in bytes.
-const LEAST: usize = 64;
-
-/// The request of a frame, cut to segments of frames of `most` bytes; `None` if it fits, or cannot
-/// be cut.
-#[cold]
-pub(super) fn narrowed(batch: &Batch<'_>, i: FrameIdx, most: u32) -> Option<Offload> {
-    let offload = batch.offload(i);
-    let is_tcp =
-        matches!(offload.gso_type & !Offload::GSO_ECN, Offload::GSO_TCP4 | Offload::GSO_TCP6);
-    if !is_tcp || batch.wire_len(i) <= most as usize {
-        return None;
-    }
-    let room = (most as usize).checked_sub(offload.header_len.into())?;
-    (room >= LEAST).then_some(Offload { gso_size: room as u16, ..offload })
-}
 
 impl<E: Egress> PassState<'_, E> {
     /// True if a queue's frames may be shorter than what the sender may send.
