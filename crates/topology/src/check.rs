@@ -20,6 +20,10 @@ pub const PORT_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,30}$";
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
+/// The socket between the daemon and the data process of switch `a-b` is `a-b.data.sock`; that of
+/// port `b.data` of switch `a` would be, too.
+const DATA_SOCKET: &str = ".data";
+
 /// Checks a name of a switch (`max` [`SWITCH_NAME`]) or port ([`PORT_NAME`]).
 ///
 /// # Errors
@@ -76,7 +80,7 @@ pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
     for (switch, spec) in &topology.switch {
         for (port, port_spec) in &spec.port {
             let name = format!("{switch}:{port}");
-            for (what, remedy) in claims_of(switch, port_spec) {
+            for (what, remedy) in claims_of((switch, port), port_spec) {
                 if let Some(other) = claims.insert(what.clone(), name.clone()) {
                     return Err(Invalid::new(
                         format!("{what} is used twice: by {other} and {name}"),
@@ -99,7 +103,7 @@ pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
 }
 
 /// A resource that only one port may have, in words, and the remedy if two claim it.
-fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
+fn claims_of((switch, port): (&str, &str), spec: &PortSpec) -> Vec<(String, &'static str)> {
     // The key includes the VLAN: another port may have the same address in another VLAN.
     let place = match &spec.vlan() {
         VlanMode::Unaware => Some(switch.to_owned()),
@@ -112,6 +116,11 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
     });
     let remedy = "give each port an address of its own: --mac";
     let mut claims: Vec<_> = macs.map(|claim| (claim, remedy)).collect();
+    if spec.kind.settings().has_default_socket() {
+        // `a-b:c` and `a:b-c` have one name.
+        let socket = format!("The socket {switch}-{port}.sock in the runtime directory");
+        claims.push((socket, "name another socket for one of the ports: --socket, --stream"));
+    }
     let kind = spec.kind.settings().claims().into_iter();
     claims.extend(kind.map(|claim| (claim.what, claim.remedy)));
     claims
@@ -244,6 +253,12 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     if mirrors.into_iter().any(|m| m.as_deref() == own) {
         return Err(Invalid::new(format!("{name} is mirrored to itself"), "name another port"));
     }
+    let has_socket = spec.kind.settings().has_default_socket();
+    if has_socket && own.is_some_and(|own| own.ends_with(DATA_SOCKET)) {
+        let reason = format!("{name}: its socket would have the path of a switch's own socket");
+        let remedy = "use a name that does not end in .data, or name a socket: --socket, --stream";
+        return Err(Invalid::new(reason, remedy));
+    }
     check_trusted(name, spec, config)?;
     spec.kind.settings().check(name, &spec.policy)
 }
@@ -298,6 +313,8 @@ fn check_trusted(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -341,6 +358,37 @@ mod tests {
             let told = told(&["10.0.0.7", wrong], true).unwrap();
             assert!(told.contains(wrong), "{told}");
         }
+    }
+
+    #[test]
+    fn no_two_sockets_of_the_runtime_directory_have_one_path() {
+        let kinds = [
+            json!({"vhost_user": {}}),
+            json!({"vfio_user": {"nic": {"model": "82540em"}}}),
+            json!({"stream": {}}),
+        ];
+        for kind in kinds {
+            let with = |kind: &serde_json::Value| PortSpec {
+                kind: serde_json::from_value(kind.clone()).unwrap(),
+                ..PortSpec::default()
+            };
+            let checked = |name| check_port(name, &with(&kind), &SwitchConfig::default());
+            let refused = checked("a:b.data").unwrap_err();
+            assert!(refused.reason.starts_with("a:b.data"), "{refused}");
+            checked("a:b.data.c").unwrap();
+            checked("a.data:b").unwrap();
+            let mut both = Topology::default();
+            for (switch, port) in [("a-b", "c"), ("a", "b-c")] {
+                let of = both.switch.entry(switch.into()).or_default();
+                of.port.insert(port.into(), with(&kind));
+            }
+            let refused = check_claims(&both).unwrap_err();
+            assert!(refused.reason.contains("a-b-c.sock"), "{refused}");
+            both.switch.get_mut("a").unwrap().port.insert("b-c".into(), PortSpec::default());
+            check_claims(&both).unwrap();
+        }
+        // A port that has no socket there has no path that could be taken.
+        check_port("a:b.data", &PortSpec::default(), &SwitchConfig::default()).unwrap();
     }
 
     #[test]

@@ -70,6 +70,11 @@ pub trait Kind: std::fmt::Debug {
         false
     }
 
+    /// Whether the port makes a socket in the runtime directory, named after the port.
+    fn has_default_socket(&self) -> bool {
+        false
+    }
+
     /// Fills in what the command line leaves out. `port` is the port's name without its switch.
     ///
     /// # Errors

@@ -35,6 +35,10 @@ impl Kind for Stream {
         place::describe("stream", self.address.as_ref(), self.client)
     }
 
+    fn has_default_socket(&self) -> bool {
+        self.address.is_none() && !self.client
+    }
+
     fn complete(&mut self, _: &str) -> Result<(), Invalid> {
         self.address.as_mut().map_or(Ok(()), place::make_place_absolute)
     }

@@ -52,6 +52,10 @@ impl Kind for VfioUser {
         format!("{} at {place}", self.nic.model.names().title)
     }
 
+    fn has_default_socket(&self) -> bool {
+        self.path.is_none()
+    }
+
     fn is_guest(&self) -> bool {
         true
     }

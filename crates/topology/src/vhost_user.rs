@@ -54,6 +54,10 @@ impl Kind for VhostUser {
         place::describe("vhost-user", self.path.as_ref(), self.client)
     }
 
+    fn has_default_socket(&self) -> bool {
+        self.path.is_none() && !self.client
+    }
+
     fn is_guest(&self) -> bool {
         true
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use jail::strangers::{self, Descriptor};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -133,13 +134,19 @@ impl Listener {
 /// Makes a listening socket at `path`, and replaces what a dead daemon left there.
 ///
 /// # Errors
-/// The kernel's error.
+/// The kernel's error; `AddrInUse` if a port has its socket there.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let (socket, other) = (socket()?, socket()?);
+    // Only sockets of this type are the daemon's own.
+    rustix::io::ioctl_fionbio(&other, true)?;
+    let found = rustix::net::connect(&other, &SocketAddrUnix::new(path)?);
+    if found == Err(Errno::PROTOTYPE) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let socket = socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -158,6 +165,20 @@ mod tests {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (a, b) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         (Seqpacket::new(a.into()).unwrap(), Seqpacket::new(b.into()).unwrap())
+    }
+
+    #[test]
+    fn a_port_keeps_its_socket_and_what_is_left_of_a_daemon_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a-b.data.sock");
+        let port = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop(port);
+        std::fs::remove_file(&path).unwrap();
+        drop(listen(&path).unwrap());
+        let _again = listen(&path).unwrap();
+        socket().and_then(|s| Ok(rustix::net::connect(s, &SocketAddrUnix::new(&path)?)?)).unwrap();
     }
 
     #[tokio::test]
