@@ -281,6 +281,7 @@ fn how(query: ApplyQuery, asked: &Asked<'_>) -> How {
         removes: if query.prune { Removes::All } else { Removes::Nothing },
         content: None,
         dry_run: query.dry_run,
+        goes_on: false,
         expected: asked.params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
         caller: asked.caller,
     }

@@ -19,7 +19,7 @@ use super::open;
 use super::store::{Configured, EVPN, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{
-    Action, ApiError, Applied, Change, ErrorCode, PortSpec, Quotas, SwitchSpec, Topology,
+    Action, ApiError, Applied, Change, ErrorCode, PortKind, PortSpec, Quotas, SwitchSpec, Topology,
 };
 
 /// What a file removes of the objects that it no longer names.
@@ -48,6 +48,8 @@ pub struct How {
     /// The entity tag of the topology that this one is based on. If the topology has changed since,
     /// the request is refused.
     pub expected: Option<String>,
+    /// A step that fails does not stop the others. A port that cannot be opened waits.
+    pub goes_on: bool,
     /// Who asks.
     pub caller: Caller,
 }
@@ -76,29 +78,76 @@ impl Supervisor {
             check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
         }
         let plan = how.caller.readable_plan(self.plan(&now, &wanted, how).await);
-        self.probe(&wanted, &plan).await?;
+        if !how.goes_on {
+            self.probe(&wanted, &plan).await?;
+        }
         if how.dry_run {
             return Ok(Applied { changes: plan });
         }
-        let mut done = 0;
-        let mut failed = None;
-        for change in &plan {
-            if let Err(error) = self.carry_out(&mut now, &wanted, change).await {
-                failed = Some(error);
-                break;
-            }
-            done += 1;
-            now.note(change, &how.file);
-        }
+        let (done, failed) = self.carry_out_all(&mut now, &wanted, &plan, how).await;
         if failed.is_none() {
             let content = how.content.clone().unwrap_or(wanted);
             now.applied.insert(how.file.clone(), content);
         }
         self.save(&mut now)?;
         match failed {
-            None => Ok(Applied { changes: plan }),
-            Some(error) => Err(halfway(error, &plan[..done])),
+            Some(error) if !how.goes_on => Err(halfway(error, &done)),
+            _ => Ok(Applied { changes: done }),
         }
+    }
+
+    /// Does the steps of a plan, up to the first one that fails, or all that can be done. Returns
+    /// those that were done, and the last error.
+    async fn carry_out_all(
+        self: &Arc<Self>,
+        now: &mut Configured,
+        wanted: &Topology,
+        plan: &[Change],
+        how: &How,
+    ) -> (Vec<Change>, Option<ApiError>) {
+        let (mut done, mut failed) = (Vec::new(), None);
+        for change in plan {
+            let mut stepped = self.carry_out(now, wanted, change).await;
+            if let (true, Err(error)) = (how.goes_on, &stepped) {
+                tracing::error!(target: ACTION, what = change.name, %error, "not done, the rest goes on");
+                if self.let_wait(now, wanted, change, error).await {
+                    stepped = Ok(());
+                }
+            }
+            match stepped {
+                Ok(()) => {
+                    now.note(change, &how.file);
+                    done.push(change.clone());
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    if !how.goes_on {
+                        break;
+                    }
+                }
+            }
+        }
+        (done, failed)
+    }
+
+    /// Adds a port that could not be opened, so that it waits for its object. False if it is no
+    /// such port.
+    async fn let_wait(
+        &self,
+        now: &mut Configured,
+        wanted: &Topology,
+        change: &Change,
+        error: &ApiError,
+    ) -> bool {
+        let Some((switch, port)) = change.name.split_once(':') else { return false };
+        let spec = wanted.switch.get(switch).and_then(|switch| switch.port.get(port));
+        let spec =
+            spec.filter(|spec| spec.kind != PortKind::Ring && change.action == Action::Added);
+        let (Some(spec), Some(handle)) = (spec, self.handle(switch)) else { return false };
+        let Some(recorded) = now.switch.get_mut(switch) else { return false };
+        handle.lock().await.add_failed_port(port, spec.clone(), error).await;
+        recorded.port.insert(port.to_owned(), spec.clone());
+        true
     }
 
     /// Checks that all new ports can be opened.

@@ -2,7 +2,8 @@
 //!
 //! A start has no operator who could be asked. It adds and changes what the file names, keeps the
 //! settings that the file does not name, and removes what the file named before only where that is
-//! not in use. `toklat apply --prune` does the rest, or `--topology-prune` at each start.
+//! not in use. What cannot be done does not keep the rest: a port whose object is missing waits for
+//! it, with the reason. `toklat apply --prune` does the rest, or `--topology-prune` at each start.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +38,8 @@ pub async fn apply_changed(supervisor: &Arc<Supervisor>, file: &Path, prune: boo
         return;
     }
     let removes = if prune { Removes::All } else { Removes::Unused };
-    let how = How { file: name.clone(), removes, content: Some(read.clone()), ..How::default() };
+    let content = Some(read.clone());
+    let how = How { file: name.clone(), removes, content, goes_on: true, ..How::default() };
     let now = Topology::clone(&*supervisor.topology.lock().await);
     let wanted = if is_same { Ok(as_it_is(&now, read)) } else { over(&now, read, &named) };
     let applied = match wanted {

@@ -59,6 +59,14 @@ impl Objects {
     }
 }
 
+/// A switch with all ports, whose objects are in `dir`.
+fn all_ports(dir: &Path) -> String {
+    let port = |(port, kind, _): &(&str, &str, &str)| {
+        format!("[switch.vale0.port.{port}]\nkind = {kind}\n")
+    };
+    PORTS.iter().map(port).collect::<String>().replace('@', dir.to_str().unwrap())
+}
+
 /// The port's state, and the reason for it.
 fn state(daemon: &Daemon, port: &str) -> (String, String) {
     let info = daemon.get(&format!("/v1/switches/vale0/ports/{port}"));
@@ -100,11 +108,7 @@ fn ports_of_all_kinds_wait_for_their_objects_and_come_back_with_them() {
         Ok(objects) => objects,
         Err(why) => return skip(test, why),
     };
-    let file: String = PORTS
-        .iter()
-        .map(|(port, kind, _)| format!("[switch.vale0.port.{port}]\nkind = {kind}\n"))
-        .collect();
-    daemon.apply(&file.replace('@', dir.to_str().unwrap()));
+    daemon.apply(&all_ports(&dir));
     for _ in 0..2 {
         until_back(&mut daemon);
         objects.remove();
@@ -114,6 +118,62 @@ fn ports_of_all_kinds_wait_for_their_objects_and_come_back_with_them() {
     until_back(&mut daemon);
     assert!(dir.join("out.pcap").exists() && dir.join("vhost.sock").exists());
     assert!(objects.namespace.run(&["ip", "link", "show", "tktap0"]).contains("UP"));
+}
+
+/// Objective: a port whose object was removed while no supervisor ran waits, as if one had run, and
+/// comes back with its object.
+///
+/// Steps: kill the supervisor; remove the objects of ports of all kinds; start it; make them again.
+#[test]
+fn ports_wait_for_objects_that_went_while_no_supervisor_ran() {
+    let test = "ports_wait_for_objects_that_went_while_no_supervisor_ran";
+    let mut daemon = Daemon::start();
+    let dir = daemon.dir().join("objects");
+    let objects = match Objects::make(&dir) {
+        Ok(objects) => objects,
+        Err(why) => return skip(test, why),
+    };
+    daemon.apply(&all_ports(&dir));
+    until_back(&mut daemon);
+    daemon.kill();
+    objects.remove();
+    daemon.start_again();
+    until_waiting(&mut daemon);
+    let _objects = Objects::make(&dir).unwrap();
+    until_back(&mut daemon);
+}
+
+/// Objective: a start with a changed topology file does what it can: a port whose object is missing
+/// waits, with the reason, and what the file names besides is there.
+#[test]
+fn regression_a_start_adds_what_it_can_of_a_changed_topology_file() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, capture) = (place.path().join("net.toml"), place.path().join("in.pcap"));
+    std::fs::write(&file, "[switch.vale0.port.old]\n").unwrap();
+    let mut daemon = Daemon::start_with(&["--topology", file.to_str().unwrap()]);
+    // What the daemon keeps is saved with the first change.
+    daemon.done(&["switch", "add", "vale2"]);
+    daemon.kill();
+    let kind = format!("{{ pcap_read = {{ path = {capture:?} }} }}");
+    let more = "[switch.vale0.port.new]\nkind = \"null\"\n[switch.vale1.port.p]\n";
+    let net = format!("[switch.vale0.port.old]\n[switch.vale0.port.reader]\nkind = {kind}\n{more}");
+    std::fs::write(&file, net).unwrap();
+    daemon.start_again();
+    let names = |daemon: &Daemon| -> Vec<_> {
+        daemon.ports("vale0").into_iter().map(|(name, _)| name).collect()
+    };
+    daemon.wait_for("the file to be applied", |daemon| names(daemon).len() == 3);
+    daemon.wait_for("the other switch", |daemon| {
+        daemon.ask("GET", "/v1/switches/vale1/ports/p", &serde_json::Value::Null).0 == 200
+    });
+    let (is, why) = state(&daemon, "reader");
+    assert!(["failed", "waiting"].contains(&&*is) && why.contains("in.pcap"), "{is}: {why}");
+    assert_eq!(state(&daemon, "new").0, "attached");
+    assert!(daemon.log().contains("not done, the rest goes on"), "{}", daemon.log());
+    let head = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1];
+    std::fs::write(&capture, head.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>())
+        .unwrap();
+    daemon.wait_for("the reader", |daemon| state(daemon, "reader").0 == "attached");
 }
 
 /// Objective: a tap that is deleted in a namespace that stays is made again.

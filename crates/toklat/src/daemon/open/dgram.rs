@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dataplane::attach::buffered::dgram::DgramConfig;
@@ -13,6 +12,7 @@ use rustix::net::SocketType;
 use tokio::sync::mpsc;
 use topology::{Dgram, Place};
 
+use super::super::bound::BoundFile;
 use super::super::front_ends::{RETRY, Rights, Waiting, check_place, make_room, point_at, share};
 use super::super::objects::{self, Notice, Seen};
 use super::super::system;
@@ -74,9 +74,9 @@ fn redirect(
     remote: PathBuf,
     notices: mpsc::Sender<Notice>,
 ) -> io::Result<Waiting> {
+    // The file may have gone before this: an earlier daemon may have made the socket.
+    let made = (local.to_owned(), inode(socket, local)?);
     let socket = socket.try_clone()?;
-    let inode = std::fs::symlink_metadata(local)?.ino();
-    let made = (local.to_owned(), inode);
     Ok(Waiting::new(Some(made.clone()), |waiting, _, trouble| {
         tokio::spawn(async move {
             loop {
@@ -91,6 +91,22 @@ fn redirect(
             }
         })
     }))
+}
+
+/// The inode of the file that a socket is bound to. If the kernel does not tell, that of the file
+/// at `local`; of none, a number that no file has.
+fn inode(socket: &Descriptor, local: &Path) -> io::Result<u64> {
+    const NONE: u64 = 0;
+    match BoundFile::of(socket, local) {
+        Ok(file) => Ok(file.inode()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NONE),
+        Err(error) => match std::fs::symlink_metadata(local) {
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(NONE),
+            // Another file has its name.
+            Ok(_) if error.kind() == io::ErrorKind::AlreadyExists => Ok(NONE),
+            _ => Err(error),
+        },
+    }
 }
 
 /// Makes a datagram socket at `local` for the frames of a peer at `remote`. If both are Unix
