@@ -73,7 +73,7 @@ fn what_is_played_is_written() {
     let (input, writer) = (memory(&recording(&frames)), output.try_clone().unwrap());
     let mut switch = switch();
     let player = add(&mut switch, |state| attach_read(&input, false, 100, state, false));
-    let taker = add(&mut switch, |state| attach_write(writer, state));
+    let taker = add(&mut switch, |state| attach_write(writer, state, None));
     let mut gathered = 0;
     for us in 0..500 {
         gathered += switch.turn(Nanos(us * 1000));
@@ -93,7 +93,7 @@ fn frames_are_written_soon_and_counted_then() {
     let writer = output.try_clone().unwrap();
     let mut switch = switch();
     add(&mut switch, |state| attach_read(&input, false, 0, state, false));
-    let taker = add(&mut switch, |state| attach_write(writer, state));
+    let taker = add(&mut switch, |state| attach_write(writer, state, None));
     while switch.turn(Nanos(0)) > 0 {}
     let mut waited = 0;
     while switch.stats(taker).out_frames < 500 {
@@ -111,7 +111,7 @@ fn a_second_data_process_begins_a_second_section() {
         let writer = output.try_clone().unwrap();
         let mut switch = switch();
         add(&mut switch, |state| attach_read(&input, false, 0, state, false));
-        add(&mut switch, |state| attach_write(writer, state));
+        add(&mut switch, |state| attach_write(writer, state, None));
         while switch.turn(Nanos(0)) > 0 {}
     }
     assert_eq!(written(&content(&output)).len(), 1000);
@@ -126,7 +126,7 @@ fn a_file_that_cannot_be_written_drops_frames_by_name() {
     rustix::fs::fcntl_add_seals(&output, rustix::fs::SealFlags::GROW).unwrap();
     let mut switch = switch();
     add(&mut switch, |state| attach_read(&input, false, 0, state, false));
-    let taker = add(&mut switch, |state| attach_write(output, state));
+    let taker = add(&mut switch, |state| attach_write(output, state, None));
     while switch.turn(Nanos(0)) > 0 {}
     for _ in 0..5000 {
         std::thread::sleep(Duration::from_millis(1));
@@ -146,7 +146,7 @@ fn what_is_no_ordinary_file_is_refused() {
         assert!(matches!(error, AttachError::Part { .. }), "{error}");
     };
     refused(&|state| attach_read(&read, false, 100, state, false));
-    refused(&|state| attach_write(write.try_clone().unwrap(), state));
+    refused(&|state| attach_write(write.try_clone().unwrap(), state, None));
     let large = memory(b"");
     rustix::fs::ftruncate(&large, (256 << 20) + 1).unwrap();
     refused(&|state| attach_read(&large, false, 100, state, false));

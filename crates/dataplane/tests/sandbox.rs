@@ -60,7 +60,7 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
 
     // Attaching reads one file, starts a thread, and writes the other file.
     let read = PcapReadConfig { repeat: false, speed_percent: 100 }.into();
-    add(&connection, 0, PcapWriteConfig {}.into(), &output);
+    add(&connection, 0, PcapWriteConfig { max_bytes: None }.into(), &output);
     add(&connection, 1, read, &input);
     let whole = 100 * (32 + 60);
     while size(&output) < whole {

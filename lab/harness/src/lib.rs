@@ -32,6 +32,8 @@ pub mod guests;
 #[cfg(feature = "stack")]
 pub mod inside;
 #[cfg(feature = "stack")]
+pub mod netmap;
+#[cfg(feature = "stack")]
 pub mod routers;
 #[cfg(feature = "stack")]
 pub mod stack;
@@ -45,5 +47,5 @@ pub use self::processes::{
     Running, descriptors, done, end_of, is_alive, kill_process, must, processes_that_hold,
     processes_with, run, said, wait,
 };
-pub use self::report::skip;
+pub use self::report::{seed, skip};
 pub use self::waiting::{PATIENCE, wait_for, wait_until};

@@ -12,7 +12,6 @@ use frame::OffloadSet;
 use jail::strangers::Descriptor;
 use netmap::broker::End as InterfaceEnd;
 use netring::Monitor;
-use tokio::sync::OwnedMutexGuard;
 
 use super::attach::request::{How, Lent};
 use super::hangups::Gone;
@@ -21,7 +20,8 @@ use super::netmap::hung_up;
 use super::pipes::Opened;
 use super::pipes::end::{End, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
-use super::supervisor::{Handle, Supervisor};
+use super::shared::{Handle, Locked, Whose};
+use super::supervisor::{Claimed, Supervisor};
 use super::switch::{Access, Attach, Port, Switch};
 use super::{system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PortSpec};
@@ -77,7 +77,7 @@ impl Supervisor {
             }
             for (switch, gone) in clients {
                 let this = Arc::clone(&self);
-                tokio::spawn(async move { this.clients_gone(&switch, &gone).await });
+                tokio::spawn(async move { this.clients_gone(&switch, gone).await });
             }
         }
     }
@@ -120,11 +120,11 @@ impl Supervisor {
         let port = self.charge(client, item).await;
         let switch = self.charge(client, Item::Switch).await;
         tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
-        // If two clients name the same new switch at once, only one of them makes it.
-        let _topology = self.topology.lock().await;
-        if let Some(handle) = self.handle(name) {
-            return Ok(handle);
-        }
+        let _claim = match self.claim_name(name).await {
+            Claimed::Exists(handle) => return Ok(handle),
+            Claimed::ToMake(claim) => claim,
+        };
+        self.check_goes_on()?;
         let (_port, switch) = (port?, switch?);
         let handle = self.create(name, config, Access::default(), true).await?;
         handle.lock().await.charge = Some(switch);
@@ -138,7 +138,7 @@ impl Supervisor {
         name: &str,
         port: &str,
         how: How,
-    ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
+    ) -> Result<Locked, ApiError> {
         let mut waited = false;
         loop {
             let is_monitor = how.monitor.is_some();
@@ -147,7 +147,7 @@ impl Supervisor {
             } else {
                 self.find_or_make(client, name, port).await?
             };
-            let switch = handle.lock_owned().await;
+            let switch = handle.lock_for(self.whose(client)).await;
             // A switch that was removed during the wait is out of the map by now.
             if switch.removed {
                 continue;
@@ -253,6 +253,11 @@ impl Supervisor {
         let (tx, rx) = (monitor.sent(), monitor.received());
         let attachment = Attachment::Monitor { ring, of: parent.id, tx, rx };
         Ok((switch.monitor_name(port, monitor), attachment))
+    }
+
+    /// In which queue a client's tasks stand.
+    pub(super) fn whose(&self, client: Client) -> Whose {
+        if self.is_trusted(client) { Whose::Operators } else { Whose::User(client.uid) }
     }
 
     pub(super) fn is_trusted(&self, client: Client) -> bool {

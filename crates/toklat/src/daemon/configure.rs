@@ -19,7 +19,8 @@ use super::mistake;
 use super::open::Written;
 use super::sflow;
 use super::shape;
-use super::supervisor::{Handle, Supervisor, restart};
+use super::shared::Handle;
+use super::supervisor::{Claimed, Supervisor, restart};
 use super::switch::{Access, StateMemory};
 use crate::api::{
     ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota, QuotaInfo, Quotas,
@@ -108,9 +109,9 @@ impl Supervisor {
         name: &str,
         spec: SwitchSpec,
     ) -> Result<Handle, ApiError> {
-        let handle = match self.handle(name) {
+        let handle = match self.claim_name(name).await {
             // A client made the switch by opening a port. From here on it is permanent.
-            Some(handle) => {
+            Claimed::Exists(handle) => {
                 let mut switch = handle.lock().await;
                 if switch.ephemeral && End::of(name).is_some() {
                     let reason = format!("{name} is an interface that a netmap program has open");
@@ -124,7 +125,7 @@ impl Supervisor {
                 drop(switch);
                 handle
             }
-            None => {
+            Claimed::ToMake(_claim) => {
                 let (config, access) = (spec.config.clone(), Access::of(&spec));
                 let ledger = &self.environment.ledger;
                 let _room = StateMemory::of(name, &config, access).reserve(None, ledger)?;

@@ -9,8 +9,7 @@
 //! ```
 //! One thread runs many tasks. It maps state memory, but never a client's region. It reads
 //! counters, but frames never wait for it. When it is killed, data processes run on, and the next
-//! daemon finds them. no frame ever waits for it. When it is killed, data processes run on, and the
-//! next one finds them.
+//! daemon finds them.
 
 mod api_server;
 pub mod apply;
@@ -50,6 +49,7 @@ mod routes;
 mod seqpacket;
 pub mod sflow;
 mod shape;
+mod shared;
 mod store;
 mod supervisor;
 mod switch;
@@ -247,9 +247,9 @@ async fn supervise(
         group: options.group.clone(),
         ledger: Ledger::new(own_uid, options.quota, machine),
         require_walls: options.require_walls,
+        captures: caller::captures(options.state_directory()),
         tunnels: Arc::default(),
         agents: Arc::default(),
-        overviews: overview::Overviews::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

@@ -1,13 +1,10 @@
 //! What readers need to know of a switch, without its lock.
 //!
-//! A switch is locked during requests to its data process, which may take long if that is stuck. A
-//! request that takes longer than [`BRIEF`] leaves a copy here, and readers use the copy until the
-//! switch is free. Counters and addresses lie in state memory, which needs no lock: they are read
-//! as they are.
+//! A switch is locked during requests to its data process, which may take long if that is stuck.
+//! Readers wait for the lock for [`BRIEF`], then ask the task that has it for a copy. Counters and
+//! addresses lie in state memory, which needs no lock: they are read as they are.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::config::PortId;
@@ -17,14 +14,11 @@ use port::Nanos;
 
 use crate::api::{Dropped, DroppedFrame, FdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
 
-/// How long readers wait for a switch that is locked, before they use its copy.
-pub const BRIEF: Duration = Duration::from_millis(20);
+/// How long readers wait for switches that are locked, before they use copies.
+pub const BRIEF: Duration = Duration::from_millis(5);
 
 /// Seconds for which drops are recorded after a request.
 const RECORDED_S: u32 = 5;
-
-/// Copies of the state of switches whose requests took long, by name.
-pub type Overviews = Mutex<BTreeMap<String, Arc<Overview>>>;
 
 /// A copy of a switch's state.
 #[derive(Clone, Debug)]

@@ -1,56 +1,33 @@
 //! Reads the state of switches and the topology, without waiting for those that are busy.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::locked;
 use super::overview::{BRIEF, Overview};
-use super::supervisor::{Handle, Supervisor, monotonic_ns};
+use super::shared::Handle;
+use super::supervisor::{Supervisor, monotonic_ns};
 use super::switch::{Switch, no_port};
 use crate::api::{ApiError, ChildInfo, PortInfo, Stats, Status, SwitchInfo, Topology};
 
 impl Supervisor {
-    /// Reads a switch: as it is, or its copy if it waits for its data process beyond `until`.
-    async fn read<T>(
-        &self,
-        (name, handle): (&str, &Handle),
-        mut until: Instant,
-        live: impl FnOnce(&Switch) -> T,
-        copy: impl FnOnce(&Arc<Overview>) -> T,
-    ) -> T {
-        loop {
-            if let Ok(switch) = timeout_at(until, handle.lock()).await {
-                return live(&switch);
-            }
-            let known = locked(&self.environment.overviews).get(name).cloned();
-            if let Some(known) = known {
-                return copy(&known);
-            }
-            // The state will soon be free, or its owner will leave a copy.
-            until = Instant::now() + BRIEF;
-        }
-    }
-
     /// Describes a switch.
     ///
     /// # Errors
     /// There is no such switch.
     pub async fn switch_info(&self, name: &str) -> Result<SwitchInfo, ApiError> {
         let handle = self.switch(name)?;
-        Ok(self.info(name, &handle, Instant::now() + BRIEF).await)
-    }
-
-    async fn info(&self, name: &str, handle: &Handle, until: Instant) -> SwitchInfo {
-        self.read((name, handle), until, Switch::info, |copy| copy.info.clone()).await
+        Ok(info(&handle, Instant::now() + BRIEF).await)
     }
 
     /// Describes all switches.
     pub async fn switch_infos(&self) -> Vec<SwitchInfo> {
         let until = Instant::now() + BRIEF;
         let mut infos = Vec::new();
-        for (name, handle) in self.named_handles() {
-            infos.push(self.info(&name, &handle, until).await);
+        for handle in self.handles() {
+            infos.push(info(&handle, until).await);
         }
         infos
     }
@@ -66,7 +43,7 @@ impl Supervisor {
             let found = of.ports.iter().find(|info| info.name == port);
             found.cloned().ok_or_else(|| no_port(switch, port))
         };
-        self.read((switch, &handle), Instant::now() + BRIEF, live, copy).await
+        read(&handle, Instant::now() + BRIEF, live, copy).await
     }
 
     /// A switch as readers of all its ports see it.
@@ -75,20 +52,15 @@ impl Supervisor {
     /// There is no such switch.
     pub async fn overview(&self, name: &str) -> Result<Arc<Overview>, ApiError> {
         let handle = self.switch(name)?;
-        Ok(self.overview_of(name, &handle, Instant::now() + BRIEF).await)
-    }
-
-    async fn overview_of(&self, name: &str, handle: &Handle, until: Instant) -> Arc<Overview> {
-        let live = |of: &Switch| Arc::new(of.overview());
-        self.read((name, handle), until, live, Arc::clone).await
+        Ok(overview_of(&handle, Instant::now() + BRIEF).await)
     }
 
     /// All switches as readers of all ports see them.
     pub async fn overviews(&self) -> Vec<Arc<Overview>> {
         let until = Instant::now() + BRIEF;
         let mut all = Vec::new();
-        for (name, handle) in self.named_handles() {
-            all.push(self.overview_of(&name, &handle, until).await);
+        for handle in self.handles() {
+            all.push(overview_of(&handle, until).await);
         }
         all
     }
@@ -108,14 +80,14 @@ impl Supervisor {
     /// Describes the daemon for the API.
     pub async fn status(&self) -> Status {
         let until = Instant::now() + BRIEF;
-        let handles = self.named_handles();
+        let handles = self.handles();
         let (mut ports, mut gap, mut children) = (0, 0, Vec::new());
         let counts =
             |ports: usize, info: SwitchInfo| (ports, info.restart_gaps.longest_ms, processes(info));
-        for (name, handle) in &handles {
+        for handle in &handles {
             let live = |of: &Switch| counts(of.ports().len(), of.info());
             let copied = |copy: &Arc<Overview>| counts(copy.ports.len(), copy.info.clone());
-            let (count, longest, its) = self.read((name, handle), until, live, copied).await;
+            let (count, longest, its) = read(handle, until, live, copied).await;
             (ports, gap) = (ports + count, gap.max(longest));
             children.extend(its);
         }
@@ -146,6 +118,35 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Reads a switch: as it is or, if another task has it beyond `until`, the copy that this task
+/// leaves while it waits.
+async fn read<T>(
+    handle: &Handle,
+    until: Instant,
+    live: impl FnOnce(&Switch) -> T,
+    copy: impl FnOnce(&Arc<Overview>) -> T,
+) -> T {
+    let mut lock = pin!(handle.lock());
+    tokio::select! {
+        biased;
+        switch = lock.as_mut() => return live(&switch),
+        () = sleep_until(until) => {}
+    }
+    tokio::select! {
+        biased;
+        switch = lock => live(&switch),
+        known = handle.readers().copy() => copy(&known),
+    }
+}
+
+async fn info(handle: &Handle, until: Instant) -> SwitchInfo {
+    read(handle, until, Switch::info, |copy| copy.info.clone()).await
+}
+
+async fn overview_of(handle: &Handle, until: Instant) -> Arc<Overview> {
+    read(handle, until, |of| Arc::new(of.overview()), Arc::clone).await
 }
 
 /// The processes of a switch.

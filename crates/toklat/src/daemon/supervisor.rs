@@ -1,16 +1,17 @@
 //! The supervisor: all switches, the topology, and the operations of the API.
 //!
-//! Locks, outermost first: `topology` (held during every change of the configuration), then a
-//! switch (held during requests to its data process). The map of switches is locked for look-ups
-//! only.
+//! Locks, outermost first: `topology` (held during every change of the configuration), then the
+//! name of a switch that is being made, then a switch (held during requests to its data process).
+//! Who opens ports never has `topology`. The map of switches is locked for look-ups only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dataplane::config::SwitchConfig;
-use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, watch};
+use tokio::time::{Instant, timeout_at};
 
 use super::evpn::Speaking;
 use super::front_ends::Arrival;
@@ -20,8 +21,10 @@ use super::mistake;
 use super::netmap::opened::Netmap;
 use super::objects::Notice;
 use super::open::Written;
+use super::overview::BRIEF;
 use super::pipes::Pipes;
 use super::sflow;
+use super::shared::{Handle, Shared, Whose};
 use super::store::{Configured, Store};
 use super::switch::{Access, Environment, Switch};
 use super::{DaemonOptions, locked, system};
@@ -29,14 +32,26 @@ use crate::api::{
     ApiError, ErrorCode, PipeInfo, PortKind, Stop, Topology, Upgraded, UpgradedSwitch,
 };
 
-/// A switch that several tasks share.
-pub type Handle = Arc<AsyncMutex<Switch>>;
+/// The name of a switch that is made by the task that has this.
+#[derive(Debug)]
+pub(super) struct NameClaim {
+    _claim: OwnedMutexGuard<()>,
+}
+
+/// The name of a switch, once no other task makes it.
+#[derive(Debug)]
+pub(super) enum Claimed {
+    /// There is such a switch.
+    Exists(Handle),
+    /// There is none.
+    ToMake(NameClaim),
+}
 
 /// Everything the daemon knows.
 #[derive(Debug)]
 pub struct Supervisor {
     pub(super) options: DaemonOptions,
-    pub(super) started: Instant,
+    pub(super) started: std::time::Instant,
     pub(super) descriptor_limit: u64,
     pub(super) environment: Arc<Environment>,
     pub(super) topology: AsyncMutex<Configured>,
@@ -44,6 +59,8 @@ pub struct Supervisor {
     pub(super) last: Mutex<Arc<(Topology, String)>>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
+    /// The names of switches that are being made, each locked by the task that makes it.
+    making: Mutex<BTreeMap<String, Arc<AsyncMutex<()>>>>,
     /// The names of the trusted ones, which have no tunnels.
     trusted: Mutex<BTreeSet<String>>,
     pub(super) pipes: Pipes,
@@ -62,12 +79,13 @@ impl Supervisor {
         Self {
             store: Store::new(options.state_directory()),
             options,
-            started: Instant::now(),
+            started: std::time::Instant::now(),
             descriptor_limit,
             environment: Arc::new(environment),
             topology: AsyncMutex::default(),
             last: Mutex::default(),
             switches: Mutex::default(),
+            making: Mutex::default(),
             trusted: Mutex::default(),
             pipes,
             netmap: Netmap::default(),
@@ -133,15 +151,9 @@ impl Supervisor {
         if switch.config.trusted {
             locked(&self.trusted).insert(name.to_owned());
         }
-        let handle = Arc::new(AsyncMutex::new(switch));
+        let handle = Arc::new(Shared::new(switch));
         locked(&self.switches).insert(name.to_owned(), Arc::clone(&handle));
         handle
-    }
-
-    /// All switches, with their names.
-    pub(super) fn named_handles(&self) -> Vec<(String, Handle)> {
-        let switches = locked(&self.switches);
-        switches.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect()
     }
 
     /// The switch of this name.
@@ -165,6 +177,18 @@ impl Supervisor {
             );
             ApiError::new(ErrorCode::NotFound, reason, remedy)
         })
+    }
+
+    /// Locks the name of a switch that is to be made, if there is none of this name yet. Other
+    /// switches are made meanwhile.
+    pub(super) async fn claim_name(&self, name: &str) -> Claimed {
+        let lock = Arc::clone(locked(&self.making).entry(name.to_owned()).or_default());
+        let claim = lock.lock_owned().await;
+        locked(&self.making).retain(|_, lock| Arc::strong_count(lock) > 1);
+        match self.handle(name) {
+            Some(handle) => Claimed::Exists(handle),
+            None => Claimed::ToMake(NameClaim { _claim: claim }),
+        }
     }
 
     /// Makes a switch, or takes over its data process from an earlier supervisor.
@@ -207,11 +231,12 @@ impl Supervisor {
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             second.tick().await;
+            let until = Instant::now() + BRIEF;
             for handle in self.handles() {
-                // A locked switch waits for its data process, which is killed if it does not
-                // answer.
-                if let Ok(mut switch) = handle.try_lock() {
-                    switch.look_after_workers(Instant::now());
+                // A switch that is locked for long waits for its data process, which is killed if
+                // it does not answer.
+                if let Ok(mut switch) = timeout_at(until, handle.lock()).await {
+                    switch.look_after_workers(std::time::Instant::now());
                 }
             }
             lives();
@@ -224,7 +249,8 @@ impl Supervisor {
             let Some(handle) = self.handle(&arrival.switch) else { continue };
             let room = self.check_descriptors(&arrival.socket);
             tokio::spawn(async move {
-                let mut switch = handle.lock().await;
+                let whose = Whose::User(arrival.socket.uid());
+                let mut switch = handle.lock_for(whose).await;
                 let port = arrival.port.clone();
                 let came = match room {
                     Ok(()) => switch.front_end_came(arrival).await,
@@ -257,13 +283,17 @@ impl Supervisor {
         }
     }
 
-    pub(super) async fn clients_gone(&self, switch: &str, gone: &[(String, WatchId)]) {
+    pub(super) async fn clients_gone(&self, switch: &str, gone: Vec<(String, WatchId)>) {
         let Some(handle) = self.handle(switch) else { return };
+        if !handle.note_gone(gone) {
+            return;
+        }
         let mut switch = handle.lock().await;
-        for (port, _) in gone {
+        let gone = handle.take_gone();
+        for (port, _) in &gone {
             tracing::info!(switch = switch.name, port, "client closed its port");
         }
-        if let Err(error) = switch.clients_gone(gone).await {
+        if let Err(error) = switch.clients_gone(&gone).await {
             tracing::error!(switch = switch.name, %error, "ports were not detached in order");
         }
         self.drop_if_unused(&mut switch).await;
@@ -330,13 +360,24 @@ impl Supervisor {
             let mut any = false;
             for handle in self.handles() {
                 // A switch that is locked now is served in the next round.
-                any |= handle.try_lock().map_or(true, |mut switch| switch.send_samples());
+                any |= handle.try_lock().is_none_or(|mut switch| switch.send_samples());
             }
             match any {
                 true => tokio::time::sleep(sflow::PAUSE).await,
                 false => agents.wake.notified().await,
             }
         }
+    }
+
+    /// Checks that the daemon is not about to stop: then no client makes a switch.
+    ///
+    /// # Errors
+    /// It is.
+    pub(super) fn check_goes_on(&self) -> Result<(), ApiError> {
+        if self.stop.borrow().is_none() {
+            return Ok(());
+        }
+        Err(ApiError::new(ErrorCode::Busy, "The daemon stops", "start it again"))
     }
 
     /// Asks the daemon to stop.
@@ -359,6 +400,12 @@ impl Supervisor {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
         let topology = tokio::time::timeout(PATIENCE, self.topology.lock()).await;
         self.guests.end_all().await;
+        // Switches that are being made for clients are there first.
+        let making: Vec<_> = locked(&self.making).keys().cloned().collect();
+        for name in making {
+            // One that takes longer is not waited for.
+            let _ = tokio::time::timeout(PATIENCE, self.claim_name(&name)).await;
+        }
         for handle in self.handles() {
             handle.lock().await.remove().await;
         }

@@ -36,7 +36,7 @@ impl Supervisor {
         client: Client,
         name: &str,
     ) -> Result<(SwitchConfig, Descriptor), ApiError> {
-        let switch = self.switch(name)?.lock_owned().await;
+        let switch = self.switch(name)?.lock_for(self.whose(client)).await;
         self.check_is_part(client, &switch)?;
         let state = switch.state_file().map_err(|e| system("Cannot hand out the state", e))?;
         self.check_descriptors(&state)?;
@@ -53,7 +53,7 @@ impl Supervisor {
         name: &str,
         port: &str,
     ) -> Result<[Descriptor; 2], ApiError> {
-        let switch = self.switch(name)?.lock_owned().await;
+        let switch = self.switch(name)?.lock_for(self.whose(client)).await;
         self.check_is_part(client, &switch)?;
         switch.port(port)?.parts().ok_or_else(|| {
             let reason = format!("{name}:{port} is not open");
@@ -62,8 +62,12 @@ impl Supervisor {
     }
 
     /// The number of a port, if its switch is trusted.
-    pub(super) async fn number_if_trusted(&self, switch: &str, port: &str) -> Option<u16> {
-        let switch = self.handle(switch)?.lock_owned().await;
+    pub(super) async fn number_if_trusted(
+        &self,
+        client: Client,
+        (switch, port): (&str, &str),
+    ) -> Option<u16> {
+        let switch = self.handle(switch)?.lock_for(self.whose(client)).await;
         switch.port(port).ok().filter(|_| switch.config.trusted).map(|port| port.id)
     }
 

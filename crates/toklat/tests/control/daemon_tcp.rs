@@ -202,6 +202,49 @@ fn over_tcp_captures_go_into_one_directory() {
     assert_eq!(tcp.ask("PATCH", "/v1/switches/vale0/ports/own", &rule).0, 200);
 }
 
+/// Objective: a client over TCP fills neither the disk by one capture nor by many: a capture fails at
+/// 64 MiB, with the reason and a counter, and there are 16 of them at most.
+#[test]
+fn regression_captures_over_tcp_are_bounded_each_and_in_all() {
+    const MOST: u64 = 64 << 20;
+    let mut tcp = OverTcp::start(&[]);
+    let captures = tcp.daemon.dir().join("captures");
+    assert_eq!(tcp.ask("POST", "/v1/switches", &json!({"name": "vale0"})).0, 201);
+    let add = |tcp: &OverTcp, n: u32| {
+        let kind = json!({"pcap_write": {"path": captures.join(format!("{n}.pcapng"))}});
+        let port = json!({"name": format!("c{n}"), "kind": kind, "lossless": n == 0});
+        tcp.ask("POST", "/v1/switches/vale0/ports", &port)
+    };
+    for n in 0..16 {
+        assert_eq!(add(&tcp, n).0, 201, "{n}");
+        let gone = format!("/v1/switches/vale0/ports/c{n}");
+        assert!(n == 0 || tcp.ask("DELETE", &gone, &Value::Null).0 == 204);
+    }
+    let (_, refused) = add(&tcp, 16);
+    assert_eq!(refused["error"], "limit", "{refused}");
+    assert!(harness::text(&refused["reason"]).contains("has 16 files"), "{refused}");
+    assert_eq!(add(&tcp, 7).0, 201, "a name that is there");
+    let sender = json!({"name": "sender", "flood_limit": null});
+    assert_eq!(tcp.ask("POST", "/v1/switches/vale0/ports", &sender).0, 201);
+    let mut port = tcp.daemon.open("vale0:sender").unwrap();
+    let mut frame = vec![0; 1514];
+    frame[..64].copy_from_slice(&harness::frames::frame(1, 2, 0));
+    let file = captures.join("0.pcapng");
+    tcp.daemon.wait_for("the capture to fail", |daemon| {
+        for _ in 0..64 {
+            let mut batch = port.send(64);
+            while batch.push(&frame) {}
+            drop(batch);
+            port.flush().unwrap();
+        }
+        let info = daemon.get("/v1/switches/vale0/ports/c0");
+        info["failure"].as_str().is_some_and(|why| why.contains("File too large"))
+    });
+    let len = std::fs::metadata(&file).unwrap().len();
+    assert!((MOST - 4096..=MOST).contains(&len), "{len}");
+    assert!(tcp.daemon.counters("c0")["out_drops"]["io"].as_u64() > Some(0));
+}
+
 /// Objective: the API is served in clear on loopback alone unless the operator says otherwise, and
 /// the log says that it is in clear.
 #[test]

@@ -12,7 +12,7 @@ use topology::{Host, Interface, InterfaceEngine, PortKind, Topology};
 use super::end::{port_of, was_made, wire_spec};
 use crate::api::{ApiError, Client, ErrorCode, NewPort, NewSwitch, PortSpec, SwitchSpec};
 use crate::daemon::caller::Caller;
-use crate::daemon::supervisor::Supervisor;
+use crate::daemon::supervisor::{Claimed, Supervisor};
 use crate::daemon::switch::{Access, Switch};
 use crate::daemon::{cards, interfaces};
 
@@ -28,13 +28,19 @@ impl Supervisor {
         ifname: &str,
     ) -> Result<(), ApiError> {
         self.check_operator(client, ifname)?;
-        // The interface and the name are this switch's before anything else can claim them.
-        let topology = self.topology.lock().await;
         let name = &end.switch(ifname);
-        if let Some(handle) = self.handle(name) {
-            return is_end(&*handle.lock().await, end, ifname);
-        }
-        check_free(&topology, end, ifname)?;
+        // The interface is this switch's before anything else can claim it. The topology is free
+        // while a data process starts and the interface is opened.
+        let _opening = {
+            let topology = self.topology.lock().await;
+            check_free(&topology, end, ifname)?;
+            self.netmap.opens(name)
+        };
+        let _claim = match self.claim_name(name).await {
+            Claimed::Exists(handle) => return is_end(&*handle.lock().await, end, ifname),
+            Claimed::ToMake(claim) => claim,
+        };
+        self.check_goes_on()?;
         let access = Access { user: Some(client.uid), ..Access::default() };
         let handle = self.create(name, SwitchConfig::default(), access, true).await?;
         let mut switch = handle.lock().await;
@@ -210,10 +216,13 @@ impl Supervisor {
             PortKind::Host(Host { ifname, netns: None }) => (End::Host, ifname),
             _ => return Ok(()),
         };
-        let Some(handle) = self.handle(&end.switch(ifname)) else { return Ok(()) };
-        let switch = handle.lock().await;
-        if switch.removed || is_end(&switch, end, ifname).is_err() {
-            return Ok(());
+        let name = &end.switch(ifname);
+        if !self.netmap.is_opening(name) {
+            let Some(handle) = self.handle(name) else { return Ok(()) };
+            let switch = handle.lock().await;
+            if switch.removed || is_end(&switch, end, ifname).is_err() {
+                return Ok(());
+            }
         }
         let reason = format!("A netmap program has interface {ifname} open");
         Err(ApiError::new(ErrorCode::Busy, reason, "end the program"))

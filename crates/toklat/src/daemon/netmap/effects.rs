@@ -87,7 +87,8 @@ impl Supervisor {
                 errno => errno,
             }
         })?;
-        let number_if_trusted = self.number_if_trusted(&switch, &opened.name).await;
+        let port = (&*switch, &*opened.name);
+        let number_if_trusted = self.number_if_trusted(client, port).await;
         let (token, name) = (opened.token.into_ours(), opened.name);
         Ok(Attached { token, name, number_if_trusted })
     }

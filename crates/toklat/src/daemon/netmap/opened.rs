@@ -67,11 +67,40 @@ pub struct Netmap {
     /// By the user who opened it, and its cookie.
     pub(super) tokens: Mutex<BTreeMap<(u32, u64), Token>>,
     users: Mutex<HashMap<u32, Arc<User>>>,
+    /// The switches of ends of interfaces that are being opened, one for each task that does so.
+    opening: Arc<Mutex<Vec<String>>>,
     /// The topology of which the broker knows the interfaces in switches.
     pub(super) told: Mutex<Option<Arc<(Topology, String)>>>,
 }
 
+/// Keeps an end of an interface from becoming a port, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Opening {
+    all: Arc<Mutex<Vec<String>>>,
+    name: String,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let mut all = locked(&self.all);
+        if let Some(place) = all.iter().position(|name| *name == self.name) {
+            all.swap_remove(place);
+        }
+    }
+}
+
 impl Netmap {
+    /// Notes that the end of an interface whose switch has this name is being opened.
+    pub(super) fn opens(&self, name: &str) -> Opening {
+        locked(&self.opening).push(name.to_owned());
+        Opening { all: Arc::clone(&self.opening), name: name.to_owned() }
+    }
+
+    /// Returns true while a task opens the end of an interface whose switch has this name.
+    pub(super) fn is_opening(&self, name: &str) -> bool {
+        locked(&self.opening).iter().any(|opening| opening == name)
+    }
+
     /// The user of this id.
     pub(super) fn user(&self, ledger: &Arc<Ledger>, uid: u32) -> Result<Arc<User>, Errno> {
         let mut users = locked(&self.users);

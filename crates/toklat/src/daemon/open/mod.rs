@@ -15,6 +15,7 @@ mod vhost_user;
 mod vxlan;
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -70,6 +71,8 @@ pub struct Opening<'a> {
     pub users: Users<'a>,
     /// The state that the host's tunnels share.
     pub tunnels: &'a Arc<Tunnels>,
+    /// The directory for captures of clients over TCP.
+    pub captures: &'a Path,
 }
 
 /// A port that is followed: see [`Open::follow`].
@@ -276,6 +279,7 @@ impl Opening<'static> {
     fn of_test() -> Self {
         static TUNNELS: std::sync::LazyLock<Arc<Tunnels>> = std::sync::LazyLock::new(Arc::default);
         let (name, written) = (("vale0", "p1"), Written::Kept);
-        Self { name, mtu: 1500, written, users: (None, None), tunnels: &TUNNELS }
+        let captures = Path::new("/captures");
+        Self { name, mtu: 1500, written, users: (None, None), tunnels: &TUNNELS, captures }
     }
 }

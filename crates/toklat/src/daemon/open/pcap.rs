@@ -16,6 +16,11 @@ use super::super::system;
 use super::{Following, Future, Open, Opened, Opening, Reach, Written, blocking};
 use crate::api::{ApiError, ErrorCode};
 
+/// The most bytes of a file in the directory for captures of clients over TCP.
+const CAPTURE: u64 = 64 << 20;
+/// The most files there: 1 GiB in all.
+const CAPTURES: usize = 16;
+
 impl Open for PcapRead {
     fn reach(&self) -> Reach<'_> {
         Reach::Capture(&self.path)
@@ -52,8 +57,11 @@ impl Open for PcapWrite {
     }
 
     fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
-        let file = open_file(&self.path, Some(at.written));
-        Box::pin(async move { Ok(Opened::ours(PcapWriteConfig {}.into(), vec![file?])) })
+        let max_bytes = is_bounded(&self.path, at.captures).then_some(CAPTURE);
+        let room = check_room(&self.path, at.captures);
+        let file = room.and_then(|()| open_file(&self.path, Some(at.written)));
+        let how = PcapWriteConfig { max_bytes }.into();
+        Box::pin(async move { Ok(Opened::ours(how, vec![file?])) })
     }
 
     fn probe(&self, _: u16) -> Future<'_, ()> {
@@ -76,6 +84,25 @@ impl Open for PcapWrite {
     fn file(&self) -> Option<&str> {
         Some(&self.path)
     }
+}
+
+/// True for a file in the directory for captures of clients over TCP, which must not fill the disk.
+fn is_bounded(path: &str, captures: &Path) -> bool {
+    Path::new(path).parent() == Some(captures)
+}
+
+/// Checks that there may be one more file in the directory for captures, if it would be one.
+fn check_room(path: &str, captures: &Path) -> Result<(), ApiError> {
+    if !is_bounded(path, captures) || Path::new(path).exists() {
+        return Ok(());
+    }
+    let files = std::fs::read_dir(captures).into_iter().flatten().take(CAPTURES).count();
+    if files < CAPTURES {
+        return Ok(());
+    }
+    let reason = format!("{} has {CAPTURES} files, the most there may be", captures.display());
+    let remedy = "name one of them again, which empties it, or remove some on the daemon's host";
+    Err(ApiError::new(ErrorCode::Limit, reason, remedy))
 }
 
 /// Opens a file for reading or, if `written` is set, for writing. A file with content is written

@@ -58,7 +58,7 @@ impl Switch {
             }
             let attachment = std::mem::replace(&mut port.attachment, Attachment::Vacant);
             let fds = std::mem::take(&mut port.fds);
-            let renewed = open::of(&kind).renew(attachment, fds).await;
+            let renewed = self.patient(open::of(&kind).renew(attachment, fds)).await;
             let Some(port) = self.ports.get_mut(&id) else { continue };
             match renewed {
                 Ok(Opened { attachment, fds, .. }) => {

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,10 +46,10 @@ use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::log::ACTION;
 use super::objects::Notice;
-use super::overview::{BRIEF, Overviews};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
 use super::sflow::{Agents, Export};
+use super::shared::Readers;
 use super::tunnels::Tunnels;
 use super::{change, locked, system};
 use crate::api::{ApiError, ErrorCode, SwitchState};
@@ -74,12 +73,12 @@ pub struct Environment {
     pub ledger: Arc<Ledger>,
     /// A data process that cannot be confined in every way does not start.
     pub require_walls: bool,
+    /// The directory for captures of clients over TCP.
+    pub captures: PathBuf,
     /// The receiving sockets of tunnels.
     pub tunnels: Arc<Tunnels>,
     /// The switches that are sampled.
     pub agents: Arc<Agents>,
-    /// Copies of switches that wait for their data processes.
-    pub overviews: Overviews,
 }
 
 /// A switch.
@@ -126,6 +125,8 @@ pub struct Switch {
     sampling: Option<Export>,
     /// A task is restarting the data process.
     restarting: bool,
+    /// Those who read the switch while a task waits as its holder.
+    readers: Arc<Readers>,
 }
 
 impl Switch {
@@ -169,6 +170,7 @@ impl Switch {
             watchdog: Watchdog::default(),
             sampling: None,
             restarting: false,
+            readers: Arc::default(),
         })
     }
 
@@ -198,7 +200,7 @@ impl Switch {
         self.row.starts(Instant::now());
         if let Some(last_words) = self.last_words.take() {
             // Fails only if the task panicked.
-            let _ = last_words.await;
+            let _ = self.patient(last_words).await;
         }
         let Environment { dir, exe, require_walls, .. } = &*self.environment;
         let (config, memory) = (&self.config, &self.memory);
@@ -351,7 +353,7 @@ impl Switch {
     /// The installed program speaks other control messages: the old process runs on. The new
     /// process cannot be started: if none runs afterwards, the caller schedules a restart.
     pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
-        check_version(&self.environment.exe).await?;
+        self.patient(check_version(&self.environment.exe)).await?;
         self.row.end_row();
         self.end_quarantine();
         let old = self.process.as_ref().map(DataProcess::pid);
@@ -415,18 +417,16 @@ impl Switch {
         self.interpret(self.patient(process.ask(command, fds)).await)
     }
 
-    /// Waits for the data process. A copy of the switch is there for readers meanwhile, if that
-    /// takes long.
+    /// Waits for the data process, or for anything else that takes its time. Readers get a copy of
+    /// the switch meanwhile.
     async fn patient<T>(&self, waiting: impl Future<Output = T>) -> T {
-        let mut waiting = pin!(waiting);
-        if let Ok(done) = tokio::time::timeout(BRIEF, waiting.as_mut()).await {
-            return done;
-        }
-        let copy = Arc::new(self.overview());
-        locked(&self.environment.overviews).insert(self.name.clone(), copy);
-        let done = waiting.await;
-        locked(&self.environment.overviews).remove(&self.name);
-        done
+        self.readers.serve_during(waiting, || self.overview()).await
+    }
+
+    /// Those who read the switch while a task waits as its holder.
+    #[must_use]
+    pub fn readers(&self) -> Arc<Readers> {
+        Arc::clone(&self.readers)
     }
 
     /// Interprets the answer to a command, as `command` does.

@@ -323,8 +323,9 @@ impl Switch {
             written,
             users: (self.access.to(spec.owner), self.environment.group.as_deref()),
             tunnels: &self.environment.tunnels,
+            captures: &self.environment.captures,
         };
-        open::of(&spec.kind).open(at).await
+        self.patient(open::of(&spec.kind).open(at)).await
     }
 
     async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
@@ -400,7 +401,8 @@ impl Switch {
             return self.replace_port(id, spec, written).await;
         }
         if resized {
-            open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment).await?;
+            let resizing = open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment);
+            self.patient(resizing).await?;
         }
         if old.rules() != spec.rules() {
             let policy = spec.rules();

@@ -151,7 +151,7 @@ impl Switch {
         place.replace(&mut config.peers, &mut flooded, &hosts);
         let netns = config.netns.clone();
         let measure = move || Ok((tunnels::inner_mtu(&config), config.peers));
-        let (mtu, peers) = namespace::in_namespace(netns, measure).await?;
+        let (mtu, peers) = self.patient(namespace::in_namespace(netns, measure)).await?;
         let hosts = Hosts { peers, flooded, mtu };
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         if let Some(tunnel) = &mut port.tunnel {

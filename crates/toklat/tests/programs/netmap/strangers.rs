@@ -1,130 +1,30 @@
 //! Users of netmap's interface who do not trust each other: what one makes, holds or waits for
 //! costs the others nothing, and is refused by number. The messages are those of the library.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netmap::abi::{
-    PoolsInfo, Register, ValeAttach, ValeList, ValeNewif, mode, name_of, option, reqtype,
-};
-use netmap::wire::{Answer, Ask, kind};
-use rustix::cmsg_space;
+use netmap::abi::{PoolsInfo, Register, ValeAttach, name_of, option, reqtype};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
-};
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 use shmem::{Memfd, Pages};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros};
 
+use harness::netmap::{Program, all, ask, status};
 use harness::users::{as_user, may_be_others};
 use harness::{Daemon, wait_until};
 
 const GREEDY: u32 = 4001;
 const OTHER: u32 = 4002;
 
-/// A user's program, with one descriptor.
-struct Program {
-    socket: OwnedFd,
-    token: OwnedFd,
+/// Starts a program of another user.
+fn start(daemon: &Daemon, uid: u32) -> Program {
+    try_to_start(daemon, uid).unwrap()
 }
 
-impl Program {
-    fn start(daemon: &Daemon, uid: u32) -> Self {
-        Self::try_to_start(daemon, uid).unwrap()
-    }
-
-    fn try_to_start(daemon: &Daemon, uid: u32) -> Result<Self, Errno> {
-        let path = daemon.dir().join(netring::attach::SOCKET);
-        let socket = as_user(uid, || {
-            let kind = SocketType::SEQPACKET;
-            let socket = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
-            rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-            socket
-        });
-        let (answer, mut fds) = exchange(&socket, &Ask::new(kind::OPEN, 0), &[]);
-        status(&answer).map(|()| Self { socket, token: fds.remove(0) })
-    }
-
-    fn send(&self, ask: &Ask, memory: Option<BorrowedFd<'_>>) -> Answer {
-        let fds: Vec<_> = [self.token.as_fd()].into_iter().chain(memory).collect();
-        exchange(&self.socket, ask, &fds).0
-    }
-
-    fn ask<T: IntoBytes + FromBytes + Immutable>(
-        &self,
-        reqtype: u16,
-        name: &str,
-        body: &T,
-    ) -> Result<T, Errno> {
-        let answer = self.send(&ask(reqtype, name, body), None);
-        status(&answer).map(|()| T::read_from_prefix(&answer.body).ok().unwrap().0)
-    }
-
-    fn new_port(&self, name: &str, mem_id: u16) -> Result<ValeNewif, Errno> {
-        let slots = ValeNewif { tx_slots: 2, rx_slots: 2, mem_id, ..ValeNewif::new_zeroed() };
-        self.ask(reqtype::VALE_NEWIF, name, &slots)
-    }
-
-    fn register(&self, name: &str) -> Result<Register, Errno> {
-        self.ask(reqtype::REGISTER, name, &all())
-    }
-
-    /// The names that `VALE_LIST` shows.
-    fn list(&self) -> Vec<String> {
-        let (mut at, mut names) = (ValeList::new_zeroed(), Vec::new());
-        loop {
-            let answer = self.send(&ask(reqtype::VALE_LIST, "", &at), None);
-            if status(&answer).is_err() {
-                return names;
-            }
-            names.push(netmap::abi::text(&answer.name).unwrap().to_owned());
-            at = ValeList::read_from_prefix(&answer.body).ok().unwrap().0;
-            at.port += 1;
-        }
-    }
-}
-
-fn all() -> Register {
-    Register { mode: mode::ALL_NIC, ..Register::default() }
-}
-
-fn ask<T: IntoBytes + Immutable>(reqtype: u16, name: &str, body: &T) -> Ask {
-    let mut ask = Ask::new(kind::CONTROL, reqtype);
-    ask.name = name_of(name);
-    ask.body[..size_of::<T>()].copy_from_slice(body.as_bytes());
-    ask
-}
-
-fn status(answer: &Answer) -> Result<(), Errno> {
-    match answer.status {
-        0 => Ok(()),
-        errno => Err(Errno::from_raw_os_error(errno)),
-    }
-}
-
-fn exchange(socket: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(4))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-    let bytes = [IoSlice::new(ask.as_bytes())];
-    rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(16))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; size_of::<Answer>()];
-    let mut parts = [IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
-    assert_eq!(got.unwrap().bytes, size_of::<Answer>());
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let fds = rights.flatten().collect();
-    (Answer::read_from_bytes(&bytes).ok().unwrap(), fds)
+fn try_to_start(daemon: &Daemon, uid: u32) -> Result<Program, Errno> {
+    as_user(uid, || Program::connect(daemon.dir()))
 }
 
 fn usage(daemon: &Daemon, uid: u32, what: &str) -> u64 {
@@ -142,12 +42,12 @@ fn regression_a_user_makes_64_persistent_ports_and_root_removes_them() {
         return;
     }
     let mut daemon = Daemon::start_for_all(&[]);
-    let greedy = Program::start(&daemon, GREEDY);
+    let greedy = start(&daemon, GREEDY);
     let made = (0..).take_while(|n| greedy.new_port(&format!("s{n}"), 0).is_ok()).count();
     assert_eq!((made, greedy.new_port("more", 0).err()), (64, Some(Errno::NOMEM)));
     assert!(daemon.log().contains("has 64 netmap_ports, and may have 64"), "{}", daemon.log());
-    assert!(Program::start(&daemon, OTHER).new_port("s0", 0).is_ok(), "the same name");
-    let root = Program::start(&daemon, 0);
+    assert!(start(&daemon, OTHER).new_port("s0", 0).is_ok(), "the same name");
+    let root = start(&daemon, 0);
     (0..70).for_each(|n| _ = root.new_port(&format!("s{n}"), 0).unwrap());
     let attach = ValeAttach { register: all(), ..ValeAttach::new_zeroed() };
     greedy.ask(reqtype::VALE_ATTACH, "vale0:s7", &attach).unwrap();
@@ -161,10 +61,10 @@ fn regression_a_user_makes_64_persistent_ports_and_root_removes_them() {
     daemon.done(&["netmap", "rm", "--user", "4001", "s7"]);
     assert_eq!(usage(&daemon, GREEDY, "netmap_ports"), 63);
     assert_eq!(daemon.ask("DELETE", "/v1/netmap/ports/4001/s7", &json!(null)).0, 404);
-    let again = Program::start(&daemon, GREEDY);
+    let again = start(&daemon, GREEDY);
     again.new_port("s7", 0).unwrap();
     let none = [0_u8; 0];
-    let removed = again.send(&ask(reqtype::VALE_DELIF, "s7", &none), None);
+    let removed = again.send(&ask(reqtype::VALE_DELIF, "s7", &none), None).unwrap();
     assert_eq!((removed.status, usage(&daemon, GREEDY, "netmap_ports")), (0, 63));
     let refused = &daemon.get("/v1/quotas")["refused"]["netmap_ports"];
     assert_eq!(*refused, 2, "by number");
@@ -192,7 +92,7 @@ fn regression_descriptors_kept_for_a_user_are_counted_and_refused() {
     assert!((20..100).contains(&made), "{made} {error}");
     assert!([Errno::NOMEM, Errno::MFILE].contains(&error), "{error}");
     assert!(usage(&daemon, GREEDY, "descriptors") <= 100);
-    let other = Program::start(&daemon, OTHER);
+    let other = start(&daemon, OTHER);
     other.register("vale1:p").unwrap();
     daemon.done(&["switch", "add", "vale2"]);
     drop(daemon.open("vale2:p").unwrap());
@@ -204,18 +104,18 @@ fn regression_descriptors_kept_for_a_user_are_counted_and_refused() {
 
 /// Makes a region in memory of the program's, which a persistent port keeps when the program ends.
 fn lend_and_keep(daemon: &Daemon, n: u32) -> Result<(), Errno> {
-    let program = Program::try_to_start(daemon, GREEDY)?;
+    let program = try_to_start(daemon, GREEDY)?;
     let wanted = PoolsInfo { memsize: 1 << 21, buf_total: 300, ..PoolsInfo::default() };
     let geometry = netmap::extmem::geometry(&wanted).unwrap();
     let memory = Memfd::create("lent", geometry.file_size() as usize, Pages::Small).unwrap();
     let small = Register { tx_slots: 2, rx_slots: 2, ..all() };
     let mut request = ask(reqtype::REGISTER, &format!("p{n}{{1"), &small);
     (request.options.given, request.options.extmem) = (1 << option::EXTMEM, wanted);
-    let answer = program.send(&request, Some(memory.as_fd()));
+    let answer = program.send(&request, Some(memory.as_fd()))?;
     // A pipe's parent is in a region of its own, so the memory is refused: a port is in it.
     assert_ne!(answer.status, 0);
     request.name = name_of(&format!("vale0:p{n}"));
-    let answer = program.send(&request, Some(memory.as_fd()));
+    let answer = program.send(&request, Some(memory.as_fd()))?;
     status(&answer)?;
     let bound = Register::read_from_prefix(&answer.body).ok().unwrap().0;
     program.new_port(&format!("kept{n}"), bound.mem_id).map(drop)
@@ -229,7 +129,7 @@ fn regression_a_request_that_waits_for_a_stopped_switch_delays_no_other_user() {
     }
     let daemon = Daemon::start_for_all(&[]);
     daemon.apply("[switch.vale0]\n[switch.vale1]");
-    let (greedy, other) = (Program::start(&daemon, GREEDY), Program::start(&daemon, OTHER));
+    let (greedy, other) = (start(&daemon, GREEDY), start(&daemon, OTHER));
     let process = Pid::from_raw(daemon.data_process("vale0")).unwrap();
     rustix::process::kill_process(process, Signal::STOP).unwrap();
     std::thread::scope(|scope| {
@@ -258,9 +158,9 @@ fn regression_thousands_of_foreign_ports_are_not_seen_and_cost_nothing() {
         return;
     }
     let daemon = Daemon::start_for_all(&["--quota", "netmap_ports=none"]);
-    let other = Program::start(&daemon, OTHER);
+    let other = start(&daemon, OTHER);
     for uid in [5001, 5002, 5003, 5004] {
-        let stranger = Program::start(&daemon, uid);
+        let stranger = start(&daemon, uid);
         let region = stranger.new_port("first", 0).unwrap().mem_id;
         let attach = ValeAttach { register: all(), ..ValeAttach::new_zeroed() };
         for n in 0..EACH {
@@ -282,7 +182,7 @@ fn regression_thousands_of_foreign_ports_are_not_seen_and_cost_nothing() {
     };
     let times = [
         time(&|| assert_eq!(other.list(), ["vale0:s0"])),
-        time(&|| drop(Program::start(&daemon, OTHER))),
+        time(&|| drop(start(&daemon, OTHER))),
         time(&|| drop(daemon.get("/v1/switches"))),
     ];
     assert!(times.iter().all(|time| *time < Duration::from_millis(20)), "{times:?}");
@@ -296,22 +196,22 @@ fn regression_a_users_ports_take_neither_names_nor_memory_of_others() {
         return;
     }
     let daemon = Daemon::start_for_all(&[]);
-    let greedy = Program::start(&daemon, GREEDY);
+    let greedy = start(&daemon, GREEDY);
     greedy.new_port("p1", 0).unwrap();
     for uid in [OTHER, 0] {
-        let bound = Program::start(&daemon, uid).register("vale0:p1");
+        let bound = start(&daemon, uid).register("vale0:p1");
         assert!(bound.is_ok(), "{uid}: {bound:?}");
     }
     let theirs = greedy.register("vale0:1").unwrap();
-    let root = Program::start(&daemon, 0);
+    let root = start(&daemon, 0);
     assert_eq!(root.register("vale0:1").err(), Some(Errno::BUSY));
     let asked = Register { mem_id: theirs.mem_id, ..all() };
     let shared = root.ask(reqtype::REGISTER, "vale0:1", &asked).unwrap();
     assert_eq!(shared.mem_id, theirs.mem_id, "asked for by its number");
     let watch = Register { flags: netmap::abi::flags::ZCOPY_MON, ..all() };
-    let monitor = Program::start(&daemon, 0).ask(reqtype::REGISTER, "vale0:1", &watch).unwrap();
+    let monitor = start(&daemon, 0).ask(reqtype::REGISTER, "vale0:1", &watch).unwrap();
     assert_ne!(monitor.mem_id, theirs.mem_id, "copies");
-    let watch = Program::start(&daemon, OTHER).ask(reqtype::REGISTER, "vale0:1", &watch);
+    let watch = start(&daemon, OTHER).ask(reqtype::REGISTER, "vale0:1", &watch);
     assert_eq!(watch.err(), Some(Errno::ACCESS));
 }
 

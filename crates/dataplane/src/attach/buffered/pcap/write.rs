@@ -19,6 +19,7 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
     Software,
 };
+use rustix::io::Errno;
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use shmem::{Bytes, Shared};
@@ -39,11 +40,16 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Frames into a pcapng file. Descriptors: the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PcapWriteConfig {}
+pub struct PcapWriteConfig {
+    /// The most bytes that the file may have; `None` for any number. At that size, writing fails as
+    /// on a full disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
+}
 
 impl Kind for PcapWriteConfig {
     fn attach(&self, fds: Vec<Descriptor>, place: Place<'_>) -> Result<Attached, AttachError> {
-        attach(one(fds, "a file for frames")?.into_ours(), place.state)
+        attach(one(fds, "a file for frames")?.into_ours(), place.state, self.max_bytes)
     }
 
     fn has_stranger(&self) -> bool {
@@ -55,7 +61,11 @@ impl Kind for PcapWriteConfig {
 ///
 /// # Errors
 /// [`AttachError`] when it is not a regular file, or the writer cannot be started.
-pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
+pub fn attach(
+    file: OwnedFd,
+    state: &PortState,
+    max_bytes: Option<u64>,
+) -> Result<Attached, AttachError> {
     let end = super::ordinary(&file)? as u64;
     state.set_write_error(None);
     let counters = state.egress(0).ok_or(AttachError::Counters)?;
@@ -65,7 +75,8 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     let spooled =
         Spooled { bytes, waiting: Written::default(), counters, failed: false, closing: false };
     let spool = Arc::new(Spool { spooled: Mutex::new(spooled), wake: Condvar::new() });
-    let output = Output { file: File::from(file), end, state: state.clone() };
+    let most = max_bytes.unwrap_or(u64::MAX);
+    let output = Output { file: File::from(file), end, most, state: state.clone() };
     let writer = std::thread::Builder::new().name("pcap writer".to_owned());
     let thread = writer.spawn({
         let spool = Arc::clone(&spool);
@@ -146,14 +157,19 @@ struct Output {
     file: File,
     /// Where the file's last complete block ends.
     end: u64,
+    /// The most bytes that it may have.
+    most: u64,
     state: PortState,
 }
 
 impl Output {
     /// Writes complete blocks with these frames. Returns the frames that are in the file.
     fn write(&mut self, bytes: &[u8], frames: Written) -> Written {
-        let (at, error) = write_all(&mut self.file, bytes);
-        let Some(error) = error else {
+        let room = usize::try_from(self.most.saturating_sub(self.end)).unwrap_or(usize::MAX);
+        let fits = &bytes[..bytes.len().min(room)];
+        let (at, error) = write_all(&mut self.file, fits);
+        let too_large = || Errno::FBIG.into();
+        let Some(error) = error.or_else(|| (fits.len() < bytes.len()).then(too_large)) else {
             self.end += bytes.len() as u64;
             return frames;
         };
