@@ -39,8 +39,14 @@ fn accepted(mut net: Topology, saved: &str) {
     let switches = value["switch"].as_object().into_iter().flat_map(|all| all.values());
     let ports =
         switches.filter_map(|switch| switch["port"].as_object()).flat_map(|all| all.values());
-    for kind in ports.filter_map(|port| port["kind"].as_object()).flat_map(|kind| kind.values()) {
-        if let Some(socket) = kind["socket"].as_str() {
+    for (word, kind) in ports.filter_map(|port| port["kind"].as_object()).flatten() {
+        let field = match word.as_str() {
+            "vhost_user" | "vfio_user" => "path",
+            "stream" => "address",
+            _ => continue,
+        };
+        let makes_it = kind["client"] != true;
+        if let Some(socket) = kind[field].as_str().filter(|_| makes_it) {
             assert!(paths.insert(socket.to_owned()), "{socket} is used twice");
         }
     }

@@ -32,6 +32,10 @@ const KEEPER: &str = "TOKLAT_TEST_KEEPER";
 const NAMES: [&str; 3] = ["a", "b", "victim"];
 const KILLS: u64 = 1000;
 const VICTIM: usize = 2;
+/// How long a death may hold up the others, in 99 of 100 cases.
+const GAP: Duration = Duration::from_millis(10);
+/// How long the others are watched without a death: about as long as the kill and what follows.
+const CALM: Duration = Duration::from_millis(2);
 /// How long a process of the test may stand still before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Numbers that descriptors have in the keeper and in its children.
@@ -336,8 +340,13 @@ impl Switch {
 /// stops the others nor leaves frames uncounted.
 ///
 /// Steps: two processes talk. A third sends to them, to everyone, and from ever new stations; it is
-/// killed after a random number of its batches, 1,000 times. After each, the two go on. In the end
-/// all frames are accounted for, although turns came after each repair.
+/// killed after a random number of its batches, 1,000 times. After each, the two go on, within 10 ms
+/// in 99 of 100 cases. In the end all frames are accounted for, although turns came after each
+/// repair.
+///
+/// The two also stand still where other programs have the processors. So before each kill the same
+/// is measured without one; at the 99th percentile a kill costs at most 10 ms more than four times
+/// that. Alone on two processors that is some 10 us.
 #[test]
 fn processes_killed_at_random_instructions_leave_the_switch_to_the_others() {
     if std::env::var_os(ROLE).is_some() {
@@ -346,7 +355,7 @@ fn processes_killed_at_random_instructions_leave_the_switch_to_the_others() {
     let mut switch = Switch::new();
     let two = [switch.start(0), switch.start(1)];
     switch.until_both_go_on();
-    let (mut gaps, mut dice) = (Vec::new(), 1_u64);
+    let (mut gaps, mut calm, mut dice) = (Vec::new(), Vec::new(), 1_u64);
     for _ in 0..KILLS {
         let (mut victim, _memory) = switch.start(VICTIM);
         let counters = switch.state.port(VICTIM as PortId).unwrap().ingress().unwrap();
@@ -356,12 +365,15 @@ fn processes_killed_at_random_instructions_leave_the_switch_to_the_others() {
             assert!(started.elapsed() < PATIENCE, "the victim does not send");
             std::hint::spin_loop();
         }
-        switch.tally.longest(0);
-        switch.tally.longest(1);
+        let longest = || switch.tally.longest(0).max(switch.tally.longest(1));
+        longest();
+        std::thread::sleep(CALM);
+        switch.until_both_go_on();
+        calm.push(longest());
         victim.0.kill().unwrap();
         victim.0.wait().unwrap();
         switch.until_both_go_on();
-        gaps.push(switch.tally.longest(0).max(switch.tally.longest(1)));
+        gaps.push(longest());
         switch.remove(VICTIM);
     }
     switch.tally.stop().store(1, Ordering::Relaxed);
@@ -370,14 +382,30 @@ fn processes_killed_at_random_instructions_leave_the_switch_to_the_others() {
     }
     let deaths = switch.board.deaths();
     let lost = switch.state.switch().snapshot().lost_in_restarts;
-    println!("{deaths} of {KILLS} died in a turn, {lost} frames were lost; {}", spread(gaps));
+    println!("{deaths} of {KILLS} died in a turn, {lost} frames were lost");
+    let (spread, calm) = (Spread::of(gaps), Spread::of(calm));
+    println!("gaps: {spread:?}; without a kill: {calm:?}");
+    let most = GAP + 4 * calm.most_of_99;
+    assert!(spread.most_of_99 <= most, "{spread:?}, {most:?} at most; without a kill: {calm:?}");
     assert!(deaths > 0, "no process was killed in a turn");
     assert!(lost <= deaths * 64, "at most a batch is lost with a process");
     assert_eq!(switch.hold(Switch::unaccounted), 0);
 }
 
-fn spread(mut gaps: Vec<Duration>) -> String {
-    gaps.sort_unstable();
-    let at = |share: u64| gaps[(share * (KILLS - 1) / 1000) as usize];
-    format!("gaps: median {:?}, 99 % {:?}, longest {:?}", at(500), at(990), at(1000))
+/// How long one of the two stood still.
+#[derive(Debug)]
+struct Spread {
+    #[allow(dead_code, reason = "it is printed")]
+    median: Duration,
+    most_of_99: Duration,
+    #[allow(dead_code, reason = "it is printed")]
+    longest: Duration,
+}
+
+impl Spread {
+    fn of(mut gaps: Vec<Duration>) -> Self {
+        gaps.sort_unstable();
+        let at = |share: u64| gaps[(share * (KILLS - 1) / 1000) as usize];
+        Self { median: at(500), most_of_99: at(990), longest: at(1000) }
+    }
 }

@@ -2,8 +2,8 @@
 //! their sockets, with descriptors of every kind, and change memory while it is read, while honest
 //! traffic flows.
 //!
-//! A generator chooses what the peers send. A failure names its seed; `TOKLAT_FUZZ_SEED` and
-//! `TOKLAT_FUZZ_STEPS` set the seed and the number of steps.
+//! A generator chooses what the peers send: other things in each run. A run prints its seed;
+//! `TOKLAT_FUZZ_SEED` repeats those of a seed, and `TOKLAT_FUZZ_STEPS` sets the number of steps.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -274,7 +274,7 @@ fn peers_that_send_anything_do_no_harm() {
     attach(daemon.dir(), &mut Random(1), &mut Vec::new());
     control(daemon.dir(), &mut Random(1));
     let before = processes.map(Has::of);
-    let (seed, steps) = (setting("TOKLAT_FUZZ_SEED", 1), setting("TOKLAT_FUZZ_STEPS", STEPS));
+    let (seed, steps) = (u64::from(harness::seed()), setting("TOKLAT_FUZZ_STEPS", STEPS));
     let (mut sessions, mut stuck) = (0, 0);
     let began = Instant::now();
     for step in 0..steps {

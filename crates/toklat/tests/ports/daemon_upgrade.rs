@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::control::{self, Answer, Command, VERSION};
@@ -11,7 +11,7 @@ use harness::frames::{frame, receive, send, until_traffic_flows};
 use harness::front_end::FrontEnd;
 use harness::namespace::Namespace;
 use harness::raw::Socket;
-use harness::{Daemon, PATIENCE, is_alive, program, root, skip, wait};
+use harness::{Daemon, PATIENCE, is_alive, program, root, skip, wait, wait_until};
 use nic::virtio::Features;
 use serde_json::json;
 
@@ -112,14 +112,19 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
     assert_eq!(line, "ready\n");
     let old = ["vale0", "vale1", "vale2"].map(|switch| daemon.data_process(switch));
 
-    let end = AtomicBool::new(false);
+    let (end, seen) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
+    let note = |flow: usize, frames: usize| {
+        seen[flow].fetch_add(frames as u64, Ordering::Relaxed);
+        frames
+    };
+    let frames = || seen.each_ref().map(|seen| seen.load(Ordering::Relaxed));
     let (new, gaps) = std::thread::scope(|scope| {
         let rings = scope.spawn(|| {
             Gap::of(&end, || {
                 send(&mut a, &frame(1, 2, 7));
                 send(&mut b, &frame(2, 1, 7));
                 receive(&mut a);
-                receive(&mut b).len()
+                note(0, receive(&mut b).len())
             })
         });
         let guests = scope.spawn(|| {
@@ -127,7 +132,7 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
                 c.send(&frame(3, 4, 7));
                 d.send(&frame(4, 3, 7));
                 c.receive();
-                numbered(&d.receive())
+                note(1, numbered(&d.receive()))
             })
         });
         let taps = scope.spawn(|| {
@@ -135,14 +140,19 @@ fn ports_of_version_7_are_taken_over_under_traffic() {
                 send(&mut e, &frame(5, 6, 7));
                 tap.send(&frame(6, 5, 7));
                 receive(&mut e);
-                numbered(&std::iter::from_fn(|| tap.receive()).collect::<Vec<_>>())
+                note(2, numbered(&std::iter::from_fn(|| tap.receive()).collect::<Vec<_>>()))
             })
         });
-        std::thread::sleep(Duration::from_millis(300));
+        let flow_on = |since: [u64; 3]| {
+            wait_until("frames of each flow", || {
+                frames().iter().zip(since).all(|(now, before)| *now > before + 100)
+            });
+        };
+        flow_on([0; 3]);
         daemon.stop(&json!({"leave_data_processes": true}));
         daemon.start_again_from(program());
         let new = ["vale0", "vale1"].map(|switch| daemon.data_process(switch));
-        std::thread::sleep(Duration::from_millis(300));
+        flow_on(frames());
         end.store(true, Ordering::Relaxed);
         (new, [rings, guests, taps].map(|flow| flow.join().unwrap()))
     });

@@ -43,10 +43,7 @@ impl Objects {
         namespace.run(&["sh", "-c", pair]);
         namespace.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", "tkif0"]);
         namespace.run(&["ip", "link", "set", "tkif0", "up"]);
-        // A capture of one frame: magic, version 2.4, Ethernet; then time and lengths.
-        let head = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1, 0, 0, 64, 64];
-        let capture = head.iter().flat_map(|word| word.to_le_bytes()).chain(frame(1, 2, 1));
-        std::fs::write(dir.join("in.pcap"), capture.collect::<Vec<u8>>()).unwrap();
+        std::fs::write(dir.join("in.pcap"), a_capture()).unwrap();
         let listen = |name: &str| UnixListener::bind(dir.join(name)).unwrap();
         let _listeners = ["peer.sock", "qemu.sock"].map(listen);
         let _remote = UnixDatagram::bind(dir.join("remote.sock")).unwrap();
@@ -57,6 +54,12 @@ impl Objects {
     fn remove(self) {
         std::fs::remove_dir_all(&self.dir).unwrap();
     }
+}
+
+/// A capture of one frame: magic, version 2.4, Ethernet; then time and lengths.
+fn a_capture() -> Vec<u8> {
+    let head = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1, 0, 0, 64, 64];
+    head.iter().flat_map(|word| word.to_le_bytes()).chain(frame(1, 2, 1)).collect()
 }
 
 /// A switch with all ports, whose objects are in `dir`.
@@ -170,9 +173,7 @@ fn regression_a_start_adds_what_it_can_of_a_changed_topology_file() {
     assert!(["failed", "waiting"].contains(&&*is) && why.contains("in.pcap"), "{is}: {why}");
     assert_eq!(state(&daemon, "new").0, "attached");
     assert!(daemon.log().contains("not done, the rest goes on"), "{}", daemon.log());
-    let head = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1];
-    std::fs::write(&capture, head.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>())
-        .unwrap();
+    std::fs::write(&capture, a_capture()).unwrap();
     daemon.wait_for("the reader", |daemon| state(daemon, "reader").0 == "attached");
 }
 
