@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use dataplane::attach::virtio::message::code;
-use dataplane::state::{TurnTime, percentile};
+use port::stats::{TurnTime, percentile};
 use harness::Daemon;
 use harness::frames::send;
 use harness::front_end::{FrontEnd, reply, say};
