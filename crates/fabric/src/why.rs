@@ -185,7 +185,7 @@ impl Walk<'_> {
             self.step(Check::Destination, Verdict::Drops(DropReason::LinkLocal), found)?;
         }
         if to.is_group() {
-            return self.flood(format!("{to} is for all")).map(|()| true);
+            return self.flood(&format!("{to} is for all")).map(|()| true);
         }
         let found = match find(filter, to) {
             // The switch learns the source first.
@@ -196,7 +196,7 @@ impl Walk<'_> {
             Found::There => self
                 .step(Check::Destination, Verdict::Passes, format!("{to} is at the receiver"))
                 .map(|()| false),
-            Found::Nowhere => self.flood(format!("{to} is unknown")).map(|()| true),
+            Found::Nowhere => self.flood(&format!("{to} is unknown")).map(|()| true),
             Found::Here => {
                 let found = format!("{to} is at the sender's own port");
                 self.step(Check::Destination, Verdict::Drops(DropReason::SamePort), found)
@@ -208,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    fn flood(&mut self, why: String) -> Result<(), Stopped> {
+    fn flood(&mut self, why: &str) -> Result<(), Stopped> {
         let limit = self.way.from.flood_limit;
         let limit = limit.map_or_else(String::new, |limit| format!(", at most {limit} a second"));
         self.step(Check::Destination, Verdict::Passes, format!("{why}: to all ports{limit}"))

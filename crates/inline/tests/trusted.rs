@@ -340,9 +340,9 @@ impl Switch {
 /// stops the others nor leaves frames uncounted.
 ///
 /// Steps: two processes talk. A third sends to them, to everyone, and from ever new stations; it is
-/// killed after a random number of its batches, 1,000 times. After each, the two go on, within 10 ms
-/// in 99 of 100 cases. In the end all frames are accounted for, although turns came after each
-/// repair.
+/// killed after a random number of its batches, 1,000 times. After each, the two go on, within
+/// 10 ms in 99 of 100 cases. In the end all frames are accounted for, although turns came after
+/// each repair.
 ///
 /// The two also stand still where other programs have the processors. So before each kill the same
 /// is measured without one; at the 99th percentile a kill costs at most 10 ms more than four times

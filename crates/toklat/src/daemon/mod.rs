@@ -45,6 +45,7 @@ mod pipes;
 mod process;
 mod quota;
 mod read;
+mod readers;
 mod routes;
 mod seqpacket;
 pub mod sflow;

@@ -202,8 +202,8 @@ fn over_tcp_captures_go_into_one_directory() {
     assert_eq!(tcp.ask("PATCH", "/v1/switches/vale0/ports/own", &rule).0, 200);
 }
 
-/// Objective: a client over TCP fills neither the disk by one capture nor by many: a capture fails at
-/// 64 MiB, with the reason and a counter, and there are 16 of them at most.
+/// Objective: a client over TCP fills neither the disk by one capture nor by many: a capture fails
+/// at 64 MiB, with the reason and a counter, and there are 16 of them at most.
 #[test]
 fn regression_captures_over_tcp_are_bounded_each_and_in_all() {
     const MOST: u64 = 64 << 20;
@@ -232,9 +232,7 @@ fn regression_captures_over_tcp_are_bounded_each_and_in_all() {
     let file = captures.join("0.pcapng");
     tcp.daemon.wait_for("the capture to fail", |daemon| {
         for _ in 0..64 {
-            let mut batch = port.send(64);
-            while batch.push(&frame) {}
-            drop(batch);
+            while port.send(1).push(&frame) {}
             port.flush().unwrap();
         }
         let info = daemon.get("/v1/switches/vale0/ports/c0");

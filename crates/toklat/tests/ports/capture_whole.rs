@@ -15,7 +15,7 @@ fn start(daemon: &mut Daemon, args: &[&str], watches: &[&str]) -> Child {
         let ports = daemon.get("/v1/switches/vale0/ports");
         let is_watched =
             |name: &&str| ports.as_array().unwrap().iter().any(|port| port["monitors"] == **name);
-        watches.iter().all(|name| is_watched(name))
+        watches.iter().all(is_watched)
     });
     child
 }

@@ -4,7 +4,6 @@
 //! stand in line behind tasks that want to change it: the task that holds it leaves a copy for them
 //! while it waits.
 
-mod readers;
 mod turns;
 
 use std::ops::{Deref, DerefMut};
@@ -12,10 +11,10 @@ use std::sync::{Arc, Mutex as StdMutex};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-pub use self::readers::Readers;
 pub use self::turns::{Turn, Turns, Whose};
 use super::hangups::WatchId;
 use super::locked;
+use super::readers::Readers;
 use super::switch::Switch;
 
 /// A switch that several tasks share.
