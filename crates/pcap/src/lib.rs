@@ -22,7 +22,7 @@
 //! | [`capture`] | libpcap's handle: settings, states |
 //! | `failure` | error codes, of libpcap and of the system |
 //! | [`lock`] | a lock that can be held over a fork |
-//! | [`file`] | capture files: pcap and pcapng, for all of toklat |
+//! | [`file`](mod@file) | capture files: pcap and pcapng, for all of toklat |
 #![allow(unsafe_code, reason = "the lock hands out what it guards")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
