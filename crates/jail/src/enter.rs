@@ -14,7 +14,7 @@ pub struct Jail {
     /// The walls to raise.
     pub walls: BTreeSet<Wall>,
     /// The user, and the group with the same number, that the process becomes. Only a creator that
-    /// may change users can set one (see [`user::dedicated`]).
+    /// may change users can set one (see [`crate::user::dedicated`]).
     pub user: Option<u32>,
 }
 

@@ -58,10 +58,11 @@ mod tests {
     fn a_list_is_no_table_anywhere() {
         let port = json!({"switch": {"v": {"port": {"p": []}}}});
         assert!(serde_json::from_value::<Topology>(port).is_err());
+        let quota = json!({"quota": [], "switch": {}});
+        assert!(serde_json::from_value::<Topology>(quota).is_err());
         for (given, place) in [
             (json!([]), "All of it"),
             (json!({"switch": {"v": {"workers": [[]]}}}), "switch.v.workers[0]"),
-            (json!({"quota": [], "switch": {}}), "quota"),
             (
                 json!({"switch": {"v": {"port": {"p": {"interrupts": []}}}}}),
                 "switch.v.port.p.interrupts",

@@ -11,6 +11,8 @@ use fabric::Sender;
 
 /// Bytes that a turn may move before the port's batches are made smaller.
 const TURN_BYTES: u64 = 256 << 10;
+/// Bytes of the shortest frame, without its check sequence.
+const LEAST_FRAME: u64 = 60;
 /// Bytes that a port sends in small turns before they are charged to its account.
 const CHARGED_BYTES: u64 = 16 << 10;
 /// What a byte costs a port of weight 1.
@@ -180,7 +182,8 @@ impl Share {
     /// true if the next turn has to be asked for.
     #[inline]
     pub fn pay(&mut self, fair: &mut Fair, bytes: u64, frames: usize, most: usize) -> bool {
-        self.uncharged += bytes;
+        // Frames without bytes are dropped, but cost turns.
+        self.uncharged += bytes.max(LEAST_FRAME * frames as u64);
         // The queue of a port that fills half a batch has more, or soon will.
         let wants_more = 2 * frames >= most;
         let charges = wants_more || self.uncharged > CHARGED_BYTES;

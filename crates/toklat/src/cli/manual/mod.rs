@@ -212,6 +212,17 @@ mod tests {
         parts.filter(|part| part.starts_with("toklat ")).map(str::to_owned).collect()
     }
 
+    /// The words of a line, as a shell splits them.
+    fn words(line: &str) -> Vec<String> {
+        let quote = if line.contains('\'') { '\'' } else { '"' };
+        let parts = line.split(quote).enumerate();
+        let words = parts.flat_map(|(at, part)| match at % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        words.collect()
+    }
+
     #[test]
     fn every_command_has_examples_that_it_takes() {
         let mut root = Cli::command().disable_help_subcommand(true);
@@ -227,8 +238,7 @@ mod tests {
                 let line = line.split(['#', '|', '>', ';']).next().unwrap_or_default();
                 // A remark follows three spaces.
                 let line = line.split("   ").next().unwrap_or_default().trim_end_matches('&');
-                let words = line.split_whitespace().map(|word| word.trim_matches(['"', '\'']));
-                if let Err(error) = Cli::try_parse_from(words) {
+                if let Err(error) = Cli::try_parse_from(words(line)) {
                     let error = error.to_string();
                     // The user in an example need not exist on this machine.
                     if !error.contains("There is no user") {
