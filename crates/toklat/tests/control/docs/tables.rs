@@ -87,7 +87,7 @@ const EXAMPLES: &[Step] = &[
     .with(&[("cargo run --release --bin ", "$TARGET/")]),
     shows("cargo run --release --bin inline", "1000000 frames")
         .with(&[("cargo run --release --bin ", "$TARGET/")]),
-    shows("cargo run --release --bin ports", "vale0:sink is ring")
+    shows("cargo run --release --bin ports", "vale0:left is ring")
         .with(&[("cargo run --release --bin ", "$TARGET/")]),
     cannot("cargo xtask test", "it runs this test"),
 ];
