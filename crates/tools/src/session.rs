@@ -223,10 +223,10 @@ impl Rest {
     }
 
     /// Idles by the chosen action. Any of the ports ends a sleep when it has received something, or
-    /// is gone: its next flush says so.
+    /// is gone.
     ///
     /// # Errors
-    /// [`netring::PortError`].
+    /// [`netring::PortError`], of the first port that has one.
     pub fn take_all(self, ports: &mut [Port], interest: Interest) -> anyhow::Result<()> {
         let time = match (self, &mut *ports) {
             (rest, []) => {
@@ -234,9 +234,9 @@ impl Rest {
                 std::thread::sleep(time);
                 return Ok(());
             }
-            (rest, [one]) => return unless_gone(rest.take(one, interest)),
+            (rest, [one]) => return Ok(rest.take(one, interest)?),
             (Self::Sleep(time), _) => time,
-            (rest, [first, ..]) => return unless_gone(rest.take(first, interest)),
+            (rest, [first, ..]) => return Ok(rest.take(first, interest)?),
         };
         let ready = ports.iter_mut().fold(false, |ready, port| port.arm(interest).any() | ready);
         if !ready {
@@ -247,14 +247,10 @@ impl Rest {
                 Err(error) => return Err(error).context("Waiting for the ports failed"),
             }
         }
-        ports.iter_mut().try_for_each(|port| unless_gone(port.disarm()))
-    }
-}
-
-fn unless_gone(done: Result<(), netring::PortError>) -> anyhow::Result<()> {
-    match done {
-        Err(netring::PortError::Gone) => Ok(()),
-        done => Ok(done?),
+        Ok(ports.iter_mut().fold(Ok(()), |done, port| {
+            let one = port.disarm();
+            done.and(one)
+        })?)
     }
 }
 

@@ -32,7 +32,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("fdb add vale0:a no-mac", 2, "no-mac"),
     ("switch set vale0 --sflow collector.example", 2, "192.0.2.1:6343"),
     ("switch set vale0 --sflow-rate 0", 2, "1..=16777216"),
-    ("cap vale0 -w x", 2, "--drops"),
+    ("cap vale9 -w /dev/null", 1, "vale9"),
     ("cap vale9 --drops", 1, "no switch vale9"),
     ("cap vale0:zz --drops", 1, "zz"),
     ("stats --watch=0", 2, "0.1 to 3600"),

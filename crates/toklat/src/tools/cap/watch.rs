@@ -102,6 +102,8 @@ pub(super) struct Watched<'a> {
     round: Round,
     /// The switch, if all its ports are watched.
     all: Option<All>,
+    /// One of these ports is gone.
+    any_gone: bool,
 }
 
 /// What it takes to find the ports of a switch.
@@ -123,6 +125,7 @@ impl<'a> Watched<'a> {
             names: vec![],
             round: Round::default(),
             all: None,
+            any_gone: false,
         };
         let opened = watched.open(name, SLOTS);
         opened.with_context(|| format!("Cannot watch {name}"))?;
@@ -134,7 +137,8 @@ impl<'a> Watched<'a> {
         let client = Client::connect(global)?.without_progress();
         let all = All { switch, client, known: HashSet::new(), look_at: 0 };
         let (ports, names, round) = (Vec::new(), Vec::new(), Round::default());
-        let mut watched = Self { wanted, global, ports, names, round, all: Some(all) };
+        let all = Some(all);
+        let mut watched = Self { wanted, global, ports, names, round, all, any_gone: false };
         watched.look(0)?;
         Ok(watched)
     }
@@ -177,9 +181,10 @@ impl<'a> Watched<'a> {
         self.look(now)?;
         let max = usize::try_from(most).map_or(64, |most| most.min(64));
         let mut gone = Vec::new();
+        let look = std::mem::take(&mut self.any_gone);
         for (number, port) in self.ports.iter_mut().enumerate() {
             self.round.take((number, &mut *port), &self.wanted, max);
-            match port.flush() {
+            match port.flush().and_then(|()| if look { port.disarm() } else { Ok(()) }) {
                 Err(PortError::Gone) if self.all.is_some() => gone.push(number),
                 done => done?,
             }
@@ -199,6 +204,16 @@ impl<'a> Watched<'a> {
     /// Idles until a port has frames, or there may be new ports.
     pub fn idle(&mut self, idler: &mut Idler, now: u64) -> anyhow::Result<()> {
         let until = self.all.as_ref().map_or(u64::MAX, |all| all.look_at);
-        idler.idle(now, until).take_all(&mut self.ports, Interest::READ)
+        match idler.idle(now, until).take_all(&mut self.ports, Interest::READ) {
+            Err(error) if self.all.is_some() && is_gone(&error) => {
+                self.any_gone = true;
+                Ok(())
+            }
+            done => done,
+        }
     }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(PortError::Gone))
 }

@@ -106,8 +106,10 @@ impl Wire {
         machine.daemon.wait_for("the interface's switches to go", |daemon| {
             daemon.get("/v1/switches").as_array().is_some_and(Vec::is_empty)
         });
-        let links = host.run(&["ip", "link", "show"]);
-        assert!(!links.contains('^') && !links.contains("prog/xdp"), "{links}");
+        machine.daemon.wait_for("its links to go", |_| {
+            let links = host.run(&["ip", "link", "show"]);
+            !links.contains('^') && !links.contains("prog/xdp")
+        });
         self.both_ways(1 << 20);
     }
 }
