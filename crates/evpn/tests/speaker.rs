@@ -291,9 +291,9 @@ async fn a_daemon_that_answers_late_holds_no_question_up_for_long() {
     wait("the next call", async || daemon.state().calls.len() > calls).await;
     let asked = daemon.state().calls.len();
     let summary = host.summary().await;
-    // The call under way is waited for, and none that would come after it.
+    // The call under way is waited for; the next one may begin as the answer is on its way.
     let begun = daemon.state().calls.len() - asked;
-    assert!(summary.connected && begun <= 1, "{summary:?} {begun}");
+    assert!(summary.connected && begun <= 2, "{summary:?} {begun}");
     wait("withdrawals", async || daemon.state().routes.len() == 3).await;
     let made = daemon.state().calls[calls..].to_vec();
     assert!(made.iter().filter(|call| *call == "add paths").count() <= 4, "{made:?}");

@@ -43,7 +43,7 @@ impl Report {
 fn open(name: &str) -> Port {
     let started = Instant::now();
     loop {
-        match Open::new(name).slots(2048).pages(Pages::Small).directory(directory()).open() {
+        match Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open() {
             Ok(port) => return port,
             Err(error) => assert!(started.elapsed() < PATIENCE, "{name}: {error}"),
         }

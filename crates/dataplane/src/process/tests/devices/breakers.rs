@@ -39,12 +39,15 @@ fn front_ends_that_break_the_rules_are_hung_up_on() {
     assert!(!is_hung_up_on(&mut host, &whole(command::REGION_WRITE, &write), 0), "it is good");
     let irqs = |count: u32| words(&[20, irq::TRIGGER | irq::DATA_EVENTFD, 2, 0, count]);
     assert!(!is_hung_up_on(&mut host, &whole(command::DEVICE_SET_IRQS, &irqs(2)), 2), "good");
+    let reply = message(command::REGION_READ, 16, flags::REPLY, &[]);
+    assert!(!is_hung_up_on(&mut host, &reply, 0), "it is answered with an error");
+    let odd = message(command::DEVICE_RESET, 16, 1 << 31, &[]);
+    assert!(!is_hung_up_on(&mut host, &odd, 0), "so are odd flags");
+    let version = whole(command::VERSION, &[0; 4]);
+    assert!(!is_hung_up_on(&mut host, &version, 0), "so is a second version");
     for (what, bytes, fds) in [
         ("no size", message(command::REGION_READ, 0, 0, &[]), 0),
         ("a large one", message(command::REGION_READ, u32::MAX, 0, &[]), 0),
-        ("a reply", message(command::REGION_READ, 16, flags::REPLY, &[]), 0),
-        ("odd flags", message(command::DEVICE_RESET, 16, 1 << 31, &[]), 0),
-        ("another version", whole(command::VERSION, &[0; 4]), 0),
         ("half a message with a file", half, 1),
         ("too many descriptors", whole(command::DEVICE_SET_IRQS, &irqs(33)), 33),
         (
@@ -59,10 +62,14 @@ fn front_ends_that_break_the_rules_are_hung_up_on() {
     ] {
         assert!(is_hung_up_on(&mut host, &bytes, fds), "{what}");
     }
-    // The version comes first.
+    // The version comes first: what comes before it is answered with an error.
     let mut early = host.plug(0);
-    std::io::Write::write_all(&mut early, &whole(command::DEVICE_GET_INFO, &[0; 16])).unwrap();
-    assert_eq!(std::io::Read::read(&mut early, &mut [0; 16]).unwrap(), 0);
+    early.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let info = message(command::DEVICE_GET_INFO, 32, 0, &[0; 16]);
+    std::io::Write::write_all(&mut early, &info).unwrap();
+    let mut answer = [0; HEADER];
+    std::io::Read::read_exact(&mut early, &mut answer).unwrap();
+    assert_eq!(answer[8..12], (flags::REPLY | flags::ERROR).to_ne_bytes());
     host.remove(0);
     // The next front end finds a working port.
     let (mut a, mut b) = (Guest::start(host.plug(0), 2), Guest::start(host.plug(1), 1));
