@@ -119,10 +119,10 @@ fn the_tour_loses_nothing_while_a_process_spins_on_every_cpu() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let spinners: Vec<_> = (0..cpus).map(|_| Spinner::start()).collect();
     let sent = daemon.json(&["gen", "vale0:a", "--size", "64", "--duration", "10s", "--quiet"]);
-    wait_until("all is delivered", || {
-        let (_, got) = counters(&daemon, "b").unwrap();
-        Some(got) >= sent["frames"].as_u64()
-    });
+    let all = sent["frames"].as_u64();
+    let port = daemon.counters("b");
+    assert_eq!(port["stalls"], 0, "of {sent}: {port}");
+    wait_until("all is delivered", || Some(counters(&daemon, "b").unwrap().1) >= all);
     drop(spinners);
     interrupt(&sink);
     let got = result_of(&sink.wait_with_output().unwrap(), &args);
