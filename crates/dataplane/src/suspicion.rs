@@ -13,7 +13,7 @@
 //!               port's memory alone, is timed, and is charged to its user
 //! ```
 //!
-//! Watched ports send through a [`link::Channel`] without impairments, and receive through
+//! Watched ports send through a [`link::Link`] that does nothing, and receive through
 //! [`Timed`]. If the delays go on, the user is at fault ([`turn::user`]).
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod fdb;
+mod finish;
 mod forward;
 mod journal;
 mod ports;
@@ -14,6 +15,7 @@ mod sender;
 pub mod why;
 
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
+pub use finish::{Delivery, Finisher, Handed};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use journal::{Change, Journal};
 /// What rules say of links.

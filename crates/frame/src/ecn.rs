@@ -88,6 +88,20 @@ pub fn leave_tunnel(frame: &mut [u8], outer: Ecn) -> bool {
     true
 }
 
+/// Notes congestion in a frame whose transport supports ECN (RFC 3168, 5): its codepoint becomes
+/// [`Ecn::Ce`]. `head` is the frame's start, or all of it. Returns false for other frames, which
+/// stay as they are.
+#[must_use]
+pub fn mark_congestion(head: &mut [u8]) -> bool {
+    let Some((at, is_v4)) = ip_header(head) else { return false };
+    match ecn_of(head) {
+        Ecn::NotEct => return false,
+        Ecn::Ce => {}
+        Ecn::Ect0 | Ecn::Ect1 => set(head, at, is_v4, Ecn::Ce),
+    }
+    true
+}
+
 fn set(frame: &mut [u8], at: usize, is_v4: bool, ecn: Ecn) {
     let old = [frame[at], frame[at + 1]];
     let shift = if is_v4 { 0 } else { 4 };
@@ -121,6 +135,25 @@ mod tests {
         let mut frame = vec![0; 80];
         frame[12..16].copy_from_slice(&[0x86, 0xdd, 0x6a, (ecn as u8) << 4 | 0x85]);
         frame
+    }
+
+    #[test]
+    fn only_frames_of_transports_with_ecn_are_marked() {
+        for ecn in ALL {
+            for (mut frame, is_v4) in
+                [(ipv4(ecn, 0), true), (ipv4(ecn, 1), true), (ipv6(ecn), false)]
+            {
+                let before = frame.clone();
+                assert_eq!(mark_congestion(&mut frame), ecn != Ecn::NotEct);
+                match ecn {
+                    Ecn::NotEct => assert_eq!(frame, before),
+                    _ => assert_eq!(ecn_of(&frame), Ecn::Ce),
+                }
+                let at = frame.len() - 80 + ETHERNET_HEADER;
+                assert!(!is_v4 || checksum::checksum(&frame[at..at + 20]) == 0);
+            }
+        }
+        assert!(!mark_congestion(&mut [0; 60]) && !mark_congestion(&mut []));
     }
 
     #[test]

@@ -39,7 +39,7 @@ mod transport;
 mod schema;
 
 pub use address::{Mac, ParseAddressError, VlanId};
-pub use ecn::{Ecn, ecn_of, leave_tunnel};
+pub use ecn::{Ecn, ecn_of, leave_tunnel, mark_congestion};
 pub use encapsulation::{Encapsulation, NoFrame, NoVni, TUNNEL_HEADER, Vni};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
 pub use facts::{Facts, Fragment, Hidden, is_tag};

@@ -169,6 +169,20 @@ impl Offload {
         }
     }
 
+    /// How many frames on the wire a validated frame of `len` bytes is, and the bytes of all of
+    /// them: each segment has its own headers.
+    #[inline]
+    #[must_use]
+    pub fn on_wire(&self, len: usize) -> (usize, usize) {
+        if !self.is_segmented() {
+            return (1, len);
+        }
+        let headers = usize::from(self.header_len);
+        let payload = len.saturating_sub(headers);
+        let segments = payload.div_ceil(usize::from(self.gso_size).max(1)).max(1);
+        (segments, len + (segments - 1) * headers)
+    }
+
     /// Checks the sender's request for a frame of `len` bytes against the private copy of its
     /// `head`, and simplifies it. Unknown flags are cleared, the header length becomes exact, and a
     /// frame of one segment requests only a checksum. Returns [`wire_len`](Self::wire_len).

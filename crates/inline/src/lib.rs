@@ -20,10 +20,11 @@ pub mod trusted;
 use std::ops::Range;
 
 use fabric::{Fdb, Monitor, PortSpec, Ports};
+use link::LinkStats;
 use netring::Rings;
 use port::{Effects, MapGuard, Nanos, SoleWorker};
 use turn::attach::{self, Exit};
-use turn::port_link::{self, Change};
+use turn::port_link::{self, Change, Watched};
 use turn::serve::{Served, Switch, Tools};
 use turn::set_addresses;
 use turn::state::{PortState, State};
@@ -37,6 +38,7 @@ pub use turn::attach::{AttachError, Attached, Bells, Side, Source};
 struct Member {
     spec: PortSpec<Exit>,
     policy: Policy,
+    watched: Watched,
 }
 
 /// A switch in the caller's process and thread.
@@ -145,7 +147,8 @@ impl Inline {
         let received = state.received();
         let receiving = port_link::receiving(&egresses, &policy, &received);
         let served = Served::new(id, source, counters.clone(), Nanos(0));
-        let served = served.linked(&policy, receiving.far);
+        let mut watched = Watched { receiving: receiving.far.clone(), sending: Vec::new() };
+        let served = served.linked(&policy, receiving.far, &mut watched.sending);
         let spec = PortSpec {
             id,
             instance: self.instances,
@@ -159,7 +162,7 @@ impl Inline {
             monitor,
             tunnel: false,
         };
-        self.members.push(Member { spec, policy });
+        self.members.push(Member { spec, policy, watched });
         let at = self.served.partition_point(|served| served.id < id);
         self.served.insert(at, served);
         self.rebuild();
@@ -184,15 +187,19 @@ impl Inline {
     /// There is no such port, or no room for its addresses; then nothing has changed.
     pub fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<(), AttachError> {
         let member = self.members.iter_mut().find(|member| member.spec.id == id);
-        let Member { spec, policy: earlier } = member.ok_or(AttachError::Number(id))?;
+        let Member { spec, policy: earlier, watched } = member.ok_or(AttachError::Number(id))?;
         set_addresses(&self.fdb, id, &policy, earlier, Nanos(0))?;
         if earlier.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
         }
-        let mut changes = port_link::changes(&policy, earlier);
-        if port_link::receives_differently(&policy, earlier) {
+        let queues = usize::from(spec.send_queues);
+        let mut changes = port_link::changes(&policy, earlier, queues, &mut watched.sending);
+        if port_link::receives_differently(&policy, earlier)
+            && !port_link::changes_in_place(&policy, earlier, &watched.receiving)
+        {
             let receiving = port_link::receiving(&spec.egresses, &policy, &spec.received);
             spec.linked = receiving.exits;
+            watched.receiving.clone_from(&receiving.far);
             changes.push(Change::Receiving(receiving.far));
         }
         if let Some(served) = self.served.iter_mut().find(|served| served.id == id) {
@@ -289,6 +296,13 @@ impl Inline {
     #[must_use]
     pub fn stats(&self, id: PortId) -> PortStats {
         self.state.port(id).map(|state| state.snapshot()).unwrap_or_default()
+    }
+
+    /// The counters of a port's links: of what it sends, and of what it receives.
+    #[must_use]
+    pub fn link_stats(&self, id: PortId) -> [Option<LinkStats>; 2] {
+        let member = self.members.iter().find(|member| member.spec.id == id);
+        member.map(|member| member.watched.stats()).unwrap_or_default()
     }
 
     /// The whole state: counters, and totals of removed ports.

@@ -31,10 +31,11 @@ fn is_none_left(tokens: &u64) -> bool {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimiter {
-    /// Bytes of frames, from the Ethernet header to the payload's end.
+    /// Bytes of frames, from the Ethernet header to the payload's end. A frame that its sender
+    /// leaves to be cut into segments counts as these, each with its headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<TokenBucket>,
-    /// Frames.
+    /// Frames on the wire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops: Option<TokenBucket>,
 }

@@ -35,15 +35,20 @@ impl<E: Egress> Egress for Limited<E> {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let mut limiter = self.limiter();
         limiter.refill(batch.now());
-        let passes = |i: &&FrameIdx| limiter.admit(batch.frame(**i).len());
-        let admitted = list.iter().take_while(passes).count();
+        let admitted = if batch.any_offload() {
+            list.iter().take_while(|i| limiter.admit(batch.on_wire(**i))).count()
+        } else {
+            list.iter().take_while(|i| limiter.admit((1, batch.frame(**i).len()))).count()
+        };
         let mut finished = 0;
         if admitted > 0 {
             finished = self.queue.deliver(batch, &list[..admitted], limits).finished;
         }
         if finished < admitted {
-            let lens = list[finished..admitted].iter().map(|i| batch.frame(*i).len() as u64);
-            limiter.refund(admitted - finished, lens.sum());
+            let refused = list[finished..admitted].iter().map(|i| batch.on_wire(*i));
+            let add = |(frames, bytes), (more, len): (usize, usize)| (frames + more, bytes + len);
+            let (frames, bytes) = refused.fold((0, 0), add);
+            limiter.refund(frames, bytes as u64);
         } else if !limits.lossless {
             self.counters.drop_frames(DropReason::RateLimit, (list.len() - admitted) as u64);
             finished = list.len();

@@ -9,6 +9,8 @@ use crate::{RateLimiter, TokenBucket};
 const FIRST_GUESS: u64 = 1500;
 /// The weight of a new length in the average: one in this many.
 const SMOOTHING: u64 = 8;
+/// Averages are kept in units of one part in this many.
+const SCALE: u64 = 16;
 
 /// The buckets of one direction of a port.
 #[derive(Clone, Debug)]
@@ -16,8 +18,10 @@ pub struct Limiter {
     bandwidth: Option<Bucket>,
     ops: Option<Bucket>,
     refilled_at: Option<Nanos>,
-    /// The average length of a frame in bytes.
+    /// The average length of a gathered frame, in bytes on the wire, times [`SCALE`].
     usual_len: u64,
+    /// How many frames on the wire a gathered frame usually is, times [`SCALE`].
+    usual_frames: u64,
 }
 
 impl Limiter {
@@ -26,8 +30,10 @@ impl Limiter {
     pub fn new(config: &RateLimiter) -> Option<Self> {
         let bucket = |config: &Option<TokenBucket>| config.as_ref().map(Bucket::new);
         let (bandwidth, ops) = (bucket(&config.bandwidth), bucket(&config.ops));
-        let usual_len = FIRST_GUESS;
-        (!config.is_off()).then_some(Self { bandwidth, ops, refilled_at: None, usual_len })
+        let (usual_len, usual_frames) = (FIRST_GUESS * SCALE, SCALE);
+        let refilled_at = None;
+        let new = Self { bandwidth, ops, refilled_at, usual_len, usual_frames };
+        (!config.is_off()).then_some(new)
     }
 
     /// Adds the tokens for the time that has passed.
@@ -40,18 +46,18 @@ impl Limiter {
         }
     }
 
-    /// Takes the tokens for a frame of `bytes` bytes. Returns false, and takes none, if it may not
-    /// pass yet.
+    /// Takes the tokens for a frame that is `frames` frames of `bytes` bytes in all on the wire.
+    /// Returns false, and takes none, if it may not pass yet.
     #[inline]
-    pub fn admit(&mut self, bytes: usize) -> bool {
+    pub fn admit(&mut self, (frames, bytes): (usize, usize)) -> bool {
         let open = self.buckets().all(|bucket| bucket.is_open());
         if open {
-            self.charge(1, bytes as u64);
+            self.charge(frames, bytes as u64);
         }
         open
     }
 
-    /// Takes the tokens for frames that have passed.
+    /// Takes the tokens for frames on the wire that have passed.
     #[inline]
     pub fn charge(&mut self, frames: usize, bytes: u64) {
         if let Some(bandwidth) = &mut self.bandwidth {
@@ -79,16 +85,24 @@ impl Limiter {
         if !self.buckets().all(|bucket| bucket.is_open()) {
             return 0;
         }
-        let by_bytes = self.bandwidth.map_or(u64::MAX, |b| b.tokens() / self.usual_len.max(1));
-        let by_frames = self.ops.map_or(u64::MAX, |ops| ops.tokens());
+        let among = |bucket: Option<Bucket>, usual: u64| {
+            bucket.map_or(u64::MAX, |b| b.tokens().saturating_mul(SCALE) / usual.max(1))
+        };
+        let by_bytes = among(self.bandwidth, self.usual_len);
+        let by_frames = among(self.ops, self.usual_frames);
         usize::try_from(by_bytes.min(by_frames)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Like [`charge`](Self::charge), for frames that [`allowance`](Self::allowance) has let pass.
-    pub fn charge_allowed(&mut self, frames: usize, bytes: u64) {
-        if frames > 0 {
-            let len = bytes / frames as u64;
-            self.usual_len = (self.usual_len * (SMOOTHING - 1) + len).div_ceil(SMOOTHING);
+    /// Like [`charge`](Self::charge), for `gathered` frames that [`allowance`](Self::allowance) has
+    /// let pass, which are `frames` frames of `bytes` bytes on the wire.
+    pub fn charge_allowed(&mut self, gathered: usize, (frames, bytes): (usize, u64)) {
+        if gathered > 0 {
+            let smooth = |usual: u64, sum: u64| {
+                let each = sum * SCALE / gathered as u64;
+                (usual * (SMOOTHING - 1) + each).div_ceil(SMOOTHING)
+            };
+            self.usual_len = smooth(self.usual_len, bytes);
+            self.usual_frames = smooth(self.usual_frames, frames as u64);
             self.charge(frames, bytes);
         }
     }
@@ -124,7 +138,7 @@ mod tests {
         let mut bytes = 0;
         for now in (0..=(seconds + 1) * Nanos::SECOND).step_by(step as usize) {
             limiter.refill(Nanos(now));
-            while limiter.admit(len) {
+            while limiter.admit((1, len)) {
                 bytes += if now > Nanos::SECOND { len as u64 } else { 0 };
             }
         }
@@ -159,7 +173,7 @@ mod tests {
         let mut limiter = Limiter::new(&config).unwrap();
         let mut at_once = |now| {
             limiter.refill(Nanos(now));
-            std::iter::repeat_with(|| limiter.admit(60)).take_while(|passed| *passed).count()
+            std::iter::repeat_with(|| limiter.admit((1, 60))).take_while(|passed| *passed).count()
         };
         assert_eq!(at_once(5), 1500);
         assert_eq!(at_once(5 + 10 * Nanos::MILLI), 100);
@@ -172,13 +186,13 @@ mod tests {
         let mut limiter =
             Limiter::new(&RateLimiter { bandwidth: Some(bucket), ops: None }).unwrap();
         limiter.refill(Nanos(0));
-        assert!(limiter.admit(1100) && !limiter.admit(1));
+        assert!(limiter.admit((1, 1100)) && !limiter.admit((1, 1)));
         let opens = limiter.opens_at(Nanos(0));
         assert_eq!(opens, Nanos(Nanos::SECOND + 1));
         limiter.refill(Nanos(opens.0 - 1));
-        assert!(!limiter.admit(1));
+        assert!(!limiter.admit((1, 1)));
         limiter.refill(opens);
-        assert!(limiter.admit(1));
+        assert!(limiter.admit((1, 1)));
     }
 
     #[test]
@@ -186,7 +200,7 @@ mod tests {
         let mut limiter = limiter(Some(1_000_000), Some(1000));
         limiter.refill(Nanos(0));
         let before = (limiter.allowance(), limiter.opens_at(Nanos(0)));
-        assert!(limiter.admit(200_000) && !limiter.admit(60));
+        assert!(limiter.admit((1, 200_000)) && !limiter.admit((1, 60)));
         limiter.refund(1, 200_000);
         assert_eq!((limiter.allowance(), limiter.opens_at(Nanos(0))), before);
     }
@@ -197,7 +211,7 @@ mod tests {
         limiter.refill(Nanos(0));
         assert_eq!(limiter.allowance(), 1000, "1.5 MB of frames of 1500 bytes");
         for _ in 0..100 {
-            limiter.charge_allowed(1, 60);
+            limiter.charge_allowed(1, (1, 60));
         }
         let allowance = limiter.allowance();
         assert!((20_000..=25_000).contains(&allowance), "{allowance}");
@@ -207,10 +221,10 @@ mod tests {
     fn a_clock_that_goes_back_brings_no_tokens() {
         let mut limiter = limiter(None, Some(10));
         limiter.refill(Nanos(10 * Nanos::SECOND));
-        assert_eq!(std::iter::repeat_with(|| limiter.admit(1)).take_while(|p| *p).count(), 10);
+        assert_eq!(std::iter::repeat_with(|| limiter.admit((1, 1))).take_while(|p| *p).count(), 10);
         limiter.refill(Nanos(0));
         limiter.refill(Nanos(10 * Nanos::SECOND));
-        assert!(!limiter.admit(1));
+        assert!(!limiter.admit((1, 1)));
     }
 
     proptest! {
@@ -232,7 +246,7 @@ mod tests {
                 now = now + wait;
                 limiter.refill(now);
                 let open = limiter.opens_at(now) == now;
-                prop_assert_eq!(limiter.admit(len), open);
+                prop_assert_eq!(limiter.admit((1, len)), open);
                 passed += if open { len as u128 } else { 0 };
                 let ns = u128::from(refill_time * Nanos::MILLI);
                 let most = u128::from(size + one_time_burst) + u128::from(now.0) * u128::from(size) / ns;

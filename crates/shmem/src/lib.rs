@@ -30,6 +30,8 @@ mod bytes;
 pub mod guard;
 #[cfg(not(loom))]
 mod guest;
+#[cfg(not(loom))]
+mod heap;
 #[cfg(all(not(loom), feature = "std"))]
 mod lent;
 #[cfg(not(loom))]
@@ -48,6 +50,8 @@ mod wake;
 pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
+#[cfg(not(loom))]
+pub use heap::Heap;
 #[cfg(all(not(loom), feature = "std"))]
 pub use lent::LentWindow;
 #[cfg(not(loom))]

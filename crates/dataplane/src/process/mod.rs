@@ -34,6 +34,7 @@ use shmem::budget::{Account, Budget};
 use turn::attach::{Bells, Exit};
 use turn::board::Board;
 use turn::clock;
+use turn::port_link::Watched;
 use turn::serve::Served;
 use turn::state::{self, Activity, State};
 use turn::user::Users;
@@ -64,6 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn prepare() {
     strangers::prepare();
     memory::max_map_count();
+    sandbox::be_punctual();
 }
 
 /// Runs the switch `switch` until a command stops it. It listens on `listener` (SEQPACKET) and
@@ -116,6 +118,8 @@ struct Record {
     tunnel: Option<Handle>,
     /// On a trusted switch, its rings, which no worker serves.
     idle: Option<Box<Served>>,
+    /// The links of the port, for those who look.
+    watched: Watched,
 }
 
 struct Process {

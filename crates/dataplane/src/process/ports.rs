@@ -8,7 +8,7 @@ use jail::strangers::Descriptor;
 use shmem::budget::Account;
 use turn::attach::{AttachError, Attached, Exit};
 use turn::clock;
-use turn::port_link::{self, Change};
+use turn::port_link::{self, Change, Watched};
 use turn::serve::Served;
 use turn::set_addresses;
 use turn::state::PortState;
@@ -131,7 +131,9 @@ impl Process {
         state.set_standing(standing);
         let served = Served::new(id, source, counters, clock());
         let watch = self.watch_of_new(config.attachment.lends_memory(), &state);
-        let served = served.linked(&config.policy, receiving.far).watched(watch);
+        let mut watched = Watched { receiving: receiving.far.clone(), sending: Vec::new() };
+        let served = served.linked(&config.policy, receiving.far, &mut watched.sending);
+        let served = served.watched(watch);
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
@@ -151,6 +153,7 @@ impl Process {
             guest,
             tunnel,
             idle,
+            watched,
         };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
@@ -254,11 +257,15 @@ impl Process {
         self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
         let worker = usize::from(record.worker);
-        let mut changes = port_link::changes(policy, &earlier);
-        if port_link::receives_differently(policy, &earlier) {
-            let spec = &mut record.spec;
+        let (spec, watched) = (&mut record.spec, &mut record.watched);
+        let queues = usize::from(spec.send_queues);
+        let mut changes = port_link::changes(policy, &earlier, queues, &mut watched.sending);
+        if port_link::receives_differently(policy, &earlier)
+            && !port_link::changes_in_place(policy, &earlier, &watched.receiving)
+        {
             let receiving = port_link::receiving(&spec.egresses, policy, &spec.received);
             spec.linked = receiving.exits;
+            watched.receiving.clone_from(&receiving.far);
             changes.push(Change::Receiving(receiving.far));
         }
         if let Some(tunnel) = &record.tunnel {
@@ -271,6 +278,8 @@ impl Process {
         for change in changes {
             self.common.workers[worker].send(Job::Link(id, change));
         }
+        // A link that was changed in place may have frames due earlier.
+        self.common.workers[worker].send(Job::Wake(id));
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);
         }

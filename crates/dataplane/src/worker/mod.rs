@@ -57,8 +57,11 @@ const ASK_IDLE_NS: u64 = 4_000;
 /// For how long a worker spins after the last frame or access before it yields its processor in
 /// between.
 const UNSHARED_NS: u64 = 3_000;
+/// How long before a frame of a link is due a worker wakes. It polls for the rest of the time,
+/// which is more exact than any timer.
+const EARLY_NS: u64 = 30_000;
 /// Nanoseconds between looks at a port that waits for tokens of its rate limiter, or receives over
-/// a bad link.
+/// a link.
 const LIMITED_NS: u64 = 1_000_000;
 /// Nanoseconds between looks at an idle port that is still polled, as if it had been woken.
 const TEND_NS: u64 = 1_000_000;
@@ -90,7 +93,7 @@ pub(crate) struct Worker {
     unwatched: Vec<PortId>,
     /// When armed ports will have work without a kick.
     timers: Vec<(Nanos, PortId)>,
-    /// The ports that receive over a bad link.
+    /// The ports that receive over a link.
     far: Vec<PortId>,
     /// The owners to wake later.
     late: Vec<Late>,
@@ -99,7 +102,7 @@ pub(crate) struct Worker {
     patience: Patience,
     measure: Option<Measure>,
     finishing: bool,
-    /// The time until which a worker that finishes waits for receivers over bad links.
+    /// The time until which a worker that finishes waits for receivers over links.
     finishes_by: Nanos,
     busy_at: Nanos,
     asked_at: Nanos,
@@ -242,7 +245,7 @@ impl Worker {
         frames
     }
 
-    /// Delivers frames that have arrived over bad links; returns how many.
+    /// Delivers frames that have arrived over links; returns how many.
     #[cold]
     fn flush(&mut self, table: &Table, map: &MapGuard<'_>, now: Nanos) -> usize {
         let (ports, state, late) = (&mut self.ports, &self.state, &mut self.late);
@@ -337,7 +340,8 @@ impl Worker {
             std::thread::yield_now();
             now = clock();
         }
-        let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
+        let idle = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
+        let sleep = idle && !self.any_due_soon(now);
         if sleep && self.idle == Idle::Auto && self.patience.start_nap() {
             return self.sleep(mailbox, Some(patience::NAP_NS), now);
         }
@@ -368,7 +372,7 @@ impl Worker {
         self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.is_stalled()))
     }
 
-    /// True if frames are in flight on a bad link. Makes them due.
+    /// True if frames are in flight on a link. Makes them due.
     fn any_under_way(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for port in self.ports.iter_mut().flatten().filter(|port| port.has_under_way()) {
@@ -382,11 +386,21 @@ impl Worker {
         any && now < self.finishes_by
     }
 
-    /// When the next frame arrives over a bad link. Soon, if other workers may send one without
-    /// telling this worker.
+    /// True if a link has a frame that is due too soon to sleep until then.
+    fn any_due_soon(&mut self, now: Nanos) -> bool {
+        let soon = |due: Option<Nanos>| due.is_some_and(|due| due <= now + EARLY_NS);
+        let ports = &self.ports;
+        let port = |id: &PortId| ports.get(usize::from(*id))?.as_deref();
+        self.far.iter().filter_map(port).any(|port| soon(port.flush_due()))
+            || self.hot.iter().filter_map(port).any(|port| soon(port.due()))
+    }
+
+    /// When the worker wakes for the next frame that arrives over a link. Soon, if other workers
+    /// may send one without telling this worker.
     fn far_due(&self, now: Nanos) -> Option<Nanos> {
         let ports = self.far.iter().filter_map(|id| self.ports.get(usize::from(*id))?.as_deref());
         let due = ports.filter_map(Served::flush_due).min();
+        let due = due.map(|due| Nanos(due.0.saturating_sub(EARLY_NS)));
         let others = self.common.workers.len() > 1 && !self.far.is_empty();
         due.into_iter().chain(others.then_some(now + LIMITED_NS)).min()
     }
@@ -435,7 +449,7 @@ impl Worker {
             return false;
         }
         port.hot = false;
-        if let Some(deadline) = port.deadline(now).into_iter().chain(limit).min() {
+        if let Some(deadline) = port.deadline(now, EARLY_NS).into_iter().chain(limit).min() {
             let id = port.id;
             self.timers.retain(|(_, timer)| *timer != id);
             self.timers.push((deadline, id));

@@ -6,9 +6,9 @@ use port::{
     Software, SoleWorker,
 };
 
-use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, PassState, TAGGED, Tag, Touched, UNTAGGED};
 use crate::Filter;
+use crate::finish::{Delivery, Finisher, Handed};
 use crate::ports::{EgressQueue, Form, PortEntry, QueueIdx, Reach};
 use crate::sender::Stalled;
 
@@ -489,7 +489,7 @@ impl<E: Egress> Egress for Marked<'_, E> {
 impl Touched {
     /// Work in software, in memory of its own.
     pub(super) fn finisher(&mut self) -> &mut Finisher {
-        self.finisher.get_or_insert_with(|| Box::new(Finisher::new()))
+        self.finisher.get_or_insert_default()
     }
 
     #[inline(never)]

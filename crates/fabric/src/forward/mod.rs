@@ -14,18 +14,17 @@ use port::{
     Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, SoleWorker, histogram_bucket,
 };
 
+use crate::finish::Finisher;
 use crate::ports::{Inspection, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
 pub(crate) use classify::reason_of;
 use classify::{PLAIN, POLICED, TUNNEL};
 use deliver::{Chain, Copies, List};
-use finish::Finisher;
 use recording::Recording;
 
 mod classify;
 mod deliver;
-mod finish;
 mod narrow;
 mod recording;
 

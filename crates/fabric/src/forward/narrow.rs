@@ -6,8 +6,8 @@ use frame::{ETHERNET_HEADER, VLAN_TAG};
 use port::{Batch, Egress, Limits, Nanos};
 
 use super::deliver::List;
-use super::finish::narrowed;
 use super::{FLOOD, PassState, Touched};
+use crate::finish::narrowed;
 use crate::ports::Inspection;
 
 /// The least time between two answers of a worker. Linux limits such messages in the same way

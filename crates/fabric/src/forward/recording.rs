@@ -77,10 +77,10 @@ impl Forwarder {
         self.touched.recording.begin(now);
     }
 
-    /// Records a frame that port `from` has sent, and that was lost on the port's bad link.
-    pub fn lost(&self, batch: &Batch<'_>, frame: FrameIdx, from: u16) {
+    /// Records a frame that port `from` has sent, and that the port's link has dropped.
+    pub fn lost(&self, batch: &Batch<'_>, frame: FrameIdx, from: u16, reason: DropReason) {
         if self.touched.recording.drops {
-            let fate = Fate::Dropped(DropReason::Impaired, None);
+            let fate = Fate::Dropped(reason, None);
             self.touched.recording.keep(Recorded::Drops, batch, frame, from, fate);
         }
     }

@@ -98,6 +98,14 @@ impl Batch<'_> {
         if self.any_offload() { self.offload(i).wire_len(len) } else { len }
     }
 
+    /// How many frames on the wire frame `i` is, and their bytes in all.
+    #[inline(always)]
+    #[must_use]
+    pub fn on_wire(&self, i: FrameIdx) -> (usize, usize) {
+        let len = self.frame(i).len();
+        if self.any_offload() { self.offload(i).on_wire(len) } else { (1, len) }
+    }
+
     /// The frame's validated offload request.
     #[inline]
     #[must_use]
@@ -131,6 +139,13 @@ impl Picked<'_> {
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.lane.frame.is_empty()
+    }
+
+    /// The frame's head: its first [`Frame::head_len`] bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.lane.head.0[..self.lane.frame.head_len()]
     }
 
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.

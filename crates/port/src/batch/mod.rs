@@ -233,6 +233,21 @@ impl Scratch {
         self.bytes
     }
 
+    /// How many frames on the wire the first `frames` frames are, and their bytes in all. Valid
+    /// after [`judge`](Self::judge), which validates requests.
+    #[inline]
+    #[must_use]
+    pub fn on_wire(&self, frames: usize) -> (usize, u64) {
+        if !self.any_offload {
+            return (frames, self.bytes);
+        }
+        let lanes = self.lanes[..frames].iter().zip(&self.offloads);
+        lanes.fold((0, 0), |(frames, bytes), (lane, offload)| {
+            let (more, len) = offload.on_wire(lane.frame.len as usize);
+            (frames + more, bytes + len as u64)
+        })
+    }
+
     /// True if a frame of [`MAX_SEGS`] segments would still fit.
     #[inline(always)]
     #[must_use]

@@ -1,22 +1,22 @@
 //! One port's turn: gather, forward, complete, settle. Workers and inline switches share it.
 
 mod fair;
+mod sending;
 mod tools;
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
-use link::{Channel, Impairment, ImpairmentCounts, Limiter};
+use link::{Limiter, Link, Pacer};
 use port::stamp::{self, Stage};
-use port::{Batch, DropReason, Effects, FrameIdx, IngressCounters, MapGuard, Nanos, Scratch};
+use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 use topology::Policy;
 
 use self::fair::Share;
 pub use self::tools::{Switch, Tools};
 use crate::attach::{Attended, RegisterAccess, Side, Source};
-use crate::port_link::{self, Change, FarQueue};
+use crate::port_link::{self, Change, FarQueue, Meters};
 use crate::user::{Payer, excused};
 
 /// Copies that a port may begin in one turn beyond its batch before it has to skip turns.
@@ -38,12 +38,14 @@ pub struct Served {
     share: Share,
     /// The rate limiter of the frames that the port sends.
     limiter: Option<Box<Limiter>>,
-    /// True if frames that the port sends pass a rate limiter or a bad link.
+    /// The line of a port whose link has a rate only.
+    pacer: Option<Box<Pacer>>,
+    /// True if frames that the port sends pass a rate limiter or a link.
     impeded: bool,
-    /// The payer for touches of the owner's memory, if these are timed. The port's channels then
-    /// copy the frames that it sends.
+    /// The payer for touches of the owner's memory, if these are timed. The port's links then copy
+    /// the frames that it sends.
     watch: Option<Payer>,
-    /// The port's receive queues behind a bad link, by number. Replaced ones stay until they are
+    /// The port's receive queues behind a link, by number. Replaced ones stay until they are
     /// empty.
     far: Vec<(u16, FarQueue)>,
     /// When the port last had frames.
@@ -61,20 +63,32 @@ pub struct Served {
     mishap: Option<fn()>,
 }
 
+/// How much a gathered frame is, on average.
+#[derive(Clone, Copy)]
+struct Grain {
+    /// Frames on the wire.
+    frames: u16,
+    /// Bytes of each of these.
+    len: u16,
+}
+
 struct ServedQueue {
     sender: Sender,
     /// The scratch with frames that wait for a lossless receiver.
     held: Option<Box<Scratch>>,
-    /// The channel that imitates a bad link. It holds frames that the port's owner has sent.
-    channel: Option<Box<Channel>>,
-    /// The frames gathered last came from the channel.
-    lent_by_channel: bool,
+    /// The link, which holds frames that the port's owner has sent.
+    link: Option<Box<Link>>,
+    /// The frames gathered last came from the link.
+    lent_by_link: bool,
+    /// How much the last gathered frames were.
+    grain: Grain,
 }
 
 impl ServedQueue {
     fn new(port: u16, queue: usize) -> Self {
         let sender = Sender::new(port, queue as u16);
-        Self { sender, held: None, channel: None, lent_by_channel: false }
+        let grain = Grain { frames: 1, len: 1514 };
+        Self { sender, held: None, link: None, lent_by_link: false, grain }
     }
 }
 
@@ -105,6 +119,7 @@ impl Served {
             debt: 0,
             share: Share::default(),
             limiter: None,
+            pacer: None,
             impeded: false,
             watch: None,
             far: Vec::new(),
@@ -125,9 +140,11 @@ impl Served {
         self
     }
 
-    /// Gives the port the link of `policy`, with these receive queues behind it.
-    pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>) -> Self {
-        let changes = port_link::changes(policy, &Policy::default()).into_iter();
+    /// Gives the port the link of `policy`, with these receive queues behind it. Sets `meters` to
+    /// those of its send queues.
+    pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>, meters: &mut Meters) -> Self {
+        let queues = self.queues.len();
+        let changes = port_link::changes(policy, &Policy::default(), queues, meters).into_iter();
         changes.chain([Change::Receiving(far)]).for_each(|change| self.change_link(change));
         self
     }
@@ -136,17 +153,7 @@ impl Served {
     pub fn change_link(&mut self, change: Change) {
         match change {
             Change::Limiter(limiter) => self.limiter = limiter,
-            Change::Sending(impairment) => {
-                for (number, queue) in self.queues.iter_mut().enumerate() {
-                    match (&mut queue.channel, impairment) {
-                        (Some(channel), impairment) => channel.set(impairment),
-                        (channel, Some(impairment)) => {
-                            *channel = Some(Box::new(Channel::new(impairment, number)));
-                        }
-                        (None, None) => {}
-                    }
-                }
-            }
+            Change::Sending(line) => self.set_line(line),
             Change::Watch(watch) => self.set_watch(watch),
             Change::Weight(weight) => self.share.set_weight(weight),
             Change::Receiving(far) => {
@@ -161,18 +168,6 @@ impl Served {
     pub fn watched(mut self, watch: Option<Payer>) -> Self {
         self.change_link(Change::Watch(watch));
         self
-    }
-
-    /// If touches are timed, even a channel without impairments copies the frames that the port
-    /// sends.
-    fn set_watch(&mut self, watch: Option<Payer>) {
-        self.watch = watch;
-        if self.watch.is_some() {
-            for (number, queue) in self.queues.iter_mut().enumerate() {
-                let copies = || Box::new(Channel::new(Impairment::default(), number));
-                queue.channel.get_or_insert_with(copies);
-            }
-        }
     }
 
     /// Runs `touch` as an access to the memory of the port's owner, and of no other owner.
@@ -198,46 +193,18 @@ impl Served {
         self.attend_at = self.attend_at.map(|_| Nanos(0));
     }
 
-    fn look_for_impediments(&mut self) {
-        let channels = self.queues.iter().any(|queue| queue.channel.is_some());
-        self.impeded = channels || self.limiter.is_some();
-    }
-
-    /// When the port's rate limiter lets it send again; `None` if it may send now.
-    #[inline]
-    pub fn opens_at(&mut self, now: Nanos) -> Option<Nanos> {
-        if !self.impeded {
-            return None;
-        }
-        let channels = self.queues.iter().filter_map(|queue| queue.channel.as_deref());
-        let full = channels.filter(|channel| channel.room() == 0).filter_map(Channel::due).max();
-        let limit = self.limiter.as_deref_mut().map(|limiter| {
-            limiter.refill(now);
-            limiter.opens_at(now)
-        });
-        full.into_iter().chain(limit).max().filter(|at| *at > now)
-    }
-
-    /// When the next frame that the port has sent leaves a bad link.
-    pub fn due(&self) -> Option<Nanos> {
-        if !self.impeded {
-            return None;
-        }
-        self.queues.iter().filter_map(|queue| queue.channel.as_deref()?.due()).min()
-    }
-
-    /// True if the port receives over a bad link.
+    /// True if the port receives over a link.
     #[inline]
     pub fn has_far_queues(&self) -> bool {
         !self.far.is_empty()
     }
 
-    /// When the next frame for the port leaves a bad link.
+    /// When the next frame for the port leaves a link.
     pub fn flush_due(&self) -> Option<Nanos> {
         self.far.iter().filter_map(|(_, far)| far.due()).min()
     }
 
-    /// Delivers frames to the port that have arrived over a bad link. Returns how many. `effect` is
+    /// Delivers frames to the port that have arrived over a link. Returns how many. `effect` is
     /// as for [`turn`](Self::turn).
     #[cold]
     pub fn flush(
@@ -260,25 +227,6 @@ impl Served {
         // A replaced queue is referenced here only.
         self.far.retain(|(_, far)| Arc::strong_count(far) > 1 || far.due().is_some());
         frames
-    }
-
-    fn count(&self, ImpairmentCounts { lost, duplicated }: ImpairmentCounts) {
-        self.counters.drop_frames(DropReason::Impaired, lost);
-        self.counters.copies.add(duplicated);
-    }
-
-    /// Makes all frames in flight on a bad link due, because the port or the process ends.
-    pub fn make_all_due(&mut self) {
-        self.queues
-            .iter_mut()
-            .filter_map(|q| q.channel.as_deref_mut())
-            .for_each(Channel::make_all_due);
-        self.far.iter().for_each(|(_, far)| far.make_all_due());
-    }
-
-    /// True if frames are in flight on a bad link.
-    pub fn has_under_way(&self) -> bool {
-        self.due().is_some() || self.flush_due().is_some()
     }
 
     /// True while frames wait for a lossless receiver.
@@ -307,16 +255,18 @@ impl Served {
         access
     }
 
-    /// The time at which an armed port has work even if nobody wakes it.
-    pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
-        self.source.deadline(now).into_iter().chain(self.due()).min()
+    /// The time at which an armed port has work even if nobody wakes it, `early` nanoseconds before
+    /// a frame of its link is due.
+    pub fn deadline(&self, now: Nanos, early: u64) -> Option<Nanos> {
+        let due = self.due().map(|due| Nanos(due.0.saturating_sub(early)));
+        self.source.deadline(now).into_iter().chain(due).min()
     }
 
     /// Drops the frames that wait for a lossless receiver, because the port is removed.
     pub fn abandon(&mut self) {
         let mut frames: usize = self.queues.iter_mut().map(|queue| queue.sender.abandon()).sum();
-        for channel in self.queues.iter_mut().filter_map(|queue| queue.channel.as_deref_mut()) {
-            frames += channel.abandon();
+        for link in self.queues.iter_mut().filter_map(|queue| queue.link.as_deref_mut()) {
+            frames += link.abandon();
         }
         for (_, far) in &self.far {
             let (given_up, tally) = far.abandon();
@@ -402,97 +352,14 @@ impl Served {
         let Switch { ports, fdb, map, now, .. } = switch;
         let from = Sending { memory: &mut self.memory, queue: &mut self.queues[queue].sender };
         let turn = tools.forwarder.forward(ports, fdb, from, &mut tools.scratch, map, now);
+        if self.impeded && !self.queues[queue].lent_by_link {
+            self.charge(frames, &tools.scratch);
+        }
         self.give_back(queue, turn, tools, switch, effect);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
         self.owes |= self.share.pay(&mut tools.fair, bytes, frames, most) || self.debt > 0;
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, bytes, tools);
-        }
-        frames
-    }
-
-    /// Gathers as many frames as there are tokens, or frames that leave a bad link.
-    #[cold]
-    fn gather_impeded(
-        &mut self,
-        queue: usize,
-        most: usize,
-        tools: &mut Tools,
-        switch: Switch<'_>,
-        effect: &mut impl FnMut(u16, Side, Effects),
-    ) -> usize {
-        let Switch { now, draining, .. } = switch;
-        let Some(mut channel) = self.queues[queue].channel.take() else {
-            let max = if draining { 0 } else { most };
-            return self.gather_limited(queue, &mut tools.scratch, max, now);
-        };
-        let max = if draining { 0 } else { most.min(channel.room()) };
-        let sent = self.gather_limited(queue, &mut tools.scratch, max, now);
-        if sent > 0 {
-            self.admit(&mut channel, queue, tools, switch, effect);
-        }
-        tools.scratch.clear();
-        let frames = channel.release(&mut tools.scratch, tools.batch, now);
-        let stays = self.watch.is_some() || !channel.is_done();
-        self.queues[queue].lent_by_channel = stays;
-        if stays {
-            self.queues[queue].channel = Some(channel);
-        } else {
-            self.look_for_impediments();
-        }
-        frames
-    }
-
-    /// Puts gathered frames onto a bad link. Their owner gets them back.
-    fn admit(
-        &mut self,
-        channel: &mut Channel,
-        queue: usize,
-        tools: &mut Tools,
-        switch: Switch<'_>,
-        effect: &mut impl FnMut(u16, Side, Effects),
-    ) {
-        let sent = tools.scratch.len();
-        let (from, Tools { scratch, forwarder, .. }) = (self.id, tools);
-        forwarder.begin_recording(switch.now);
-        self.touch(|source| {
-            copy(channel, scratch, switch, |batch, i| forwarder.lost(batch, i, from));
-            if let Some(ingress) = source.queue(queue) {
-                ingress.complete(sent);
-            }
-        });
-        self.count(channel.take_tally());
-        if !switch.sleepless {
-            fence(Ordering::SeqCst);
-            let effects = self.touch(|source| {
-                source.queue(queue).map(|q| q.settle(switch.now)).unwrap_or_default()
-            });
-            if effects != Effects::default() {
-                effect(self.id, Side::Ingress(queue as u16), effects);
-            }
-        }
-        self.busy_at = switch.now;
-    }
-
-    /// Gathers as many frames as there are tokens.
-    fn gather_limited(
-        &mut self,
-        queue: usize,
-        scratch: &mut Scratch,
-        max: usize,
-        now: Nanos,
-    ) -> usize {
-        let max = match &mut self.limiter {
-            None => max,
-            Some(limiter) => {
-                limiter.refill(now);
-                max.min(limiter.allowance())
-            }
-        };
-        let frames =
-            self.touch(|source| source.queue(queue).map_or(0, |q| q.gather(scratch, max, now)));
-        if let Some(limiter) = &mut self.limiter {
-            limiter.charge_allowed(frames, scratch.bytes());
         }
         frames
     }
@@ -510,13 +377,13 @@ impl Served {
     ) {
         let _scope = stamp::scope(Stage::Gather);
         let Some(ingress) = self.source.queue(queue) else { return };
-        let ServedQueue { channel, lent_by_channel, .. } = &mut self.queues[queue];
-        // The channel has copied these frames, so their owner has them back already.
-        let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);
-        let by_channel = channel.is_some();
-        match channel {
+        let ServedQueue { link, lent_by_link, .. } = &mut self.queues[queue];
+        // The link has copied these frames, so their owner has them back already.
+        let link = link.as_deref_mut().filter(|_| *lent_by_link);
+        let by_link = link.is_some();
+        match link {
             None => ingress.complete(turn.completed),
-            Some(channel) => channel.complete(turn.completed),
+            Some(link) => link.complete(turn.completed),
         }
         if switch.sleepless {
             tools.forwarder.skip_settling();
@@ -524,7 +391,7 @@ impl Served {
             tools.forwarder.settle(switch.ports, switch.now, |port, queue, effects| {
                 effect(port, Side::Egress(queue), effects);
             });
-            let effects = if by_channel { Effects::default() } else { ingress.settle(switch.now) };
+            let effects = if by_link { Effects::default() } else { ingress.settle(switch.now) };
             if effects != Effects::default() {
                 effect(self.id, Side::Ingress(queue as u16), effects);
             }
@@ -551,8 +418,8 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
-        let ServedQueue { sender, held, lent_by_channel, .. } = &mut self.queues[queue];
-        let lent_by_channel = *lent_by_channel;
+        let ServedQueue { sender, held, lent_by_link, .. } = &mut self.queues[queue];
+        let lent_by_link = *lent_by_link;
         if !switch.draining && self.share.gives_way(&mut tools.fair, sender) {
             return;
         }
@@ -562,7 +429,7 @@ impl Served {
         let stall = StallTime { ns: tools.stall_timeout, renewed: !switch.draining };
         let mut retry = || tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
         // These frames may lie in their sender's memory.
-        let turn = if lent_by_channel { retry() } else { excused(retry) };
+        let turn = if lent_by_link { retry() } else { excused(retry) };
         self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {
             self.queues[queue].held = Some(scratch);
@@ -571,23 +438,4 @@ impl Served {
             tools.spare.push(scratch);
         }
     }
-}
-
-/// Copies gathered frames into a channel, which loses some.
-fn copy(
-    channel: &mut Channel,
-    scratch: &mut Scratch,
-    switch: Switch<'_>,
-    mut lost: impl FnMut(&Batch<'_>, FrameIdx),
-) {
-    scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
-    let vias = scratch.take_vias();
-    let batch = scratch.batch(switch.map);
-    for i in 0..scratch.len() as u16 {
-        let via = vias.get(usize::from(i)).copied().unwrap_or(0);
-        if !channel.admit(batch.pick(i), (batch.offload(i), via), switch.now) {
-            lost(&batch, i);
-        }
-    }
-    scratch.give_vias(vias);
 }

@@ -1,6 +1,6 @@
 //! What a worker serves ports with.
 
-use fabric::{Fdb, Forwarder, Ports, Recorder};
+use fabric::{Fdb, Finisher, Forwarder, Ports, Recorder};
 use port::{MapGuard, Nanos, Scratch, SoleWorker};
 use shmem::Shared;
 
@@ -19,6 +19,8 @@ pub struct Tools {
     pub(super) batch: usize,
     /// Whose turn it is.
     pub fair: Fair,
+    /// Cuts what ports send over links; made when the first does.
+    pub(super) finisher: Option<Box<Finisher>>,
     /// Nanoseconds that a sender waits for a lossless receiver.
     pub stall_timeout: u64,
     /// Records frames for observers of the switch.
@@ -40,6 +42,7 @@ impl Tools {
             spare: Vec::new(),
             batch,
             fair: Fair::default(),
+            finisher: None,
             stall_timeout,
             recorder,
         }

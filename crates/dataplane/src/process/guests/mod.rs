@@ -156,6 +156,7 @@ impl Process {
         let unused = (
             std::mem::replace(&mut record.spec.egresses, egresses),
             std::mem::replace(&mut record.spec.linked, receiving.exits),
+            std::mem::replace(&mut record.watched.receiving, receiving.far.clone()),
         );
         self.publish();
         drop(unused);
@@ -167,7 +168,11 @@ impl Process {
         let served = Served::new(id, source, counters, clock());
         let state = self.state.port(id).map(|state| state.paid_by(self.users.of(uid)));
         let watch = state.and_then(|state| self.watch_of_new(true, &state));
-        let served = served.linked(&policy, receiving.far).watched(watch);
+        let mut sending = Vec::new();
+        let served = served.linked(&policy, receiving.far, &mut sending).watched(watch);
+        if let Ok(record) = self.record(id) {
+            record.watched.sending = sending;
+        }
         self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
         self.charge_remake(id, began);
     }

@@ -8,7 +8,16 @@ use frame::{Offload, Segments, checksum};
 use port::{Batch, Egress, FrameIdx, Limits, MapGuard, OffloadSet, Scratch, Software};
 use shmem::Bytes;
 
-use super::ALL;
+/// The pieces in order.
+const ALL: [FrameIdx; PIECES] = {
+    let mut list = [0; PIECES];
+    let mut i = 0;
+    while i < list.len() {
+        list[i] = i as FrameIdx;
+        i += 1;
+    }
+    list
+};
 
 /// The maximum number of pieces delivered together.
 const PIECES: usize = 64;
@@ -20,7 +29,7 @@ const LEAST: usize = 64;
 
 /// How much of a list of frames was delivered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Handed {
+pub struct Handed {
     /// Frames that are finished; the rest is stalled.
     pub finished: usize,
     /// Delivered segments of the first stalled frame.
@@ -31,7 +40,7 @@ pub(super) struct Handed {
 
 /// Turns frames into what a receiver accepts. Allocated when a worker first needs it.
 #[derive(Debug)]
-pub(super) struct Finisher {
+pub struct Finisher {
     bytes: Vec<u8>,
     /// The pieces in `bytes`.
     pieces: Scratch,
@@ -50,11 +59,18 @@ struct Origin {
 }
 
 /// One delivery.
-pub(super) struct Delivery<'a> {
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "an egress has none")]
+pub struct Delivery<'a> {
+    /// The receiver.
     pub to: &'a dyn Egress,
+    /// The batch with the frames.
     pub batch: &'a Batch<'a>,
+    /// The frames to deliver.
     pub list: &'a [FrameIdx],
+    /// For the receiver.
     pub limits: Limits,
+    /// Vouches for the frames' memory.
     pub map: &'a MapGuard<'a>,
     /// The receiver takes shorter frames than the sender may send: segments may have to be shorter
     /// than the sender wants.
@@ -81,7 +97,7 @@ impl Delivery<'_> {
 /// The request of a frame, cut to segments of frames of `most` bytes; `None` if it fits, or cannot
 /// be cut.
 #[cold]
-pub(super) fn narrowed(batch: &Batch<'_>, i: FrameIdx, most: u32) -> Option<Offload> {
+pub(crate) fn narrowed(batch: &Batch<'_>, i: FrameIdx, most: u32) -> Option<Offload> {
     let offload = batch.offload(i);
     let is_tcp =
         matches!(offload.gso_type & !Offload::GSO_ECN, Offload::GSO_TCP4 | Offload::GSO_TCP6);
@@ -113,8 +129,8 @@ impl Cut {
     }
 }
 
-impl Finisher {
-    pub fn new() -> Self {
+impl Default for Finisher {
+    fn default() -> Self {
         Self {
             bytes: vec![0; BYTES],
             pieces: Scratch::new(PIECES),
@@ -122,7 +138,9 @@ impl Finisher {
             origins: [Origin::default(); PIECES],
         }
     }
+}
 
+impl Finisher {
     /// Delivers the frames of a batch with requests. Of the first frame, `segments` segments are
     /// already delivered.
     pub fn deliver_finished(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
