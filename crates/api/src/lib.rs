@@ -27,6 +27,7 @@ mod evpn;
 mod fdb;
 mod guest;
 mod interface;
+mod link;
 #[cfg(feature = "schemars")]
 pub mod openapi;
 mod problem;
@@ -37,6 +38,7 @@ mod routes;
 mod sflow;
 mod stats;
 
+pub use self::link::{Line, LinkStats, PortLink};
 pub use change::{Action, Change, Setting};
 pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};

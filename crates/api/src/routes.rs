@@ -5,8 +5,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::{
     Applied, ApplyQuery, Dropped, DropsQuery, EvpnInfo, EvpnQuery, EvpnRoute, EvpnStation,
     FdbEntry, FdbFlush, FdbQuery, GuestEntry, GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry,
-    NewPort, NewSwitch, PipeInfo, PortInfo, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status,
-    SwitchInfo, SwitchSpec, Topology, Upgraded,
+    NewPort, NewSwitch, PipeInfo, PortInfo, PortLink, PortSpec, QuotaInfo, Quotas, Stats,
+    StatsQuery, Status, SwitchInfo, SwitchSpec, Topology, Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.
@@ -36,6 +36,8 @@ pub enum Operation {
     AddPort,
     /// Replies `PortInfo`.
     GetPort,
+    /// The lines of a port and their counters: replies `PortLink`.
+    GetPortLink,
     /// Changes a port: takes the settings of a `PortSpec` that change, replies `PortInfo`.
     PatchPort,
     /// Removes a port; its client sees its token close.
@@ -175,6 +177,8 @@ routes! {
     GET "/v1/switches/{switch}/ports" ListPorts () () -> (Vec<PortInfo>) "All ports of a switch.";
     POST "/v1/switches/{switch}/ports" AddPort () (NewPort) -> (PortInfo) "Adds a port.";
     GET "/v1/switches/{switch}/ports/{port}" GetPort () () -> (PortInfo) "One port.";
+    GET "/v1/switches/{switch}/ports/{port}/link" GetPortLink () () -> (PortLink)
+        "The lines of a port's link: queue, drops, times in the queue.";
     PATCH "/v1/switches/{switch}/ports/{port}" PatchPort () (PortSpec) -> (PortInfo)
         "Changes the settings that are named.";
     DELETE "/v1/switches/{switch}/ports/{port}" DeletePort () () -> () "Removes a port.";

@@ -19,7 +19,9 @@ pub use finish::{Delivery, Finisher, Handed};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use journal::{Change, Journal};
 /// What rules say of links.
-pub use link::{Impairment, RateLimiter, TokenBucket};
+pub use link::{
+    Impairment, LinkConfig, LinkStats, PRESETS as LINK_PRESETS, RateLimiter, TokenBucket,
+};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
 pub use rules::{Interrupts, Rules, VlanMode};

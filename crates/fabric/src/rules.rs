@@ -119,6 +119,15 @@ pub struct Rules {
     /// Impairment of the link for what the port receives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_impairment: Option<Impairment>,
+    /// The line of what the port sends: words, as in `rate=10Mb/s,delay=25ms,loss=1%`, or the name
+    /// of a link of the topology, or `dsl`, `lte`, `satellite`. Frames beyond its queue wait in the
+    /// port's own ring.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_link: Option<String>,
+    /// The line of what the port receives. Frames beyond its queue are dropped; if the port is
+    /// lossless, its senders wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_link: Option<String>,
     /// Mirror: the port of this name gets a copy of each frame that this port sends, unchanged.
     /// Frames that the switch refuses are copied, too, unless they exceed the MTU.
     pub mirror_ingress: Option<String>,
@@ -172,6 +181,8 @@ impl Default for Rules {
             weight: 1,
             tx_impairment: None,
             rx_impairment: None,
+            tx_link: None,
+            rx_link: None,
             mirror_ingress: None,
             mirror_egress: None,
         }

@@ -24,7 +24,7 @@ use link::LinkStats;
 use netring::Rings;
 use port::{Effects, MapGuard, Nanos, SoleWorker};
 use turn::attach::{self, Exit};
-use turn::port_link::{self, Change, Watched};
+use turn::port_link::{Files, PortLinks};
 use turn::serve::{Served, Switch, Tools};
 use turn::set_addresses;
 use turn::state::{PortState, State};
@@ -38,7 +38,7 @@ pub use turn::attach::{AttachError, Attached, Bells, Side, Source};
 struct Member {
     spec: PortSpec<Exit>,
     policy: Policy,
-    watched: Watched,
+    links: PortLinks,
 }
 
 /// A switch in the caller's process and thread.
@@ -145,10 +145,10 @@ impl Inline {
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         let received = state.received();
-        let receiving = port_link::receiving(&egresses, &policy, &received);
+        let mut links = PortLinks::new(&policy, &Files::new())?;
+        let receiving = links.receiving(&egresses, &policy, &received);
         let served = Served::new(id, source, counters.clone(), Nanos(0));
-        let mut watched = Watched { receiving: receiving.far.clone(), sending: Vec::new() };
-        let served = served.linked(&policy, receiving.far, &mut watched.sending);
+        let served = served.linked(&policy, receiving.far, &mut links);
         let spec = PortSpec {
             id,
             instance: self.instances,
@@ -162,7 +162,7 @@ impl Inline {
             monitor,
             tunnel: false,
         };
-        self.members.push(Member { spec, policy, watched });
+        self.members.push(Member { spec, policy, links });
         let at = self.served.partition_point(|served| served.id < id);
         self.served.insert(at, served);
         self.rebuild();
@@ -187,21 +187,13 @@ impl Inline {
     /// There is no such port, or no room for its addresses; then nothing has changed.
     pub fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<(), AttachError> {
         let member = self.members.iter_mut().find(|member| member.spec.id == id);
-        let Member { spec, policy: earlier, watched } = member.ok_or(AttachError::Number(id))?;
+        let Member { spec, policy: earlier, links } = member.ok_or(AttachError::Number(id))?;
+        PortLinks::new(&policy, &Files::new())?;
         set_addresses(&self.fdb, id, &policy, earlier, Nanos(0))?;
         if earlier.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
         }
-        let queues = usize::from(spec.send_queues);
-        let mut changes = port_link::changes(&policy, earlier, queues, &mut watched.sending);
-        if port_link::receives_differently(&policy, earlier)
-            && !port_link::changes_in_place(&policy, earlier, &watched.receiving)
-        {
-            let receiving = port_link::receiving(&spec.egresses, &policy, &spec.received);
-            spec.linked = receiving.exits;
-            watched.receiving.clone_from(&receiving.far);
-            changes.push(Change::Receiving(receiving.far));
-        }
+        let changes = links.change((&policy, earlier), &Files::new(), spec)?;
         if let Some(served) = self.served.iter_mut().find(|served| served.id == id) {
             changes.into_iter().for_each(|change| served.change_link(change));
         }
@@ -302,7 +294,7 @@ impl Inline {
     #[must_use]
     pub fn link_stats(&self, id: PortId) -> [Option<LinkStats>; 2] {
         let member = self.members.iter().find(|member| member.spec.id == id);
-        member.map(|member| member.watched.stats()).unwrap_or_default()
+        member.map(|member| member.links.stats()).unwrap_or_default()
     }
 
     /// The whole state: counters, and totals of removed ports.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use port::Nanos;
 
 use crate::Impairment;
-use crate::trace::{Bandwidth, Series};
+use crate::trace::{Bandwidth, Series, TraceError, parse_table};
 
 /// What one direction of a link does to frames. The default does nothing.
 ///
@@ -248,10 +248,43 @@ impl LinkConfig {
     /// The rate, in bits a second, that is assumed for the queue of a link without one.
     const ASSUMED_RATE: u64 = 10_000_000_000;
     /// Bytes of the queue by default, at most, of a link without a rate.
-    const ASSUMED_MOST: u64 = 64 << 20;
+    const ASSUMED_MOST: u64 = 16 << 20;
     /// A frame of 64 bytes takes a quarter more memory than its bytes.
     const fn memory_for(bytes: u64) -> u64 {
         bytes + bytes / 4 + (4 << 16)
+    }
+
+    /// The names of the files that the link needs.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        let files = [&self.trace_file, &self.series_file, &self.spread_file];
+        files.into_iter().filter_map(|file| file.as_deref())
+    }
+
+    /// Takes the content of the link's files. `content` gives that of a file by its name.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn read_files(
+        &mut self,
+        content: impl Fn(&str) -> Option<Arc<str>>,
+    ) -> Result<(), LinkError> {
+        let of = |file: &str| {
+            content(file).ok_or_else(|| LinkError::Word(format!("{file} was not read")))
+        };
+        let wrong = |file: &str| {
+            let file = file.to_owned();
+            move |error: TraceError| LinkError::Word(format!("{file}: {error}"))
+        };
+        if let Some(file) = &self.trace_file {
+            self.trace = Some(Arc::new(Bandwidth::parse(&of(file)?).map_err(wrong(file))?));
+        }
+        if let Some(file) = &self.series_file {
+            self.series = Some(Arc::new(Series::parse(&of(file)?).map_err(wrong(file))?));
+        }
+        if let Some(file) = &self.spread_file {
+            self.spread = Spread::Table(parse_table(&of(file)?).map_err(wrong(file))?);
+        }
+        Ok(())
     }
 
     /// True if frames pass unchanged.

@@ -43,5 +43,5 @@ pub use line::Link;
 pub use linked::{Flushed, Linked};
 pub use meter::{LinkStats, Meter, SharedMeter, Tally};
 pub use pacer::Pacer;
-pub use trace::{Bandwidth, Series, TraceError};
+pub use trace::{Bandwidth, Series, TraceError, parse_table};
 pub use words::PRESETS;

@@ -6,6 +6,8 @@
 //! in `0.5s 40ms 1%`; it starts again after the time of its last line, whose other words are
 //! ignored. Both may have empty lines, and comments after `#`.
 
+use std::sync::Arc;
+
 use port::Nanos;
 
 use crate::words::{nanoseconds, share};
@@ -14,6 +16,11 @@ use crate::words::{nanoseconds, share};
 pub const OPPORTUNITY: u64 = 1504;
 /// The maximum number of lines of a trace.
 const MAX_LINES: usize = 1 << 20;
+/// The maximum number of entries of a table.
+const MAX_TABLE: usize = 1 << 16;
+/// Messages do not repeat the content of a file: the one who names it may not be allowed to read
+/// it.
+const NOT_A_ROW: &str = "it is not TIME DELAY LOSS, such as 0.5s 40ms 1%";
 /// The longest trace, in milliseconds: a day.
 const MAX_MS: u32 = 86_400_000;
 
@@ -52,6 +59,33 @@ pub struct Row {
     pub loss_ppm: u32,
 }
 
+/// Reads a table of a distribution in netem's format: its quantiles, evenly spaced, in 8192ths of
+/// the jitter, as numbers with spaces between them.
+///
+/// # Errors
+/// Names the line that is wrong.
+pub fn parse_table(text: &str) -> Result<Arc<[i16]>, TraceError> {
+    let mut table = Vec::new();
+    let mut last = 1;
+    for line in lines(text) {
+        let (number, line) = line?;
+        last = number;
+        for word in line.split_whitespace() {
+            let sigma = word.parse().map_err(|_| {
+                wrong(number, "it has a word that is no number from -32768 to 32767")
+            })?;
+            table.push(sigma);
+        }
+        if table.len() > MAX_TABLE {
+            return Err(wrong(number, format!("the table has more than {MAX_TABLE} numbers")));
+        }
+    }
+    match table.is_empty() {
+        true => Err(wrong(last, "the table has no numbers")),
+        false => Ok(table.into()),
+    }
+}
+
 /// The lines of a trace that say something, with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = Result<(usize, &str), TraceError>> {
     let said = text.lines().enumerate().map(|(at, line)| {
@@ -81,7 +115,7 @@ impl Bandwidth {
             let (number, word) = line?;
             let at = word.parse().ok().filter(|at| *at <= MAX_MS);
             let at: u32 = at.ok_or_else(|| {
-                wrong(number, format!("{word:?} is not a time in ms, at most {MAX_MS}"))
+                wrong(number, format!("it is not a time in ms, at most {MAX_MS}"))
             })?;
             if at < last.1 {
                 return Err(wrong(number, format!("{at} ms is before {} ms", last.1)));
@@ -142,9 +176,9 @@ impl Series {
             let (number, line) = line?;
             let mut words = line.split_whitespace();
             let mut word = || words.next().unwrap_or_default();
-            let from_ns = nanoseconds(word()).map_err(|error| wrong(number, error))?;
-            let delay_ns = nanoseconds(word()).map_err(|error| wrong(number, error))?;
-            let loss_ppm = share(word()).map_err(|error| wrong(number, error))?;
+            let from_ns = nanoseconds(word()).map_err(|_| wrong(number, NOT_A_ROW))?;
+            let delay_ns = nanoseconds(word()).map_err(|_| wrong(number, NOT_A_ROW))?;
+            let loss_ppm = share(word()).map_err(|_| wrong(number, NOT_A_ROW))?;
             if words.next().is_some() {
                 return Err(wrong(number, "it has more than TIME DELAY LOSS"));
             }
@@ -222,12 +256,20 @@ mod tests {
     }
 
     #[test]
+    fn tables_are_numbers_of_two_bytes() {
+        assert_eq!(*parse_table("# netem\n -100 0\n 100\n").unwrap(), [-100, 0, 100]);
+        for wrong in ["", "1 x", "40000"] {
+            assert!(parse_table(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn errors_name_their_line() {
         let table = [
             ("", 1, "ends at 0 ms"),
             ("0\n0", 2, "ends at 0 ms"),
             ("5\n\n4", 3, "4 ms is before 5 ms"),
-            ("1\nfast", 2, "\"fast\" is not a time"),
+            ("1\nfast", 2, "it is not a time"),
             ("1\n86400001", 2, "not a time in ms, at most"),
             ("-1", 1, "not a time"),
         ];
@@ -239,8 +281,8 @@ mod tests {
             ("0s 1ms 0%", 1, "needs two lines"),
             ("1s 1ms 0%\n2s 1ms 0%", 1, "the first time is not 0s"),
             ("0s 1ms 0%\n0s 1ms 0%", 2, "not after"),
-            ("0s 1ms\n1s 1ms 0%", 1, "not a share"),
-            ("0s 1ms 101%\n1s 1ms 0%", 1, "not a share"),
+            ("0s 1ms\n1s 1ms 0%", 1, "TIME DELAY LOSS"),
+            ("0s 1ms 101%\n1s 1ms 0%", 1, "TIME DELAY LOSS"),
             ("0s 11s 0%\n1s 1ms 0%", 1, "beyond 10 s"),
             ("0s 1ms 0% x\n1s 1ms 0%", 1, "more than TIME"),
         ];

@@ -60,6 +60,7 @@ pub fn check(topology: &Topology) -> Result<(), Invalid> {
 /// Names the first invalid setting.
 pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
     topology.evpn.iter().try_for_each(Evpn::check)?;
+    crate::check_links(&topology.link)?;
     for (name, spec) in &topology.guest {
         spec.check_as(name)?;
     }
@@ -87,6 +88,12 @@ pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
                         remedy,
                     ));
                 }
+            }
+            let links = [&port_spec.policy.tx_link, &port_spec.policy.rx_link];
+            for link in links.into_iter().flatten() {
+                crate::link_words(link, &topology.link).map_err(|error| {
+                    Invalid::new(format!("{name}: {}", error.reason), error.remedy)
+                })?;
             }
             let mirrors = [&port_spec.policy.mirror_ingress, &port_spec.policy.mirror_egress];
             let missing = mirrors.into_iter().flatten().find(|to| !spec.port.contains_key(*to));
@@ -179,6 +186,7 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Invalid> {
         ("stall_timeout_ms", u64::from(config.stall_timeout_ms), 0, 10_000),
         ("max_guest_memory", config.max_guest_memory, 1 << 20, i64::MAX as u64),
         ("max_mapped_memory", config.max_mapped_memory, 1 << 30, i64::MAX as u64),
+        ("max_link_memory", config.max_link_memory, 0, i64::MAX as u64),
         ("max_region_memory", config.max_region_memory, 4096, i64::MAX as u64),
     ];
     for (what, value, least, most) in ranges {
@@ -236,6 +244,7 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     if let Err(error) = impairments.into_iter().flatten().try_for_each(Impairment::check) {
         return Err(Invalid::new(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
     }
+    crate::link_spec::check_port_links(name, &spec.policy)?;
     check_addresses(name, &spec.policy)?;
     if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
         && !allowed.is_empty()
@@ -305,6 +314,11 @@ fn check_trusted(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(
             "has a bad link",
             "leave out --tx-impair and --rx-impair, or use another switch",
         ),
+        (
+            policy.tx_link.is_some() || policy.rx_link.is_some(),
+            "has a link",
+            "leave out --tx-link and --rx-link, or use another switch",
+        ),
     ];
     let first = faults.into_iter().find(|(faulty, ..)| config.trusted && *faulty);
     let Some((_, what, remedy)) = first else { return Ok(()) };
@@ -332,6 +346,7 @@ mod tests {
             ((|spec| spec.kind = PortKind::Null) as fn(&mut PortSpec), "is not a ring"),
             (|spec| spec.policy.lossless = true, "is lossless"),
             (|spec| spec.policy.tx_impairment = Some(Impairment::default()), "has a bad link"),
+            (|spec| spec.policy.rx_link = Some("delay=1ms".into()), "has a link"),
         ] {
             let reason = faults(change).unwrap();
             assert!(reason.starts_with(&format!("v:p {expected}")), "{reason}");

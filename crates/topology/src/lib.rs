@@ -15,6 +15,7 @@ mod evpn;
 pub mod flags;
 mod guest;
 mod kind;
+mod link_spec;
 mod nic;
 mod place;
 mod quota;
@@ -39,7 +40,7 @@ mod vfio_user;
 mod vhost_user;
 mod vxlan;
 
-pub use fabric::{Interrupts, Origin, Rules as Policy, VlanMode};
+pub use fabric::{Interrupts, LinkStats, Origin, Rules as Policy, VlanMode};
 
 pub use self::bytes::{NoBytes, parse_bytes};
 pub use self::card::{Card, PCI_ADDRESS};
@@ -53,6 +54,7 @@ pub use self::guest::{GuestSpec, MAX_GUESTS, MAX_THREADS, Restart};
 pub use self::host::Host;
 pub use self::interface::{Interface, InterfaceEngine};
 pub use self::kind::{Claim, Kind, PortKind};
+pub use self::link_spec::{LinkSpec, LinkWord, check_links, link_words};
 pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
 pub use self::pcap_read::PcapRead;
 pub use self::pcap_write::PcapWrite;

@@ -7,7 +7,9 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{Collector, Evpn, GuestSpec, Policy, PortKind, Quotas, SwitchConfig, rules, users};
+use crate::{
+    Collector, Evpn, GuestSpec, LinkSpec, Policy, PortKind, Quotas, SwitchConfig, rules, users,
+};
 
 /// The whole configuration: the topology file. Ports that clients created by opening them are not
 /// part of it.
@@ -32,6 +34,11 @@ pub struct Topology {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
     pub guest: BTreeMap<String, GuestSpec>,
+    /// Links by name, for the ports that name them: each is a table of words, such as
+    /// `rate = "10Mb/s"` and `delay = "25ms"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
+    pub link: BTreeMap<String, LinkSpec>,
     /// Switches by name.
     #[serde(default)]
     #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::SWITCH_PATTERN})))]
@@ -173,6 +180,8 @@ pub struct InWords<'t> {
     evpn: &'t Option<Evpn>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     guest: &'t BTreeMap<String, GuestSpec>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    link: &'t BTreeMap<String, LinkSpec>,
     switch: BTreeMap<&'t str, SwitchInWords<'t>>,
 }
 
@@ -206,7 +215,7 @@ impl Topology {
     /// The topology as a file has it, with words for rules.
     #[must_use]
     pub fn in_words(&self) -> InWords<'_> {
-        let Self { quota, evpn, guest, switch } = self;
+        let Self { quota, evpn, guest, link, switch } = self;
         let switches = switch.iter().map(|(name, switch)| {
             let SwitchSpec { config, owner, user, sflow, sflow_rate, sflow_polling_s, port } =
                 switch;
@@ -217,6 +226,6 @@ impl Topology {
                 SwitchInWords { config, owner, user, sflow, sflow_rate, sflow_polling_s, port };
             (name.as_str(), switch)
         });
-        InWords { quota, evpn, guest, switch: switches.collect() }
+        InWords { quota, evpn, guest, link, switch: switches.collect() }
     }
 }

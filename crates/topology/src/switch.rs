@@ -66,12 +66,27 @@ pub struct SwitchConfig {
     #[serde(with = "crate::bytes")]
     #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
     pub max_region_memory: u64,
+    /// Maximum memory, in bytes, of the links of all ports. A link that could need more than is
+    /// left is refused.
+    #[serde(with = "crate::bytes", skip_serializing_if = "SwitchConfig::is_usual_link_memory")]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::bytes::schema"))]
+    pub max_link_memory: u64,
     /// The processes of one user forward in their own threads, without the data process: each can
     /// read all frames of the switch, and stop it. The user is the switch's owner, else the
     /// daemon's user. Ports are rings, without limits, bad links and lossless ones. It cannot
     /// change while the switch exists.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trusted: bool,
+}
+
+impl SwitchConfig {
+    /// Memory of links by default, in bytes.
+    pub const LINK_MEMORY: u64 = 1 << 30;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    fn is_usual_link_memory(bytes: &u64) -> bool {
+        *bytes == Self::LINK_MEMORY
+    }
 }
 
 impl Default for SwitchConfig {
@@ -87,6 +102,7 @@ impl Default for SwitchConfig {
             max_guest_memory: 4 << 40,
             max_mapped_memory: 64 << 40,
             max_region_memory: 256 << 20,
+            max_link_memory: Self::LINK_MEMORY,
             trusted: false,
         }
     }

@@ -1,8 +1,12 @@
 //! The link between a port and its switch: its rate limits, and its lines.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use link::{Limited, Limiter, LinkConfig, LinkStats, Linked, Meter, SharedMeter};
+use fabric::PortSpec;
+use link::{
+    Impairment, Limited, Limiter, LinkConfig, LinkError, LinkStats, Linked, Meter, SharedMeter,
+};
 use port::{Egress, EgressCounters};
 use shmem::Shared;
 use topology::Policy;
@@ -41,21 +45,157 @@ pub struct Line {
 /// The meters of a port's queues in one direction.
 pub type Meters = Vec<SharedMeter>;
 
-/// The links of a port in both directions, for those who look.
-#[derive(Clone, Debug, Default)]
-pub struct Watched {
-    /// The meters of its send queues, if they are behind a link.
-    pub sending: Meters,
-    /// Its receive queues, if they are behind a link.
-    pub receiving: Vec<FarQueue>,
+/// The content of files that links refer to, by name.
+pub type Files = BTreeMap<String, Arc<str>>;
+
+/// The lines of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    sending: Option<LinkConfig>,
+    receiving: Option<LinkConfig>,
 }
 
-impl Watched {
+impl Lines {
+    /// The lines of a policy, whose links are in words.
+    fn of(policy: &Policy, files: &Files) -> Result<Self, LinkError> {
+        let line = |link: &Option<String>, impairment: Option<Impairment>| {
+            let mut line = match link {
+                Some(words) => words.parse()?,
+                None => impairment.map(LinkConfig::from).unwrap_or_default(),
+            };
+            line.read_files(|name| files.get(name).cloned())?;
+            Ok(Some(line).filter(|line| !line.is_off()))
+        };
+        Ok(Self {
+            sending: line(&policy.tx_link, policy.tx_impairment)?,
+            receiving: line(&policy.rx_link, policy.rx_impairment)?,
+        })
+    }
+}
+
+/// The links of a port as the thread that configures it has them.
+#[derive(Clone, Debug, Default)]
+pub struct PortLinks {
+    lines: Lines,
+    /// The meters of its send queues, if they are behind a line.
+    sending: Meters,
+    /// Its receive queues, if they are behind a line.
+    receiving: Vec<FarQueue>,
+}
+
+impl PortLinks {
+    /// The links of a policy, whose words may name `files`.
+    ///
+    /// # Errors
+    /// A word is invalid, or a file is missing.
+    pub fn new(policy: &Policy, files: &Files) -> Result<Self, LinkError> {
+        Ok(Self { lines: Lines::of(policy, files)?, ..Self::default() })
+    }
+
     /// The counters of what the port sends and receives.
     #[must_use]
     pub fn stats(&self) -> [Option<LinkStats>; 2] {
         let receiving = self.receiving.iter().map(|far| far.meter().stats());
         [sum(self.sending.iter().map(|meter| meter.stats())), sum(receiving)]
+    }
+
+    /// The receive queues of a port behind its link. `received` has the counters of each. The rate
+    /// limit comes first, as at the sender's end of a slow line.
+    #[must_use]
+    pub fn receiving(
+        &mut self,
+        queues: &[Exit],
+        policy: &Policy,
+        received: &[Shared<EgressCounters>],
+    ) -> Receiving {
+        let limiter = policy.rx_rate_limiter.as_ref().and_then(Limiter::new);
+        let limiter = limiter.map(|limiter| Arc::new(Mutex::new(limiter)));
+        let line = self.lines.receiving.as_ref();
+        let mut receiving = Receiving::default();
+        self.receiving.clear();
+        if limiter.is_none() && line.is_none() {
+            return receiving;
+        }
+        for (number, (queue, counters)) in queues.iter().zip(received).enumerate() {
+            let mut exit = queue.clone();
+            if let Some(line) = line.cloned() {
+                let linked = Linked::new(exit, number, line, Arc::default(), counters.clone());
+                let far = Arc::new(linked);
+                receiving.far.push(Arc::clone(&far));
+                exit = Exit::from(far as Arc<dyn Egress>);
+            }
+            if let Some(limiter) = &limiter {
+                let limited = Limited::new(exit, Arc::clone(limiter), counters.clone());
+                exit = Exit::from(Arc::new(limited));
+            }
+            receiving.exits.push(exit);
+        }
+        self.receiving.clone_from(&receiving.far);
+        receiving
+    }
+
+    /// The changes that a new port makes from a link that does nothing, for what it sends from
+    /// `queues` queues.
+    pub fn sending(&mut self, policy: &Policy, queues: usize) -> Vec<Change> {
+        let lines = std::mem::take(&mut self.lines);
+        let changes = self.change_sending(policy, &Policy::default(), &lines, queues);
+        self.lines = lines;
+        changes
+    }
+
+    /// Goes from one policy to another. Returns the changes for the port's worker. Changes the
+    /// queues in `spec`, if they change.
+    ///
+    /// # Errors
+    /// A word of the new policy is invalid, or a file is missing; nothing has changed.
+    pub fn change(
+        &mut self,
+        (to, from): (&Policy, &Policy),
+        files: &Files,
+        spec: &mut PortSpec<Exit>,
+    ) -> Result<Vec<Change>, LinkError> {
+        let lines = Lines::of(to, files)?;
+        let mut changes = self.change_sending(to, from, &lines, usize::from(spec.send_queues));
+        let differs = lines.receiving != self.lines.receiving;
+        self.lines = lines;
+        let limited = to.rx_rate_limiter != from.rx_rate_limiter;
+        match self.lines.receiving.as_ref().filter(|_| !limited && !self.receiving.is_empty()) {
+            Some(line) if differs => self.receiving.iter().for_each(|far| far.set(line.clone())),
+            _ if differs || limited => {
+                let receiving = self.receiving(&spec.egresses, to, &spec.received);
+                spec.linked = receiving.exits;
+                changes.push(Change::Receiving(receiving.far));
+            }
+            _ => {}
+        }
+        Ok(changes)
+    }
+
+    fn change_sending(
+        &mut self,
+        to: &Policy,
+        from: &Policy,
+        lines: &Lines,
+        queues: usize,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if to.tx_rate_limiter != from.tx_rate_limiter {
+            let limiter = to.tx_rate_limiter.as_ref().and_then(Limiter::new);
+            changes.push(Change::Limiter(limiter.map(Box::new)));
+        }
+        if lines.sending != self.lines.sending {
+            match lines.sending {
+                None => self.sending.clear(),
+                Some(_) => self.sending.resize_with(queues, || Arc::new(Meter::default())),
+            }
+            let line = lines.sending.clone();
+            let line = line.map(|config| Line { config, meters: self.sending.clone() });
+            changes.push(Change::Sending(line.map(Box::new)));
+        }
+        if to.weight != from.weight {
+            changes.push(Change::Weight(to.weight));
+        }
+        changes
     }
 }
 
@@ -74,93 +214,4 @@ pub struct Receiving {
     pub exits: Vec<Exit>,
     /// The receive queues behind a line.
     pub far: Vec<FarQueue>,
-}
-
-/// The line of what a port sends; `None` if it has none.
-fn sending_line(policy: &Policy) -> Option<LinkConfig> {
-    policy.tx_impairment.map(LinkConfig::from).filter(|line| !line.is_off())
-}
-
-/// The line of what a port receives; `None` if it has none.
-fn receiving_line(policy: &Policy) -> Option<LinkConfig> {
-    policy.rx_impairment.map(LinkConfig::from).filter(|line| !line.is_off())
-}
-
-/// True if the two policies differ in the link for what the port receives.
-#[must_use]
-pub fn receives_differently(policy: &Policy, earlier: &Policy) -> bool {
-    policy.rx_rate_limiter != earlier.rx_rate_limiter
-        || receiving_line(policy) != receiving_line(earlier)
-}
-
-/// Changes the lines of `far`, if that is all in which the two policies differ for what the port
-/// receives. Returns false if its queues must be replaced.
-#[must_use]
-pub fn changes_in_place(policy: &Policy, earlier: &Policy, far: &[FarQueue]) -> bool {
-    let Some(line) = receiving_line(policy).filter(|_| !far.is_empty()) else { return false };
-    if policy.rx_rate_limiter != earlier.rx_rate_limiter {
-        return false;
-    }
-    far.iter().for_each(|far| far.set(line.clone()));
-    true
-}
-
-/// The changes from one policy to another in the link for what the port sends from `queues` queues.
-/// Sets `meters` to those of its queues.
-pub fn changes(
-    policy: &Policy,
-    earlier: &Policy,
-    queues: usize,
-    meters: &mut Meters,
-) -> Vec<Change> {
-    let mut changes = Vec::new();
-    if policy.tx_rate_limiter != earlier.tx_rate_limiter {
-        let limiter = policy.tx_rate_limiter.as_ref().and_then(Limiter::new);
-        changes.push(Change::Limiter(limiter.map(Box::new)));
-    }
-    let line = sending_line(policy);
-    if line != sending_line(earlier) {
-        match line {
-            None => meters.clear(),
-            Some(_) => meters.resize_with(queues, || Arc::new(Meter::default())),
-        }
-        let meters = meters.clone();
-        changes.push(Change::Sending(line.map(|config| Box::new(Line { config, meters }))));
-    }
-    if policy.weight != earlier.weight {
-        changes.push(Change::Weight(policy.weight));
-    }
-    changes
-}
-
-/// The receive queues of a port behind its link. `received` has the counters of each. The rate
-/// limit comes first, as at the sender's end of a slow line.
-#[must_use]
-pub fn receiving(
-    queues: &[Exit],
-    policy: &Policy,
-    received: &[Shared<EgressCounters>],
-) -> Receiving {
-    let limiter = policy.rx_rate_limiter.as_ref().and_then(Limiter::new);
-    let limiter = limiter.map(|limiter| Arc::new(Mutex::new(limiter)));
-    let line = receiving_line(policy);
-    let mut receiving = Receiving::default();
-    if limiter.is_none() && line.is_none() {
-        return receiving;
-    }
-    for (number, (queue, counters)) in queues.iter().zip(received).enumerate() {
-        let mut exit = queue.clone();
-        if let Some(line) = line.clone() {
-            let linked = Linked::new(exit, number, line, Arc::default(), counters.clone());
-            let far = Arc::new(linked);
-            receiving.far.push(Arc::clone(&far));
-            exit = Exit::from(far as Arc<dyn Egress>);
-        }
-        if let Some(limiter) = &limiter {
-            let limited = Limited::new(exit, Arc::clone(limiter), counters.clone());
-            exit = Exit::from(Arc::new(limited));
-        }
-        receiving.exits.push(exit);
-    }
-    receiving
 }

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use frame::{Mac, VlanId};
 use jail::Walls;
 use jail::strangers::{self, Descriptor};
+use link::LinkStats;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ mod frozen;
 
 /// The version of these messages. It changes with any of them. A supervisor asks a data process of
 /// another version only for what never changes: the messages that say so are frozen.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The commands of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +163,17 @@ pub enum Command {
         /// Report earlier addresses, too, as they are heard again.
         all: bool,
     },
+    /// Gives the content of a file that links may name from now on. Descriptor: a sealed memory
+    /// file with it.
+    LinkFile {
+        /// The name of the file.
+        name: String,
+    },
+    /// Asks for the counters of a port's links. Answered by [`Answer::Links`].
+    LinkStats {
+        /// The port's number.
+        id: PortId,
+    },
     /// All ports of an earlier data process are added: start to gather frames.
     Resume,
     /// Lists all ports with their descriptors, an [`Answer::Port`] for each, then their persistent
@@ -243,6 +255,13 @@ pub enum Answer {
     Claims {
         /// Stations and addresses, at most [`MAX_STATIONS`].
         claims: Vec<(Mac, IpAddr)>,
+    },
+    /// The counters of a port's links.
+    Links {
+        /// Of what the port sends.
+        sends: Option<Box<LinkStats>>,
+        /// Of what the port receives.
+        receives: Option<Box<LinkStats>>,
     },
     /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
     /// Frozen: what is added has a default.

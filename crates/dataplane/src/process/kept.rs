@@ -18,6 +18,13 @@ use crate::control::{self, Answer, ChannelError};
 pub(super) type Restored = HashMap<PortId, Kept>;
 
 impl Process {
+    /// Ends once its frames are delivered. A successor goes on with what is kept.
+    pub(super) fn stop(&mut self) -> Result<Answer, String> {
+        self.stopping = true;
+        self.drain();
+        Ok(Answer::Done)
+    }
+
     /// Sends changes of a session's state to the supervisor, so that they outlive this process.
     pub(super) fn keep(&mut self, id: PortId, guest: &mut dyn FrontEnd) {
         let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };

@@ -7,6 +7,7 @@ mod error;
 mod greeting;
 mod guests;
 mod kept;
+mod links;
 mod memory;
 mod ports;
 mod remakes;
@@ -34,7 +35,7 @@ use shmem::budget::{Account, Budget};
 use turn::attach::{Bells, Exit};
 use turn::board::Board;
 use turn::clock;
-use turn::port_link::Watched;
+use turn::port_link::{Files, PortLinks};
 use turn::serve::Served;
 use turn::state::{self, Activity, State};
 use turn::user::Users;
@@ -118,8 +119,8 @@ struct Record {
     tunnel: Option<Handle>,
     /// On a trusted switch, its rings, which no worker serves.
     idle: Option<Box<Served>>,
-    /// The links of the port, for those who look.
-    watched: Watched,
+    /// The port's links.
+    links: PortLinks,
 }
 
 struct Process {
@@ -156,6 +157,8 @@ struct Process {
     /// Finds the port whose memory delays workers.
     suspicion: Suspicion,
     told: Told,
+    /// What files that links name hold.
+    files: Files,
     /// Deliveries to the receive queues of watched ports are being timed.
     timed: bool,
     /// Set on a trusted switch.
@@ -213,6 +216,7 @@ impl Process {
                     .map_err(system("make an eventfd"))?,
             ),
             suspicion: Suspicion::default(),
+            files: Files::new(),
             told: Told::default(),
             timed: false,
             trusted: None,
@@ -530,11 +534,9 @@ impl Process {
             }
             Command::SetOwners { id, segment, owners } => self.set_owners((id, segment), &owners),
             Command::TakeClaims { id, segment, all } => self.take_claims((id, segment), all),
-            Command::Stop => {
-                self.stopping = true;
-                self.drain();
-                Ok(Answer::Done)
-            }
+            Command::LinkFile { name } => self.take_link_file(name, descriptors),
+            Command::LinkStats { id } => self.link_stats(id),
+            Command::Stop => self.stop(),
         };
         control::send(from, &answer_of(answer), &[])
     }

@@ -8,7 +8,7 @@ use jail::strangers::Descriptor;
 use shmem::budget::Account;
 use turn::attach::{AttachError, Attached, Exit};
 use turn::clock;
-use turn::port_link::{self, Change, Watched};
+use turn::port_link::PortLinks;
 use turn::serve::Served;
 use turn::set_addresses;
 use turn::state::PortState;
@@ -79,6 +79,7 @@ impl Process {
             return Err(format!("Port number {id} is in use"));
         }
         self.check_trusted(&config)?;
+        let mut links = PortLinks::new(&config.policy, &self.files).map_err(|e| e.to_string())?;
         let state =
             self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
         let user = self.user_of(config.uid)?;
@@ -104,7 +105,7 @@ impl Process {
         let worker = self.choose_worker(config.worker);
         self.instances += 1;
         let received = state.received();
-        let receiving = port_link::receiving(&egresses, &config.policy, &received);
+        let receiving = links.receiving(&egresses, &config.policy, &received);
         let spec = PortSpec {
             id,
             instance: self.instances,
@@ -131,9 +132,7 @@ impl Process {
         state.set_standing(standing);
         let served = Served::new(id, source, counters, clock());
         let watch = self.watch_of_new(config.attachment.lends_memory(), &state);
-        let mut watched = Watched { receiving: receiving.far.clone(), sending: Vec::new() };
-        let served = served.linked(&config.policy, receiving.far, &mut watched.sending);
-        let served = served.watched(watch);
+        let served = served.linked(&config.policy, receiving.far, &mut links).watched(watch);
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
@@ -153,7 +152,7 @@ impl Process {
             guest,
             tunnel,
             idle,
-            watched,
+            links,
         };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
@@ -253,21 +252,14 @@ impl Process {
 
     pub(super) fn set_policy(&mut self, id: PortId, policy: &Policy) -> Result<Answer, String> {
         self.check_rules(policy)?;
+        let files = self.files.clone();
+        PortLinks::new(policy, &files).map_err(|error| error.to_string())?;
         let earlier = self.record(id)?.config.policy.clone();
         self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
         let worker = usize::from(record.worker);
-        let (spec, watched) = (&mut record.spec, &mut record.watched);
-        let queues = usize::from(spec.send_queues);
-        let mut changes = port_link::changes(policy, &earlier, queues, &mut watched.sending);
-        if port_link::receives_differently(policy, &earlier)
-            && !port_link::changes_in_place(policy, &earlier, &watched.receiving)
-        {
-            let receiving = port_link::receiving(&spec.egresses, policy, &spec.received);
-            spec.linked = receiving.exits;
-            watched.receiving.clone_from(&receiving.far);
-            changes.push(Change::Receiving(receiving.far));
-        }
+        let changes = record.links.change((policy, &earlier), &files, &mut record.spec);
+        let changes = changes.map_err(|error| error.to_string())?;
         if let Some(tunnel) = &record.tunnel {
             tunnel.set_vlans(&policy.vlan);
         }

@@ -10,6 +10,7 @@ mod evpn;
 mod fdb;
 mod guest;
 mod habits;
+mod link;
 mod manual;
 mod netmap;
 mod parts;
@@ -85,6 +86,9 @@ enum Command {
     /// Add, change, remove and show ports
     #[command(subcommand)]
     Port(port::PortCommand),
+    /// Show the lines of ports: queues, drops, delays
+    #[command(subcommand)]
+    Link(link::LinkCommand),
     /// Show and change forwarding tables
     #[command(subcommand)]
     Fdb(fdb::FdbCommand),
@@ -201,6 +205,7 @@ impl Command {
             Self::Why(args) => why::run(&args, global),
             Self::Evpn(command) => command.run(global),
             Self::Pipes => service::pipes(global),
+            Self::Link(command) => command.run(global),
             Self::Netmap(command) => command.run(global),
             Self::Quota(command) => command.run(global),
             Self::Stats(args) => stats::run(&args, global),

@@ -86,6 +86,10 @@ pub struct Settings {
     /// in equal parts [default: 64TiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_mapped_memory: Option<u64>,
+    /// Maximum memory of the links of all ports; a link that could need more than is left is
+    /// refused [default: 1GiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_link_memory: Option<u64>,
     /// Maximum size of a region with rings, except those of root and the daemon's user [default:
     /// 256MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -157,6 +161,7 @@ impl Settings {
             ("stall_timeout_ms", self.stall_timeout.map(Value::from)),
             ("max_guest_memory", self.max_guest_memory.map(Value::from)),
             ("max_mapped_memory", self.max_mapped_memory.map(Value::from)),
+            ("max_link_memory", self.max_link_memory.map(Value::from)),
             ("max_region_memory", self.max_region_memory.map(Value::from)),
             ("user", self.user.as_ref().map(or_null)),
             ("owner", self.owner.as_ref().map(or_null)),

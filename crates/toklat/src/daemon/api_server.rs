@@ -198,6 +198,7 @@ async fn answer(
         Operation::ListPorts => reply(&to.overview(switch).await?.ports),
         Operation::AddPort => created(&to.add_port(switch, parse(body)?, caller).await?),
         Operation::GetPort => reply(&to.port_info(switch, port).await?),
+        Operation::GetPortLink => reply(&to.port_link(switch, port).await?),
         Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?, caller).await?),
         Operation::DeletePort => done(to.delete_port(switch, port).await),
         Operation::ListFdb => reply(&to.overview(switch).await?.fdb(now())),

@@ -16,7 +16,7 @@ use super::configure::spec_of;
 use super::guests::Health;
 use super::log::ACTION;
 use super::open;
-use super::store::{Configured, EVPN, guest, guest_of};
+use super::store::{Configured, EVPN, LINK, guest, guest_of};
 use super::supervisor::Supervisor;
 use crate::api::{
     Action, ApiError, Applied, Change, ErrorCode, PortKind, PortSpec, Quotas, SwitchSpec, Topology,
@@ -191,6 +191,11 @@ impl Supervisor {
         if wanted.evpn.is_some() && wanted.evpn != now.evpn {
             plan.push(Change::new(Action::Changed, EVPN).with(&now.evpn, &wanted.evpn));
         }
+        let links = merged(now, wanted).link;
+        if links != now.link {
+            let action = if now.link.is_empty() { Action::Added } else { Action::Changed };
+            plan.push(Change::new(action, LINK).with(&now.link, &links));
+        }
         for (name, spec) in &wanted.switch {
             // A switch that could not be started is tried again.
             let old = now.switch.get(name).filter(|_| self.handle(name).is_some());
@@ -357,6 +362,9 @@ impl Supervisor {
         if is_its("quota") && wanted.quota == Quotas::default() && now.quota != wanted.quota {
             plan.push(Change::new(Action::Removed, "quota").with(&now.quota, &wanted.quota));
         }
+        if is_its(LINK) && wanted.link.is_empty() && !now.link.is_empty() {
+            plan.push(Change::new(Action::Removed, LINK).with(&now.link, &wanted.link));
+        }
         if is_its(EVPN) && wanted.evpn.is_none() && now.evpn.is_some() {
             plan.push(Change::new(Action::Removed, EVPN).with(&now.evpn, &wanted.evpn));
         }
@@ -377,6 +385,13 @@ impl Supervisor {
             (None, _) if change.name == "quota" => {
                 self.set_quotas(now, wanted.quota.clone()).await;
                 Ok(())
+            }
+            (None, action) if change.name == LINK => {
+                let links = match action {
+                    Action::Removed => BTreeMap::new(),
+                    _ => merged(now, wanted).link,
+                };
+                self.set_links(now, links).await
             }
             (None, _) if change.name == EVPN => {
                 self.set_evpn(wanted.evpn.as_ref())?;
@@ -464,6 +479,7 @@ fn in_words(spec: &PortSpec) -> serde_json::Map<String, serde_json::Value> {
 pub(super) fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
     all.evpn = wanted.evpn.clone().or(all.evpn);
+    all.link.extend(wanted.link.clone());
     all.guest.extend(wanted.guest.iter().map(|(name, spec)| (name.clone(), spec.clone())));
     for (name, spec) in &wanted.switch {
         let ports = all.switch.remove(name).map(|old| old.port).unwrap_or_default();

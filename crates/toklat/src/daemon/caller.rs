@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use link::LinkConfig;
+use topology::Policy;
+
 use super::open::{self, Reach};
 use super::store::EVPN;
 use crate::api::{ApiError, Change, ErrorCode, PortKind, SwitchSpec, Topology};
@@ -53,7 +56,13 @@ impl Caller {
             for (port, spec) in &spec.port {
                 let old = old.and_then(|old| old.port.get(port)).map(|old| &old.kind);
                 self.check_port(&format!("{name}:{port}"), old, &spec.kind, state)?;
+                self.check_links(&format!("{name}:{port}"), &spec.policy)?;
             }
+        }
+        for (name, link) in
+            wanted.link.iter().filter(|(name, link)| now.link.get(*name) != Some(*link))
+        {
+            self.check_link(&format!("link.{name}"), &link.words())?;
         }
         let may = |name: &String| {
             let spec = &wanted.guest[name];
@@ -115,6 +124,21 @@ impl Caller {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the links of port `name` read no file of the host.
+    ///
+    /// # Errors
+    /// The caller may not have one read.
+    pub(super) fn check_links(self, name: &str, policy: &Policy) -> Result<(), ApiError> {
+        let links = [&policy.tx_link, &policy.rx_link].into_iter().flatten();
+        links.into_iter().try_for_each(|words| self.check_link(name, words))
+    }
+
+    fn check_link(self, name: &str, words: &str) -> Result<(), ApiError> {
+        let line = words.parse::<LinkConfig>().unwrap_or_default();
+        let reads = self == Self::Remote && line.files().next().is_some();
+        if reads { Err(refused(name, "a trace", "it is a file of this host")) } else { Ok(()) }
     }
 
     /// Checks what port `name` would take of the host. A kind that it has already may stay.

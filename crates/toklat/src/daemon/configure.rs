@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use topology::{
-    PORT_NAME, SWITCH_NAME, check_claims, check_name, check_owner, check_port, check_switch,
+    LinkSpec, PORT_NAME, SWITCH_NAME, check_claims, check_name, check_owner, check_port,
+    check_switch,
 };
 
 use super::caller::{Caller, of_switch};
@@ -23,8 +24,8 @@ use super::shared::Handle;
 use super::supervisor::{Claimed, Supervisor, restart};
 use super::switch::{Access, StateMemory};
 use crate::api::{
-    ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota, QuotaInfo, Quotas,
-    SwitchInfo, SwitchSpec, Topology,
+    ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortLink, PortSpec, Quota, QuotaInfo,
+    Quotas, SwitchInfo, SwitchSpec, Topology,
 };
 
 impl Supervisor {
@@ -66,6 +67,33 @@ impl Supervisor {
         for handle in self.handles() {
             handle.lock().await.send_limits().await;
         }
+    }
+
+    /// Replaces the links that ports name.
+    pub(super) async fn set_links(
+        &self,
+        topology: &mut Topology,
+        links: BTreeMap<String, LinkSpec>,
+    ) -> Result<(), ApiError> {
+        let mut renewed = Vec::new();
+        for handle in self.handles() {
+            let renewals = handle.lock().await.prepare_named_links(&links).await?;
+            renewed.push((handle, renewals));
+        }
+        self.environment.links.set(&links);
+        topology.link = links;
+        for (handle, renewals) in renewed {
+            handle.lock().await.renew_named_links(renewals).await;
+        }
+        Ok(())
+    }
+
+    /// The lines of a port and their counters.
+    ///
+    /// # Errors
+    /// There is no such port, or its data process does not answer.
+    pub async fn port_link(&self, switch: &str, port: &str) -> Result<PortLink, ApiError> {
+        self.switch(switch)?.lock().await.port_link(port).await
     }
 
     /// Adds a switch.
@@ -233,6 +261,7 @@ impl Supervisor {
         check_port(&name, &new.spec, config)?;
         check_owner(&name, new.spec.owner, *user)?;
         caller.check_port(&name, None, &new.spec.kind, self.state_directory())?;
+        caller.check_links(&name, &new.spec.policy)?;
         check_with(&topology, (switch, &new.name), &new.spec)?;
         self.new_port(&mut topology, switch, &new.name, new.spec).await?;
         self.save(&mut topology)?;
@@ -281,6 +310,7 @@ impl Supervisor {
         check_port(&name, &spec, &config)?;
         check_owner(&name, spec.owner, user)?;
         caller.check_port(&name, Some(&old.kind), &spec.kind, self.state_directory())?;
+        caller.check_links(&name, &spec.policy)?;
         if configured {
             check_with(&topology, (switch, port), &spec)?;
             if spec.kind != old.kind {

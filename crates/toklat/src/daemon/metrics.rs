@@ -1,17 +1,21 @@
 //! Prometheus metrics: the text exposition format, version 0.0.4.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use axum::http::header;
 use axum::response::IntoResponse;
+use link::LinkStats;
 use port::stats::{MappedMemory, PortStats as Counters};
 
+use super::overview::Overview;
 use super::read;
 use super::supervisor::Supervisor;
 use evpn::report::Summary;
 
 use crate::api::{
-    PeerInfo, QuotaInfo, SflowInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota, WorkerStats,
+    PeerInfo, PortInfo, QuotaInfo, SflowInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota,
+    WorkerStats,
 };
 
 /// How long the page waits for what may stall.
@@ -42,12 +46,80 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
         line(&mut text, &format!("{name}{{switch=\"{switch}\",port=\"{port}\"}} {seconds}"));
     }
     peers(&mut text, &tunnels);
+    links(&mut text, &lines(of, &overviews).await);
     if of.evpn.is_on()
         && let Ok(Ok(summary)) = tokio::time::timeout(PATIENCE, of.evpn_summary()).await
     {
         evpn(&mut text, &summary);
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+/// The lines of ports, with their labels.
+async fn lines(of: &Supervisor, switches: &[Arc<Overview>]) -> Vec<(String, LinkStats)> {
+    let has_link = |port: &&PortInfo| {
+        let policy = &port.spec.policy;
+        let impaired = policy.tx_impairment.is_some() || policy.rx_impairment.is_some();
+        policy.tx_link.is_some() || policy.rx_link.is_some() || impaired
+    };
+    let mut lines = Vec::new();
+    for switch in switches {
+        let name = &switch.info.name;
+        for port in switch.ports.iter().filter(has_link) {
+            let asked = tokio::time::timeout(PATIENCE, of.port_link(name, &port.name)).await;
+            // A data process that does not answer holds the page up once.
+            let Ok(asked) = asked else { break };
+            let Ok(link) = asked else { continue };
+            for (way, line) in [("in", link.sends), ("out", link.receives)] {
+                let port = &port.name;
+                let of = format!("switch=\"{name}\",port=\"{port}\",direction=\"{way}\"");
+                lines.extend(line.map(|line| (of, line.stats)));
+            }
+        }
+    }
+    lines
+}
+
+/// Lines of ports: their queues, drops and times in the queue.
+fn links(text: &mut String, lines: &[(String, LinkStats)]) {
+    let one = |value: u64| vec![(String::new(), value as f64)];
+    let name = "toklat_link_queue_bytes";
+    gauge(text, name, "Bytes of frames in the queue of a link");
+    each(text, name, lines, |stats| one(stats.queue_bytes));
+    let name = "toklat_link_memory_bytes";
+    gauge(text, name, "Bytes of memory of a link");
+    each(text, name, lines, |stats| one(stats.memory));
+    let name = "toklat_link_sojourn_seconds";
+    gauge(text, name, "Time in the queue of a link that this share of frames did not exceed");
+    each(text, name, lines, |stats| {
+        let (half, most) = (stats.sojourn_p50_ns, stats.sojourn_p99_ns);
+        let times = [("0.5", half), ("0.9", stats.sojourn_p90_ns), ("0.99", most)];
+        times.map(|(q, ns)| (format!(",quantile=\"{q}\""), ns as f64 / 1e9)).into()
+    });
+    let name = "toklat_link_drops_total";
+    counter(text, name, "Frames that a link dropped");
+    each(text, name, lines, |stats| {
+        let (full, early) = (("full", stats.dropped_full), ("early", stats.dropped_early));
+        let causes = [full, early, ("lost", stats.dropped_lost), ("memory", stats.dropped_memory)];
+        causes.map(|(cause, frames)| (format!(",cause=\"{cause}\""), frames as f64)).into()
+    });
+    let name = "toklat_link_marks_total";
+    counter(text, name, "Frames in which a link marked congestion");
+    each(text, name, lines, |stats| one(stats.marked));
+}
+
+/// A metric of each line, with more labels.
+fn each(
+    text: &mut String,
+    name: &str,
+    lines: &[(String, LinkStats)],
+    values: impl Fn(&LinkStats) -> Vec<(String, f64)>,
+) {
+    for (of, stats) in lines {
+        for (more, value) in values(stats) {
+            line(text, &format!("{name}{{{of}{more}}} {value}"));
+        }
+    }
 }
 
 /// How long switches were without a data process that had died.
@@ -191,6 +263,11 @@ fn tables_and_walls(text: &mut String, switches: &[(SwitchInfo, usize)]) {
             line(text, &format!("toklat_switch_walls{{{of},state=\"{became}\"}} {n}"));
         }
     }
+}
+
+fn counter(text: &mut String, name: &str, help: &str) {
+    line(text, &format!("# HELP {name} {help}."));
+    line(text, &format!("# TYPE {name} counter"));
 }
 
 fn gauge(text: &mut String, name: &str, help: &str) {

@@ -84,7 +84,7 @@ fn in_switch(name: &str, spec: &toml::Value) -> Option<Mistake> {
 }
 
 /// The tables of a topology file.
-const TABLES: [&str; 4] = ["switch", "guest", "quota", "evpn"];
+const TABLES: [&str; 5] = ["switch", "guest", "link", "quota", "evpn"];
 
 /// The first mistake among settings. `together` names settings that are read at once.
 fn in_settings<T: DeserializeOwned + JsonSchema>(

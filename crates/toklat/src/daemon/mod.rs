@@ -251,6 +251,7 @@ async fn supervise(
         captures: caller::captures(options.state_directory()),
         tunnels: Arc::default(),
         agents: Arc::default(),
+        links: switch::Links::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

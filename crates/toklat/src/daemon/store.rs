@@ -43,6 +43,14 @@ pub struct Configured {
     pub attached: BTreeSet<String>,
 }
 
+/// The name of all links of the topology together; no switch can have it.
+pub const LINK: &str = "[link]";
+
+/// True for objects that are one table of the topology.
+fn is_whole(name: &str) -> bool {
+    ["quota", EVPN, LINK].contains(&name)
+}
+
 impl Configured {
     /// The topology, with `file` as the maker of all objects.
     #[must_use]
@@ -54,7 +62,7 @@ impl Configured {
         });
         let guests = made.guest.keys().map(|name| guest(name));
         let switches = switches.chain(guests);
-        let names: Vec<_> = switches.chain(["quota".to_owned(), EVPN.to_owned()]).collect();
+        let names: Vec<_> = switches.chain(["quota", EVPN, LINK].map(str::to_owned)).collect();
         made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
         made.applied = [(file.to_owned(), made.topology.clone())].into();
         made
@@ -73,7 +81,7 @@ impl Configured {
     pub fn note(&mut self, change: &Change, file: &str) {
         match change.action {
             Action::Removed => drop(self.made_by.remove(&change.name)),
-            Action::Changed if change.name != "quota" && change.name != EVPN => {}
+            Action::Changed if !is_whole(&change.name) => {}
             Action::Replaced => {}
             _ => drop(self.made_by.insert(change.name.clone(), file.to_owned())),
         }
@@ -84,7 +92,7 @@ impl Configured {
         let topology = &self.topology;
         self.attached.retain(|name| topology.switch.contains_key(name));
         self.made_by.retain(|name, _| match name.split_once(':') {
-            _ if name == "quota" || name == EVPN => true,
+            _ if is_whole(name) => true,
             None if guest_of(name).is_some() => {
                 guest_of(name).is_some_and(|name| topology.guest.contains_key(name))
             }

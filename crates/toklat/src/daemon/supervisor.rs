@@ -418,6 +418,7 @@ impl Supervisor {
     pub async fn begin(&self, wanted: Configured) {
         let mut topology = self.topology.lock().await;
         self.environment.ledger.configure(wanted.quota.clone());
+        self.environment.links.set(&wanted.link);
         *topology = wanted;
         self.changed(&topology);
         self.guests.begin(&topology.guest);

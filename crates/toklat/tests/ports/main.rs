@@ -8,6 +8,7 @@ mod daemon_busy;
 mod daemon_endpoints;
 mod daemon_impairments;
 mod daemon_limits;
+mod daemon_links;
 mod daemon_lossless;
 mod daemon_memory;
 mod daemon_move;

@@ -125,6 +125,21 @@ pub const RULES: &[Rule] = &[
     )
     .said(|value| v::say_impairment("rx_impair", value)),
     Rule::new(
+        "tx_link",
+        &[Word::new("tx_link", "WORDS|NAME|off", v::line).help(
+            "The line of what the port sends: rate, delay, queue and loss, as in \
+             rate=10Mb/s,delay=25ms,queue=100kB,aqm=fq_codel,loss=1%,seed=7; or dsl, lte, \
+             satellite; or a link of the topology",
+        )],
+    ),
+    Rule::new(
+        "rx_link",
+        &[Word::new("rx_link", "WORDS|NAME|off", v::line).help(
+            "The line of what the port receives; frames beyond its queue are dropped, or wait if \
+             the port is lossless",
+        )],
+    ),
+    Rule::new(
         "flap_guard",
         &[Word::new("flap_guard", "on|off", v::on_off)
             .help("Refuse to learn addresses that move too often [default: on]")],

@@ -149,6 +149,7 @@ fn wrong_words_are_named() {
         (json!({"vlan_access": 1, "vlan_trunk": "2"}), "vlan_trunk: say it or vlan_access"),
         (json!({"native": 1}), "native: it goes with vlan_trunk"),
         (json!({"rx_impair": ["loss=1%"]}), "rx_impair: "),
+        (json!({"tx_link": "rat=1Mb/s"}), "did you mean rate?"),
         (json!({"owner": "no such user"}), "owner: There is no user"),
         (json!({"txlimit": "1Gb/s"}), "unknown field `txlimit`"),
         (json!({"lossless": 7}), "invalid type"),
@@ -202,6 +203,8 @@ fn words_are_said_where_they_say_the_same() {
             json!({"interrupts": "delay=50,adaptive"}),
         ),
         (json!({"mirror_egress": "none"}), json!({"mirror_egress": "none"})),
+        (json!({"tx_link": "dsl,rate=1Mb/s"}), json!({"tx_link": "dsl,rate=1Mb/s"})),
+        (json!({"rx_link": "office"}), json!({"rx_link": "office"})),
     ] {
         let spec = spec(&settings).unwrap();
         let said: Map<String, Value> = spec.in_words().into_iter().collect();

@@ -5,14 +5,14 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use fabric::{Impairment, RateLimiter, TokenBucket};
+use fabric::{Impairment, LinkConfig, RateLimiter, TokenBucket};
 use frame::{Mac, VlanId};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Given, Words};
 use crate::units::{self, Rate};
-use crate::{Interrupts, Policy, VlanMode, ranges, users};
+use crate::{Interrupts, Policy, VlanMode, link_spec, ranges, users};
 
 /// What reading a value returns.
 type Read = Result<Value, String>;
@@ -182,6 +182,17 @@ fn microseconds(text: &str) -> Result<u32, String> {
     };
     let us = units.iter().find_map(in_unit).map(|us| us.round() as u32);
     us.ok_or_else(|| format!("{text:?} is not a time such as 10ms or 250us"))
+}
+
+/// A link in words, or the name of one of the topology.
+pub(super) fn line(text: &str) -> Read {
+    if is_none(text) {
+        return Ok(Value::Null);
+    }
+    if !link_spec::is_name(text) {
+        text.parse::<LinkConfig>().map_err(|error| error.to_string())?;
+    }
+    Ok(text.into())
 }
 
 /// A rule of one word with one value.

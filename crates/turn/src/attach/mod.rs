@@ -152,6 +152,9 @@ pub enum AttachError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A word of the port's links is invalid.
+    #[error("The port's link is invalid")]
+    Link(#[from] link::LinkError),
     /// The forwarding table has no room for the port's addresses.
     #[error(
         "The forwarding table has no room for {0}, which the port was given; raise fdb_entries, or give \

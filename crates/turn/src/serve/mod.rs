@@ -16,7 +16,7 @@ use topology::Policy;
 use self::fair::Share;
 pub use self::tools::{Switch, Tools};
 use crate::attach::{Attended, RegisterAccess, Side, Source};
-use crate::port_link::{self, Change, FarQueue, Meters};
+use crate::port_link::{Change, FarQueue, PortLinks};
 use crate::user::{Payer, excused};
 
 /// Copies that a port may begin in one turn beyond its batch before it has to skip turns.
@@ -140,11 +140,9 @@ impl Served {
         self
     }
 
-    /// Gives the port the link of `policy`, with these receive queues behind it. Sets `meters` to
-    /// those of its send queues.
-    pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>, meters: &mut Meters) -> Self {
-        let queues = self.queues.len();
-        let changes = port_link::changes(policy, &Policy::default(), queues, meters).into_iter();
+    /// Gives the port the link of `policy`, with these receive queues behind it.
+    pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>, links: &mut PortLinks) -> Self {
+        let changes = links.sending(policy, self.queues.len()).into_iter();
         changes.chain([Change::Receiving(far)]).for_each(|change| self.change_link(change));
         self
     }

@@ -166,8 +166,8 @@ impl Served {
         full.into_iter().chain(limit).chain(line).max().filter(|at| *at > now)
     }
 
-    /// When the next frame that the port has sent leaves a link, or a frame that waits in the port's
-    /// ring may enter it.
+    /// When the next frame that the port has sent leaves a link, or a frame that waits in the
+    /// port's ring may enter it.
     #[must_use]
     pub fn due(&self) -> Option<Nanos> {
         if !self.impeded {

@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags};
 use shmem::budget::Account;
 use turn::attach::{AttachError, Attached};
 use turn::clock;
-use turn::port_link;
 use turn::serve::Served;
 use turn::state::Activity;
 
@@ -152,11 +151,10 @@ impl Process {
         let counters = record.spec.counters.clone();
         let uid = record.config.uid;
         let policy = record.config.policy.clone();
-        let receiving = port_link::receiving(&egresses, &policy, &record.spec.received);
+        let receiving = record.links.receiving(&egresses, &policy, &record.spec.received);
         let unused = (
             std::mem::replace(&mut record.spec.egresses, egresses),
             std::mem::replace(&mut record.spec.linked, receiving.exits),
-            std::mem::replace(&mut record.watched.receiving, receiving.far.clone()),
         );
         self.publish();
         drop(unused);
@@ -168,11 +166,8 @@ impl Process {
         let served = Served::new(id, source, counters, clock());
         let state = self.state.port(id).map(|state| state.paid_by(self.users.of(uid)));
         let watch = state.and_then(|state| self.watch_of_new(true, &state));
-        let mut sending = Vec::new();
-        let served = served.linked(&policy, receiving.far, &mut sending).watched(watch);
-        if let Ok(record) = self.record(id) {
-            record.watched.sending = sending;
-        }
+        let Ok(record) = self.record(id) else { return };
+        let served = served.linked(&policy, receiving.far, &mut record.links).watched(watch);
         self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
         self.charge_remake(id, began);
     }

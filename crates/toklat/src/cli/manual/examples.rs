@@ -34,6 +34,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-port", "  toklat port add vale0:p1 --lossless\n  toklat port show vale0"),
     ("toklat-port-rm", "  toklat port rm vale0:p1 vale0:p2"),
     ("toklat-port-show", "  toklat port show\n  toklat port show vale0:p1"),
+    (
+        "toklat-link",
+        "  toklat port set vale0:p1 --tx-link rate=10Mb/s,delay=25ms\n  \
+         toklat link show vale0:p1",
+    ),
+    ("toklat-link-show", "  toklat link show vale0:p1\n  toklat link show vale0:p1 --json"),
     ("toklat-fdb", "  toklat fdb show vale0\n  toklat fdb add vale0:p1 02:00:00:00:00:01"),
     ("toklat-fdb-show", "  toklat fdb show vale0"),
     ("toklat-fdb-add", "  toklat fdb add vale0:p1 02:00:00:00:00:01"),

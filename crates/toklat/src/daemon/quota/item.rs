@@ -36,6 +36,11 @@ pub enum Item {
         /// Its size.
         bytes: u64,
     },
+    /// The memory that the links of a port may need.
+    Links {
+        /// Bytes.
+        bytes: u64,
+    },
     /// A program's open descriptor of netmap's interface.
     NetmapDescriptor,
     /// What such a descriptor can be bound to: a port, an end of a pipe, a monitor.
@@ -145,7 +150,7 @@ impl Item {
             Self::Switch => Resource::Switches,
             Self::Pipe => Resource::Pipes,
             Self::Connection => Resource::Connections,
-            Self::Memory(_) | Self::State { .. } => Resource::Memory,
+            Self::Memory(_) | Self::State { .. } | Self::Links { .. } => Resource::Memory,
             Self::NetmapDescriptor | Self::NetmapAdapter | Self::NetmapRegion => {
                 Resource::NetmapObjects
             }
@@ -170,7 +175,7 @@ impl Item {
                 1
             }
             // The memory's file is its port's.
-            Self::Memory(_) | Self::State { .. } | Self::NetmapPort => 0,
+            Self::Memory(_) | Self::State { .. } | Self::Links { .. } | Self::NetmapPort => 0,
         }
     }
 }

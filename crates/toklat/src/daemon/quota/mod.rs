@@ -119,7 +119,7 @@ impl Account {
         let price = match item {
             Item::Memory(file) if self.files.contains_key(&file.id) => 0,
             Item::Memory(file) => file.len,
-            Item::State { bytes, .. } => *bytes,
+            Item::State { bytes, .. } | Item::Links { bytes } => *bytes,
             Item::NetmapQueue => 0,
             _ => 1,
         };

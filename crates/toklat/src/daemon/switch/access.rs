@@ -85,7 +85,7 @@ impl Switch {
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         if open::of(&port.spec.kind).is_for_users() {
             let spec = port.spec.clone();
-            return self.replace_port(id, spec, Written::Kept).await;
+            return self.replace_port(id, spec, None, Written::Kept).await;
         }
         // The new socket has the path of the old one.
         port.waiting = None;

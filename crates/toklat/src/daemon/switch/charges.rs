@@ -15,6 +15,7 @@ use crate::api::ApiError;
 pub(super) struct Charges {
     port: Option<Charge>,
     memory: Option<Charge>,
+    links: Option<Charge>,
 }
 
 impl Charges {
@@ -24,6 +25,11 @@ impl Charges {
             self.port = port;
         }
         self.memory = memory;
+    }
+
+    /// Takes the charge of the port's links in place of an earlier one.
+    pub(super) fn take_links(&mut self, links: Option<Charge>) {
+        self.links = links;
     }
 
     fn is_of(&self, uid: u32) -> bool {
@@ -113,8 +119,11 @@ impl Switch {
         let count = || ledger.count(uid, self.item(uid, &port.name));
         let fresh = (!port.charges.is_of(uid)).then(count);
         let memory = region_of(port).map(|file| ledger.count(uid, Item::Memory(file)));
+        let bytes = port.links.charged();
+        let links = (bytes > 0).then(|| ledger.count(uid, Item::Links { bytes }));
         if let Some(port) = self.ports.get_mut(&id) {
             port.charges.take(fresh, memory);
+            port.charges.take_links(links);
         }
     }
 

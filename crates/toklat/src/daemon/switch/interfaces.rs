@@ -154,7 +154,7 @@ impl Switch {
         let has_socket = open::of(&spec.kind).socket().is_some();
         let opened = match has_socket && port.failure.is_none() {
             true => self.remake_socket(id).await,
-            false => self.replace_port(id, spec, Written::Kept).await,
+            false => self.replace_port(id, spec, None, Written::Kept).await,
         };
         if let Err(error) = opened {
             self.watch_again(id);

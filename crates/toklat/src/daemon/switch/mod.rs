@@ -10,6 +10,7 @@ mod clients;
 mod found;
 mod guests;
 mod interfaces;
+mod links;
 mod port;
 mod quarantine;
 mod report;
@@ -37,6 +38,7 @@ use tokio::task::JoinHandle;
 pub use self::access::Access;
 pub use self::charges::StateMemory;
 pub use self::clients::Attach;
+pub use self::links::Links;
 pub use self::port::{Port, no_port};
 use self::quarantine::{Offender, Quarantine};
 use self::restarts::Restarts;
@@ -79,6 +81,8 @@ pub struct Environment {
     pub tunnels: Arc<Tunnels>,
     /// The switches that are sampled.
     pub agents: Arc<Agents>,
+    /// The links of the topology, by name.
+    pub links: Links,
 }
 
 /// A switch.

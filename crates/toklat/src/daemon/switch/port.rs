@@ -16,6 +16,7 @@ use super::super::open::{self, Opened, Opening, Written};
 use super::super::process::{FoundPort, MAX_PENDING};
 use super::super::tunnels::Tunnel;
 use super::charges::Charges;
+use super::links::{Links, PortLinks};
 use super::{Access, Switch};
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec};
 
@@ -45,6 +46,8 @@ pub struct Port {
     pub(super) known: bool,
     /// The charges on the account of the port's user.
     pub(super) charges: Charges,
+    /// What the port's links need.
+    pub(super) links: PortLinks,
     /// The wait for the port's front end, if it has one.
     pub(super) waiting: Option<Waiting>,
     /// The port's share of tunnels' state. The field order matters: the descriptors above are
@@ -75,6 +78,7 @@ impl Port {
             quarantined: false,
             known: false,
             charges: Charges::default(),
+            links: PortLinks::default(),
             waiting: None,
             tunnel: None,
         }
@@ -119,10 +123,11 @@ impl Port {
         known.unwrap_or_else(|| rustix::process::geteuid().as_raw())
     }
 
-    pub(super) fn add_command(&self, access: Access) -> Command {
+    /// The command that adds the port, whose links are in words.
+    pub(super) fn add_command(&self, access: Access, links: &Links) -> Command {
         let config = PortConfig {
             name: self.name.clone(),
-            policy: self.spec.rules(),
+            policy: links.policy_or_none(self),
             worker: self.spec.worker,
             attachment: self.attachment.clone(),
             uid: self.uid(access),
@@ -147,6 +152,7 @@ impl Switch {
         (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
         (port.user, port.worker) = (Some(config.uid), worker);
         port.client = config.pid.map(|pid| Client { pid, uid: config.uid });
+        port.links = PortLinks::taken_over(&port.spec.policy, &port.spec.kind);
         self.take_over_tunnel(&mut port);
         if let Some(token) = port.hangup_fd() {
             let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
@@ -164,7 +170,8 @@ impl Switch {
             let mut port = Port::new(id, "retired", PortSpec::default(), false);
             port.known = true;
             // If the command fails, only old counters remain.
-            let _ = self.command(&port.add_command(self.access), &[]).await;
+            let _ =
+                self.command(&port.add_command(self.access, &self.environment.links), &[]).await;
             let _ = self.command(&Command::RemovePort { id }, &[]).await;
         }
     }
@@ -181,11 +188,13 @@ impl Switch {
     /// Works as `restore_port`, for all recorded ports. Many commands are in flight at a time, so
     /// the data process adds the ports together.
     pub(super) async fn restore_all_ports(&mut self) {
+        self.send_all_link_files().await;
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for ids in ids.chunks(MAX_PENDING) {
             let ask = |id| {
                 let port = &self.ports[id];
-                (port.add_command(self.access), port.fds.iter().map(AsFd::as_fd).collect())
+                let links = &self.environment.links;
+                (port.add_command(self.access, links), port.fds.iter().map(AsFd::as_fd).collect())
             };
             let commands: Vec<_> = ids.iter().map(ask).collect();
             let Some(process) = &self.process else { return };
@@ -220,7 +229,9 @@ impl Switch {
     pub(super) async fn send_port(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get(&id) else { return Ok(()) };
         let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
-        let answer = self.command(&port.add_command(self.access), &fds).await?;
+        self.send_link_files(&port.links).await?;
+        let answer =
+            self.command(&port.add_command(self.access, &self.environment.links), &fds).await?;
         self.added(id, answer.as_ref());
         Ok(())
     }
@@ -280,8 +291,10 @@ impl Switch {
             return Ok(());
         }
         let id = self.next_id()?;
+        let links = self.prepare_links(name, &spec).await?;
         let opened = self.open(name, &spec, written).await?;
         let mut port = Port::new(id, name, spec, true);
+        port.links = links;
         (port.attachment, port.fds) = (opened.attachment, opened.fds);
         port.tunnel = opened.tunnel;
         port.waiting = self.wait_for_front_end(&port, false)?;
@@ -301,7 +314,9 @@ impl Switch {
     /// Adds a port whose kind could not be opened. It stays vacant, with the reason.
     pub async fn add_failed_port(&mut self, name: &str, spec: PortSpec, error: &ApiError) {
         let Ok(id) = self.next_id() else { return };
+        let links = self.prepare_links(name, &spec).await;
         let mut port = Port::new(id, name, spec, true);
+        port.links = links.unwrap_or_default();
         port.failure = Some(error.to_string());
         if let Err(error) = self.insert(port).await {
             tracing::error!(switch = self.name, port = name, %error, "port was not added");
@@ -395,17 +410,19 @@ impl Switch {
     ) -> Result<(), ApiError> {
         let port = self.port(name)?;
         let (id, old) = (port.id, port.spec.clone());
+        let links = self.prepare_links(name, &spec).await?;
         let resized = old.policy.mtu != spec.policy.mtu;
         let again = resized && open::of(&spec.kind).is_opened_for_mtu();
         if again || old.kind != spec.kind || self.failure_of(port).is_some() {
-            return self.replace_port(id, spec, written).await;
+            return self.replace_port(id, spec, Some(links), written).await;
         }
         if resized {
             let resizing = open::of(&spec.kind).set_mtu(spec.policy.mtu, &port.attachment);
             self.patient(resizing).await?;
         }
         if old.rules() != spec.rules() {
-            let policy = spec.rules();
+            let policy = self.environment.links.policy(&spec)?;
+            self.send_link_files(&links).await?;
             self.command(&Command::SetPolicy { id, policy }, &[]).await?;
         }
         if old.worker != spec.worker
@@ -415,15 +432,18 @@ impl Switch {
             self.port_mut(name)?.worker = Some(worker);
         }
         let anew = self.access.to(old.owner) != self.access.to(spec.owner);
-        self.port_mut(name)?.spec = spec;
+        let port = self.port_mut(name)?;
+        (port.spec, port.links) = (spec, links);
         self.recharge(id);
         if anew { self.remake_socket(id).await } else { Ok(()) }
     }
 
+    /// Attaches a port once more, with other settings, and other `links` if there are any.
     pub(super) async fn replace_port(
         &mut self,
         id: PortId,
         spec: PortSpec,
+        links: Option<PortLinks>,
         written: Written,
     ) -> Result<(), ApiError> {
         let name = self.ports.get(&id).map(|port| port.name.clone()).unwrap_or_default();
@@ -446,6 +466,7 @@ impl Switch {
         port.waiting = None;
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
         port.tunnel = tunnel;
+        port.links = links.unwrap_or_else(|| port.links.clone());
         if let Some(port) = self.ports.get(&id) {
             match self.wait_for_front_end(port, false) {
                 Ok(waiting) => self.ports.entry(id).and_modify(|port| port.waiting = waiting),

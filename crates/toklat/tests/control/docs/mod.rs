@@ -139,8 +139,9 @@ fn the_commands_about_many_hosts_run() {
 }
 
 #[test]
-fn the_commands_about_monitoring_and_trusted_switches_run() {
-    let test = "the_commands_about_monitoring_and_trusted_switches_run";
+fn the_commands_about_links_monitoring_and_trusted_switches_run() {
+    let test = "the_commands_about_links_monitoring_and_trusted_switches_run";
+    run(test, "docs/links.md");
     run(test, "docs/monitoring.md");
     run(test, "docs/trusted.md");
 }

@@ -22,6 +22,7 @@ pub const DOCUMENTS: &[(&str, &[Step])] = &[
     ("docs/confined-guests.md", CONFINED_GUESTS),
     ("docs/containers.md", CONTAINERS),
     ("docs/guests.md", GUESTS),
+    ("docs/links.md", LINKS),
     ("docs/many-hosts.md", super::hosts::MANY_HOSTS),
     ("docs/monitoring.md", MONITORING),
     ("docs/netmap.md", NETMAP),
@@ -49,7 +50,7 @@ const README: &[Step] = &[
     test("toklat uplink vale0 -p 8080:80", "guests_get_addresses_and_a_way_out_by_one_command"),
     ends("toklat port add vale0:web --lossless"),
     ends("toklat port set vale0:web --rx-limit"),
-    ends("toklat port set vale0:web --rx-impair"),
+    ends("toklat port set vale0:web --rx-link"),
     goes_on("toklat stats vale0 --watch", "[ -s $OUT ]"),
     terminal("toklat top", "vale0:web"),
     goes_on("toklat ping vale0:x vale0:y", "toklat stats vale0:x | grep -q '^frames  *[1-9]'"),
@@ -210,6 +211,20 @@ const GUESTS: &[Step] = &[
         ("cargo run --release --features stamps --", "toklat"),
         ("guest.dispatch --svg dispatch.svg", "guest.dispatch.ring.100 --quick"),
     ]),
+];
+
+const LINKS: &[Step] = &[
+    place(Directory, ""),
+    ends("toklat switch add vale0"),
+    ends("toklat port add vale0:web"),
+    ends("toklat port set vale0:web --tx-link rate=10Mb/s"),
+    shows("toklat link show vale0:web", "aqm=fq_codel"),
+    ends("toklat port set vale0:web --tx-link off --rx-link lte"),
+    file("[link.office]", "office.toml"),
+    ends("toklat apply office.toml"),
+    shows("toklat port show vale0:web", "tx-link office"),
+    ends("toklat switch set vale0 --max-link-memory"),
+    ends("toklat port set vale0:web --tx-link off --rx-link rate=10Gb/s"),
 ];
 
 const MONITORING: &[Step] = &[
