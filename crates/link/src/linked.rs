@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, MapGuard,
@@ -39,6 +40,26 @@ struct Inner {
     counted: u64,
     /// Frames that were lost as they were delivered, so far.
     lost: u64,
+    /// The worker that flushes, while it sleeps.
+    sleeper: Option<Sleeper>,
+}
+
+/// A worker that sleeps until a frame is due.
+#[derive(Debug)]
+struct Sleeper {
+    waker: Waker,
+    due: Option<Nanos>,
+}
+
+impl Inner {
+    /// Wakes the worker if it has something to do earlier than it knows.
+    fn wake_sleeper(&mut self) {
+        let due = self.link.due();
+        let earlier = |known: Option<Nanos>| due.is_some_and(|due| known.is_none_or(|k| due < k));
+        if let Some(Sleeper { waker, .. }) = self.sleeper.take_if(|s| earlier(s.due)) {
+            waker.wake();
+        }
+    }
 }
 
 /// The result of a [flush](Linked::flush).
@@ -66,8 +87,8 @@ impl<E: Egress> Linked<E> {
         let scratch = Box::new(Scratch::new(BATCH));
         let link = Link::new(config, number, SharedMeter::clone(&meter));
         let tally = Tally::default();
-        let inner = Mutex::new(Inner { link, scratch, limits, tally, counted: 0, lost: 0 });
-        Self { queue, counters, meter, inner }
+        let inner = Inner { link, scratch, limits, tally, counted: 0, lost: 0, sleeper: None };
+        Self { queue, counters, meter, inner: Mutex::new(inner) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -84,6 +105,16 @@ impl<E: Egress> Linked<E> {
     #[must_use]
     pub fn due(&self) -> Option<Nanos> {
         self.inner().link.due()
+    }
+
+    /// The same for a worker that is about to sleep until then. A delivery, perhaps by another
+    /// worker, wakes it if the link has something to do earlier.
+    #[must_use]
+    pub fn due_or_wake(&self, waker: &Waker) -> Option<Nanos> {
+        let mut inner = self.inner();
+        let due = inner.link.due();
+        inner.sleeper = Some(Sleeper { waker: waker.clone(), due });
+        due
     }
 
     /// Changes the link for later frames.
@@ -108,6 +139,7 @@ impl<E: Egress> Linked<E> {
     pub fn flush(&self, map: &MapGuard<'_>, now: Nanos) -> Flushed {
         let mut inner = self.inner();
         let mut flushed = Flushed::default();
+        inner.sleeper = None;
         for _ in 0..BATCHES {
             let Inner { link, scratch, limits, .. } = &mut *inner;
             scratch.clear();
@@ -167,6 +199,7 @@ impl<E: Egress> Egress for Linked<E> {
         inner.counted += full;
         let tally = inner.link.take_tally();
         inner.tally.add(&tally);
+        inner.wake_sleeper();
         Delivered { finished }
     }
 

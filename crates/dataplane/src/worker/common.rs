@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Wake;
 
 use fabric::{Fdb, Ports};
 use port::Nanos;
@@ -129,6 +130,17 @@ pub(crate) enum Job {
     Settings(WorkerSettings),
     /// End once no frames are stalled.
     Finish,
+}
+
+/// Rings a worker's doorbell, if there is one any more.
+pub(super) struct Ring(pub Weak<Common>, pub usize);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        if let Some(common) = self.0.upgrade() {
+            common.workers[self.1].ring();
+        }
+    }
 }
 
 /// How a worker is reached.

@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use fabric::Recorder;
@@ -41,7 +42,7 @@ use turn::clock;
 use turn::serve::{Served, Switch, Tools};
 use turn::state::{Activity, WorkerState};
 
-use self::common::ASLEEP;
+use self::common::{ASLEEP, Ring};
 pub(crate) use self::common::{Common, Job, Mailbox, Table, WorkerSettings};
 use self::measure::Measure;
 use self::patience::Patience;
@@ -95,6 +96,8 @@ pub(crate) struct Worker {
     timers: Vec<(Nanos, PortId)>,
     /// The ports that receive over a link.
     far: Vec<PortId>,
+    /// Wakes this worker, if others may put frames onto the links of its ports.
+    waker: Option<Waker>,
     /// The owners to wake later.
     late: Vec<Late>,
     tools: Tools,
@@ -124,6 +127,8 @@ impl Worker {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
         epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let now = clock();
+        let ring = || Waker::from(Arc::new(Ring(Arc::downgrade(&common), number)));
+        let waker = (common.workers.len() > 1).then(ring);
         // SAFETY: workers alone deliver to the ports of their switch, and this is the only one.
         let sole = (common.workers.len() == 1).then(|| unsafe { SoleWorker::new() });
         Ok(Self {
@@ -137,6 +142,7 @@ impl Worker {
             unwatched: Vec::new(),
             timers: Vec::new(),
             far: Vec::new(),
+            waker,
             late: Vec::new(),
             tools: Tools::new(settings.batch, settings.stall_timeout, sole, recorder),
             idle: settings.idle,
@@ -395,14 +401,15 @@ impl Worker {
             || self.hot.iter().filter_map(port).any(|port| soon(port.due()))
     }
 
-    /// When the worker wakes for the next frame that arrives over a link. Soon, if other workers
-    /// may send one without telling this worker.
-    fn far_due(&self, now: Nanos) -> Option<Nanos> {
+    /// When the worker wakes for the next frame that arrives over a link. Another worker that
+    /// sends one rings.
+    fn far_due(&self) -> Option<Nanos> {
         let ports = self.far.iter().filter_map(|id| self.ports.get(usize::from(*id))?.as_deref());
-        let due = ports.filter_map(Served::flush_due).min();
-        let due = due.map(|due| Nanos(due.0.saturating_sub(EARLY_NS)));
-        let others = self.common.workers.len() > 1 && !self.far.is_empty();
-        due.into_iter().chain(others.then_some(now + LIMITED_NS)).min()
+        let due = match &self.waker {
+            Some(waker) => ports.filter_map(|port| port.flush_due_or_wake(waker)).min(),
+            None => ports.filter_map(Served::flush_due).min(),
+        };
+        due.map(|due| Nanos(due.0.saturating_sub(EARLY_NS)))
     }
 
     /// True if an owner cannot send more before it is served.
@@ -477,7 +484,7 @@ impl Worker {
     fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) -> Nanos {
         self.state.sleeps.add(1);
         let timers = self.timers.iter().map(|(at, _)| *at);
-        let timers = timers.chain(self.late.iter().map(|late| late.due)).chain(self.far_due(now));
+        let timers = timers.chain(self.late.iter().map(|late| late.due)).chain(self.far_due());
         let timer = timers.map(|at| at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
         let (by_owner, woke) = self.take_events(timer, now);

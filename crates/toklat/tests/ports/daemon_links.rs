@@ -165,6 +165,36 @@ fn a_trace_is_read_by_the_daemon_and_survives_the_data_process() {
     }
 }
 
+/// Objective: a link without frames costs no worker anything, though another worker may put frames
+/// onto it; these come in time all the same.
+#[test]
+fn an_idle_link_wakes_no_worker_and_frames_of_another_worker_come_in_time() {
+    let mut daemon = Daemon::start();
+    daemon.apply(
+        "[switch.vale0]\nworkers = [{}, {}]\n[switch.vale0.port.a]\nworker = 0\n\
+         [switch.vale0.port.b]\nworker = 1\nrx_link = \"rate=10Mb/s,delay=20ms\"",
+    );
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let sleeps = |daemon: &Daemon| {
+        let stats = daemon.get("/v1/stats?switch=vale0");
+        let worker = &stats["switches"][0]["workers"][1];
+        worker["sleeps"].as_u64().unwrap_or_else(|| panic!("{worker}"))
+    };
+    // A look every millisecond would be 200 sleeps.
+    daemon.wait_for("a worker that sleeps on", |daemon| {
+        receive(&mut b);
+        let before = sleeps(daemon);
+        std::thread::sleep(Duration::from_millis(200));
+        sleeps(daemon) - before < 40
+    });
+    for _ in 0..3 {
+        let took = exchange(&mut daemon, &mut a, &mut b, &mut number);
+        assert!(took >= Duration::from_millis(20), "{took:?}");
+    }
+}
+
 /// Objective: impairments are taken for however many ports, as they were before links were counted,
 /// and work for all of them.
 #[test]

@@ -5,6 +5,7 @@ mod sending;
 mod tools;
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use fabric::{PortMemory, Sender, Sending, StallTime, Turn};
 use link::{Limiter, Link, Pacer};
@@ -200,6 +201,11 @@ impl Served {
     /// When the next frame for the port leaves a link.
     pub fn flush_due(&self) -> Option<Nanos> {
         self.far.iter().filter_map(|(_, far)| far.due()).min()
+    }
+
+    /// The same for a worker that is about to sleep; the next delivery to the port wakes it.
+    pub fn flush_due_or_wake(&self, waker: &Waker) -> Option<Nanos> {
+        self.far.iter().filter_map(|(_, far)| far.due_or_wake(waker)).min()
     }
 
     /// Delivers frames to the port that have arrived over a link. Returns how many. `effect` is
