@@ -43,7 +43,7 @@ pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
     ("toklat", "guests", Privilege::Root, &["guest_walls"]),
     ("toklat", "vm", Privilege::Capable, &["vm_every_kind", "vm_ipxe", "vm_passt", "vm_uplink"]),
     ("toklat", "programs", Privilege::Root, &["pcap"]),
-    ("toklat", "hosts", Privilege::Capable, &["cni", "interface", "vxlan"]),
+    ("toklat", "hosts", Privilege::Capable, &["cni", "interface", "links", "vxlan"]),
     ("toklat", "hosts", Privilege::Root, &["evpn"]),
     ("toklat", "packaging", Privilege::Root, &["packaging_install", "units"]),
     ("toklat", "siege", Privilege::Root, &[]),

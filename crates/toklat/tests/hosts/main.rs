@@ -8,4 +8,5 @@ mod evpn_scale;
 mod evpn_walls;
 mod host;
 mod interface;
+mod links;
 mod vxlan;
