@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: switch inline.60|inline.64|inline.1500|limited.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: switch inline.60|inline.64|inline.1500|limited.64|link.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
@@ -27,6 +27,7 @@ fn main() -> Result<(), Error> {
         "inline.60" => Bench::new(1, To::Each)?.run(frames, 60),
         "inline.64" => Bench::new(1, To::Each)?.run(frames, 64),
         "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
+        "link.64" => Bench::new(1, To::Each)?.linked()?.run(frames, 64),
         "limited.64" => Bench::new(1, To::Each)?.limited()?.run(frames, 64),
         "sampled.64" => Bench::new(1, To::Each)?.sampled().run(frames, 64),
         // Sends each frame of a batch to another port.
@@ -83,6 +84,8 @@ struct Bench {
     headers: Vec<[u8; 14]>,
     /// The number of frames that arrive for each frame sent.
     copies: usize,
+    /// Nanoseconds between turns, if frames wait for a time.
+    tick: Option<u64>,
 }
 
 impl Bench {
@@ -105,7 +108,7 @@ impl Bench {
             To::Each => ((0..count).map(|i| header(Mac::local(2 + i))).collect(), 1),
             To::All => (vec![header(Mac::BROADCAST)], receivers.len()),
         };
-        Ok(Self { switch, sender, receivers, headers, copies })
+        Ok(Self { switch, sender, receivers, headers, copies, tick: None })
     }
 
     /// The same benchmark, with limits of all kinds that are never reached.
@@ -118,6 +121,14 @@ impl Bench {
             let limited = Policy { tx_rate_limiter: limiter, rx_rate_limiter: limiter, ..policy };
             self.switch.set_policy(id, limited)?;
         }
+        Ok(self)
+    }
+
+    /// The same benchmark, with the receiver behind a line with a rate and a delay.
+    fn linked(mut self) -> Result<Self, Error> {
+        let rx_link = Some("rate=400Gb/s,delay=2us,queue=1MB".to_owned());
+        self.switch.set_policy(1, Policy { rx_link, ..policy(Mac::local(2)) })?;
+        self.tick = Some(1000);
         Ok(self)
     }
 
@@ -142,12 +153,13 @@ impl Bench {
         frames: usize,
         len: usize,
     ) -> Result<(), Error> {
-        let (mut sent, mut received, mut bytes, mut turns) = (0, 0, 0, 0);
+        let (mut sent, mut received, mut bytes, mut turns, mut now) = (0, 0, 0, 0, 0);
         // A flood takes several turns, because its copies are charged to the sender.
         while sent < frames || turns < 64 {
             turns = if sent < frames { 0 } else { turns + 1 };
             sent += send(&mut self.sender, &mut header, frames - sent, len)?;
-            self.switch.turn(Nanos(sent as u64));
+            now = self.tick.map_or(sent as u64, |tick| now + tick);
+            self.switch.turn(Nanos(now));
             for port in &mut self.receivers {
                 received += receive(port, &mut bytes)?;
             }

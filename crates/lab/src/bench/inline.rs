@@ -65,6 +65,16 @@ pub fn limited(lab: &Lab) -> Result<f64> {
     Ok(1e3 / forward(lab, 64, limit)?)
 }
 
+/// The same with the receiver behind a line of 400 Gb/s and 1 ms, in ns per frame.
+pub fn linked(lab: &Lab) -> Result<f64> {
+    let link = |switch: &mut Inline| {
+        let rx_link = Some("rate=400Gb/s,delay=1ms,queue=100MB".to_owned());
+        switch.set_policy(1, Policy { rx_link, ..policy(vec![SINK]) })?;
+        Ok(())
+    };
+    Ok(1e3 / forward(lab, 64, link)?)
+}
+
 /// The same with one in 10,000 frames sampled for sFlow, in ns per frame. The samples are not read:
 /// in the daemon's buffer they are overwritten, which costs as much.
 pub fn sampled(lab: &Lab) -> Result<f64> {

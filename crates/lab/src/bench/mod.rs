@@ -20,6 +20,7 @@ mod inline;
 mod isolated;
 mod lab;
 mod life;
+mod links;
 mod livelock;
 mod netmap;
 mod nic;
@@ -66,6 +67,8 @@ pub enum BenchCommand {
     Nic(RowsArgs),
     /// Measure light guests: TCP and web, against Linux's stack
     Guest(RowsArgs),
+    /// Measure links: rates, queues, delays, fair queueing
+    Links(RowsArgs),
     /// Measure switches of several hosts: tunnels, EVPN, against the kernel's VXLAN and FRR
     Hosts(RowsArgs),
 }
@@ -107,6 +110,7 @@ impl BenchCommand {
             Self::Guest(args) => {
                 args.run(&[stacks_rows::ROWS, confined_rows::ROWS, dispatch::ROWS], global)
             }
+            Self::Links(args) => args.run(&[links::ROWS], global),
             Self::Hosts(args) => args.run(&[hosts::rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {

@@ -111,6 +111,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-bench-netmap", "  toklat bench netmap"),
     ("toklat-bench-nic", "  toklat bench nic"),
     ("toklat-bench-guest", "  toklat bench guest --row guest.tcp"),
+    ("toklat-bench-links", "  toklat bench links --row links.pipe"),
     ("toklat-bench-hosts", "  toklat bench hosts --row hosts.vxlan.cpu"),
     ("toklat-man", "  toklat man /usr/local/share/man/man1"),
 ];
