@@ -21,6 +21,20 @@ const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 /// 2.4).
 #[must_use]
 pub fn packet_too_big(head: &[u8], mtu: u16) -> Option<Vec<u8>> {
+    let (mut frame, ethertype, packet) = begin_answer(head)?;
+    let mtu = mtu.saturating_sub((frame.len() - ETHERNET_HEADER) as u16);
+    let answer = match ethertype {
+        EtherType::IPV4 => too_big_v4(packet, mtu)?,
+        EtherType::IPV6 => too_big_v6(packet, mtu)?,
+        _ => return None,
+    };
+    frame.extend(answer);
+    Some(frame)
+}
+
+/// The link headers of an answer to a frame, with the same tag, and the frame's packet with its
+/// type. `None` for frames from or to groups.
+pub(crate) fn begin_answer(head: &[u8]) -> Option<(Vec<u8>, EtherType, &[u8])> {
     let (ethernet, _) = Ethernet::parse(head)?;
     let (from, to) = (ethernet.source(), ethernet.destination());
     if from.is_group() || to.is_group() {
@@ -33,16 +47,9 @@ pub fn packet_too_big(head: &[u8], mtu: u16) -> Option<Vec<u8>> {
         ethertype = EtherType(u16::from_be_bytes(next));
     }
     let packet = head.get(at..)?;
-    let mtu = mtu.saturating_sub((at - ETHERNET_HEADER) as u16);
-    let answer = match ethertype {
-        EtherType::IPV4 => too_big_v4(packet, mtu)?,
-        EtherType::IPV6 => too_big_v6(packet, mtu)?,
-        _ => return None,
-    };
     let mut frame = [Mac::octets(from), Mac::octets(to)].concat();
     frame.extend_from_slice(&head[12..at]);
-    frame.extend(answer);
-    Some(frame)
+    Some((frame, ethertype, packet))
 }
 
 fn too_big_v4(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
