@@ -48,6 +48,9 @@ pub struct Facts {
     pub tcp_flags: u8,
     /// Which part of a packet the frame carries.
     pub fragment: Fragment,
+    /// What the fragments of a packet have in common beside its addresses: the identification, 0 if
+    /// the packet cannot have fragments.
+    pub fragment_id: u32,
     /// Which headers are not in the head, or contradict themselves.
     pub hidden: Option<Hidden>,
     /// Where the first header begins that was not parsed.
@@ -98,6 +101,7 @@ impl Facts {
             ports: None,
             tcp_flags: 0,
             fragment: Fragment::Whole,
+            fragment_id: 0,
             hidden: None,
             payload: ETHERNET_HEADER,
         };
@@ -194,8 +198,11 @@ impl Facts {
         self.protocol = Some(Protocol(header[9]));
         let fragment = u16::from_be_bytes([header[6], header[7]]);
         self.fragment = Fragment::of(fragment & 0x1fff, fragment & 0x2000 != 0);
+        self.fragment_id = u32::from(u16::from_be_bytes([header[4], header[5]]));
         self.payload += len;
-        Ok(())
+        // It would replace the flags of the first fragment (RFC 3128).
+        let overlaps = fragment & 0x1fff == 1 && self.protocol == Some(Protocol::TCP);
+        if overlaps { Err(Hidden::Transport) } else { Ok(()) }
     }
 
     /// RFC 8200.
@@ -231,6 +238,8 @@ impl Facts {
         Ok(match self.protocol {
             Some(Protocol::FRAGMENT) => {
                 let at = be16(rest, 2).ok_or(Hidden::Transport)?;
+                let id = rest.get(4..8).and_then(|id| id.first_chunk().copied());
+                self.fragment_id = u32::from_be_bytes(id.ok_or(Hidden::Transport)?);
                 self.fragment = match Fragment::of(at >> 3, true) {
                     Fragment::Whole => Fragment::First,
                     part => part,
@@ -408,6 +417,7 @@ mod tests {
             (ethernet(&[0x86dd], &ipv6(60, &home)), Hidden::Network),
             (ethernet(&[0x800], &ipv4(0, 0, 17, &[0; 7])), Hidden::Transport),
             (ethernet(&[0x800], &ipv4(0, 0x2000, 6, &[0; 8])), Hidden::Transport),
+            (ethernet(&[0x800], &ipv4(0, 1, 6, &[0; 12])), Hidden::Transport),
             (ethernet(&[0x800], &ipv4(0, 0, 1, &[])), Hidden::Transport),
             (ethernet(&[0x86dd], &ipv6(0, &long(6))), Hidden::Transport),
             (ethernet(&[0x86dd], &ipv6(43, &[])), Hidden::Transport),
