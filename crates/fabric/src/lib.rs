@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod fdb;
+mod filter;
 mod finish;
 mod forward;
 mod journal;
@@ -14,7 +15,9 @@ mod rules;
 mod sender;
 pub mod why;
 
+pub use self::rules::{Interrupts, Rules, VlanMode};
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
+pub use filter::{Connections, Filters, Logged, PortFilter};
 pub use finish::{Delivery, Finisher, Handed};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use journal::{Change, Journal};
@@ -24,5 +27,4 @@ pub use link::{
 };
 pub use ports::{Monitor, PortSpec, Ports};
 pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
-pub use rules::{Interrupts, Rules, VlanMode};
 pub use sender::{PortMemory, Sender, Sending};

@@ -7,6 +7,7 @@ use frame::{Identity, VlanId};
 use port::{Egress, EgressCounters, IngressCounters, Limits};
 use shmem::Shared;
 
+use crate::filter::Filters;
 use crate::{Filter, Rules, VlanMode};
 
 /// A receive queue's place in [`Ports`].
@@ -234,6 +235,8 @@ pub struct Ports<E = Arc<dyn Egress>> {
     /// The members that are not VLAN-aware, and the members that are.
     unaware: Vec<u16>,
     aware: Vec<u16>,
+    /// The rules of the ports that have any.
+    pub(crate) filters: Option<Arc<Filters>>,
 }
 
 impl<E> Default for Ports<E> {
@@ -244,6 +247,7 @@ impl<E> Default for Ports<E> {
             queues: Vec::new(),
             unaware: Vec::new(),
             aware: Vec::new(),
+            filters: None,
         }
     }
 }
@@ -270,6 +274,19 @@ impl<E: Egress + Clone> Ports<E> {
         }
         ports.connect_mirrors(specs);
         ports
+    }
+
+    /// The same ports, with these rules between them.
+    #[must_use]
+    pub fn with_filters(mut self, filters: Option<Arc<Filters>>) -> Self {
+        self.filters = filters;
+        self
+    }
+
+    /// The rules between the ports.
+    #[must_use]
+    pub fn filters(&self) -> Option<&Arc<Filters>> {
+        self.filters.as_ref()
     }
 
     fn add(&mut self, spec: &PortSpec<E>) {

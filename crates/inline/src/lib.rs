@@ -18,8 +18,9 @@
 pub mod trusted;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use fabric::{Fdb, Monitor, PortSpec, Ports};
+use fabric::{Fdb, Filters, Monitor, PortSpec, Ports};
 use link::LinkStats;
 use netring::Rings;
 use port::{Effects, MapGuard, Nanos, SoleWorker};
@@ -46,6 +47,7 @@ pub struct Inline {
     state: State,
     fdb: Fdb,
     ports: Ports<Exit>,
+    filters: Option<Arc<Filters>>,
     members: Vec<Member>,
     /// By number, ascending.
     served: Vec<Served>,
@@ -81,6 +83,7 @@ impl Inline {
             state,
             fdb,
             ports: Ports::default(),
+            filters: None,
             members: Vec::new(),
             served: Vec::new(),
             turns: 0,
@@ -203,9 +206,16 @@ impl Inline {
         Ok(())
     }
 
+    /// Puts rules between the ports into use, or none.
+    pub fn set_filters(&mut self, filters: Option<Arc<Filters>>) {
+        self.filters = filters;
+        self.rebuild();
+    }
+
     /// Builds the table of the current ports.
     fn rebuild(&mut self) {
-        self.ports = Ports::build(self.members.iter().map(|member| &member.spec));
+        let ports = Ports::build(self.members.iter().map(|member| &member.spec));
+        self.ports = ports.with_filters(self.filters.clone());
     }
 
     /// Forgets addresses that were not seen for the configured time. Call it about once a second.

@@ -119,11 +119,15 @@ pub enum DropReason {
     /// The tunnel's path was congested, and the frame's transport does not support ECN (RFC 6040,
     /// 4.2).
     Congestion,
+    /// A rule, or the default of a port with rules, denies it.
+    Denied,
 }
 
 impl DropReason {
     /// The number of reasons.
-    pub const COUNT: usize = 29;
+    pub const COUNT: usize = 30;
+    /// The number of counters at an ingress. Their memory outlives versions, so it has no more.
+    pub const AT_INGRESS: usize = 29;
     /// The number of reasons that can occur at egresses, which come first; the others occur only at
     /// ingresses.
     pub const AT_EGRESS: usize = 17;
@@ -159,7 +163,28 @@ impl DropReason {
         Self::UnknownPeer,
         Self::Encapsulation,
         Self::Congestion,
+        Self::Denied,
     ];
+
+    /// The reasons that an ingress counts, in the order of its counters. `Denied` has the place of
+    /// `Filtered`, which occurs at egresses alone.
+    pub const OF_INGRESS: [Self; Self::AT_INGRESS] = {
+        let mut reasons = [Self::Runt; Self::AT_INGRESS];
+        let mut i = 0;
+        while i < reasons.len() {
+            reasons[i] = Self::ALL[i];
+            i += 1;
+        }
+        reasons[Self::Filtered as usize] = Self::Denied;
+        reasons
+    };
+
+    /// The counter of reason number `reason` at an ingress.
+    #[inline(always)]
+    #[must_use]
+    pub const fn at_ingress(reason: usize) -> usize {
+        if reason == Self::Denied as usize { Self::Filtered as usize } else { reason }
+    }
 
     /// The reason's name in tables and JSON.
     #[must_use]
@@ -194,6 +219,7 @@ impl DropReason {
             Self::UnknownPeer => "unknown_peer",
             Self::Encapsulation => "encapsulation",
             Self::Congestion => "congestion",
+            Self::Denied => "denied",
         }
     }
 }
@@ -222,7 +248,7 @@ pub struct IngressCounters {
     /// Deliveries beyond the first per frame: floods and mirrors.
     pub copies: Counter,
     /// Frames dropped before they reached an egress, by reason.
-    pub drops: [Counter; DropReason::COUNT],
+    pub drops: [Counter; DropReason::AT_INGRESS],
     /// Batches by size.
     pub batches: [Counter; HISTOGRAM_BUCKETS],
     /// How often the worker notified the owner that sent frames are done.
@@ -285,7 +311,7 @@ impl IngressCounters {
     /// Counts `n` frames dropped for `reason`.
     #[inline]
     pub fn drop_frames(&self, reason: DropReason, n: u64) {
-        self.drops[reason as usize].add(n);
+        self.drops[DropReason::at_ingress(reason as usize)].add(n);
     }
 }
 
@@ -332,6 +358,12 @@ mod tests {
         for (number, reason) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, number, "{}", reason.name());
         }
+        let counters = IngressCounters::default();
+        for reason in DropReason::OF_INGRESS {
+            counters.drop_frames(reason, 1);
+        }
+        assert!(counters.drops.iter().all(|counter| counter.get() == 1), "each has its counter");
+        assert_eq!(size_of::<IngressCounters>(), 384, "the memory of earlier versions");
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Forwarder {
 
     /// Ends pass 1. Returns the queue for all frames, if there is only one.
     #[inline(always)]
-    fn conclude<E: Egress>(
+    pub(super) fn conclude<E: Egress>(
         &mut self,
         way: &PassState<'_, E>,
         memory: &mut PortMemory,
@@ -182,7 +182,7 @@ fn too_short_or_long(len: usize, longest: usize) -> Option<DropReason> {
 
 impl<E: Egress> PassState<'_, E> {
     /// Whether a frame may enter, with its filter and its tag.
-    fn police(
+    pub(super) fn police(
         &self,
         memory: &mut PortMemory,
         head: &Head,
@@ -212,7 +212,7 @@ impl<E: Egress> PassState<'_, E> {
     }
 
     /// Notes the host behind the port that sent the next frame.
-    fn note_via(&mut self, via: u16) {
+    pub(super) fn note_via(&mut self, via: u16) {
         if self.via != via {
             self.via = via;
             self.from.forget_source();
@@ -221,7 +221,7 @@ impl<E: Egress> PassState<'_, E> {
 
     /// Learns the source, unless it equals the last one.
     #[inline(always)]
-    fn learn<const INSPECTION: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+    pub(super) fn learn<const INSPECTION: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
         if self.from.last_source != key_of(filter, source) {
             self.relearn::<INSPECTION>(fdb, filter, source);
         }
@@ -248,7 +248,7 @@ impl<E: Egress> PassState<'_, E> {
     /// Where a frame to `to` goes, and whether the same holds for the next frame between these
     /// addresses.
     #[inline(always)]
-    fn find(
+    pub(super) fn find(
         &self,
         lookup: impl FnOnce() -> Option<Station>,
         filter: Filter,

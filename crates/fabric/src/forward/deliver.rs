@@ -152,7 +152,10 @@ impl Forwarder {
                     queues[begun] = queue;
                     begun += usize::from(begins);
                 }
-                drop => way.port.counters.drops[(drop & 0xff) as usize].add(1),
+                drop => {
+                    let place = DropReason::at_ingress((drop & 0xff) as usize);
+                    way.port.counters.drops[place].add(1);
+                }
             }
         }
         self.queues.truncate(begun);
@@ -168,6 +171,7 @@ impl Forwarder {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
         let members = way.ports.flood_members(filter);
+        let filters = way.ports.filters.as_deref();
         let (mut deliveries, mut reach_somebody) = (0, false);
         for (at, id) in members.iter().enumerate() {
             if at % AHEAD == 0 {
@@ -179,8 +183,9 @@ impl Forwarder {
                 continue;
             }
             let queue = to.reach.queue_for(way.port, way.from.queue, || &[]);
-            if aware || self.chains[queue as usize].count > 0 {
-                deliveries += self.merge(way, scratch, to, queue, aware);
+            let kind = filters.and_then(|filters| filters.kind(to.id));
+            if aware || kind.is_some() || self.chains[queue as usize].count > 0 {
+                deliveries += self.merge(way, scratch, (to, kind), queue, aware);
                 self.send_list(way, scratch, queue);
             } else {
                 // No unicasts go there, so the same list serves all of them.
@@ -200,8 +205,19 @@ impl Forwarder {
         if unreached > 0 && self.touched.recording.drops {
             self.record_unreached(way, scratch);
         }
-        way.port.counters.drop_frames(DropReason::NoDestination, unreached as u64);
+        let denied = filters.map_or(0, |_| self.count_denied());
+        way.port.counters.drop_frames(DropReason::Denied, denied as u64);
+        way.port.counters.drop_frames(DropReason::NoDestination, (unreached - denied) as u64);
         way.port.counters.copies.add((deliveries - reached) as u64);
+    }
+
+    /// How many floods have no receiver because rules deny them.
+    #[cold]
+    fn count_denied(&self) -> usize {
+        let unreached = self.floods.iter().filter(|flood| !self.reached[usize::from(**flood)]);
+        let judging = self.judging.as_deref();
+        let denied = |flood: &&u16| judging.is_some_and(|j| j.denies_some(usize::from(**flood)));
+        unreached.filter(denied).count()
     }
 
     /// Delivers the frames in `list`.
@@ -227,7 +243,7 @@ impl Forwarder {
         &mut self,
         way: &PassState<'_, E>,
         scratch: &mut Scratch,
-        to: &PortEntry,
+        (to, kind): (&PortEntry, Option<usize>),
         queue: QueueIdx,
         aware: bool,
     ) -> usize {
@@ -242,6 +258,11 @@ impl Forwarder {
                 self.push_in_form(way, scratch, queue, frame);
             }
             if aware && !to.vlan.allows(self.filters[usize::from(flood)]) {
+                continue;
+            }
+            if let (Some(kind), Some(judging)) = (kind, &self.judging)
+                && judging.denies(usize::from(flood), kind, to.id)
+            {
                 continue;
             }
             self.reached[usize::from(flood)] = true;

@@ -21,10 +21,13 @@ use crate::{Fdb, Filter, Ports, Sender, Sending};
 pub(crate) use classify::reason_of;
 use classify::{PLAIN, POLICED, TUNNEL};
 use deliver::{Chain, Copies, List};
+use judging::Judging;
 use recording::Recording;
 
 mod classify;
 mod deliver;
+mod filtered;
+mod judging;
 mod narrow;
 mod recording;
 
@@ -102,6 +105,9 @@ pub struct Forwarder {
     touched: Touched,
     /// Frames to retry; empty between calls.
     waiting: Vec<Stalled>,
+    /// Of a switch with rules: whether each frame teaches its source.
+    policed: Vec<bool>,
+    judging: Option<Box<Judging>>,
 }
 
 impl Forwarder {
@@ -170,7 +176,9 @@ impl Forwarder {
         from.completed = 0;
         let mut way = PassState { ports, port, from, map, now, deliveries: 0, via: 0 };
         self.touched.recording.begin(now);
-        let uniform = if scratch.any_offload() {
+        let uniform = if let Some(filters) = &ports.filters {
+            self.classify_filtered(&mut way, memory, fdb, scratch, filters)
+        } else if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
         } else if port.is_plain() && self.is_scattered() {
             self.classify_scattered(&mut way, memory, fdb, scratch)

@@ -10,7 +10,8 @@ use port::{
 };
 use shmem::{Bytes, Mapping, Shared};
 use toklat_fabric::{
-    Fdb, Forwarder, Monitor, PortMemory, PortSpec, Ports, Rules, Sender, Sending, StallTime,
+    Fdb, Filters, Forwarder, Monitor, PortMemory, PortSpec, Ports, Rules, Sender, Sending,
+    StallTime,
 };
 
 pub type Frame = Vec<u8>;
@@ -152,7 +153,13 @@ impl Switch {
     }
 
     pub fn rebuild(&mut self) {
-        self.ports = Ports::build(self.specs.iter());
+        let filters = self.ports.filters().cloned();
+        self.ports = Ports::build(self.specs.iter()).with_filters(filters);
+    }
+
+    /// Puts rules into use.
+    pub fn filter(&mut self, filters: Filters) {
+        self.ports = Ports::build(self.specs.iter()).with_filters(Some(Arc::new(filters)));
     }
 
     pub fn counters_of(&self, id: u16) -> Shared<IngressCounters> {
@@ -247,7 +254,7 @@ impl Switch {
     }
 
     pub fn dropped(&self, id: u16, reason: DropReason) -> u64 {
-        self.counters_of(id).drops[reason as usize].get()
+        self.counters_of(id).drops[DropReason::at_ingress(reason as usize)].get()
     }
 
     /// The offload requests of frames that port `id` received since the last call.

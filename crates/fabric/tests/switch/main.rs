@@ -5,6 +5,7 @@ mod harness;
 mod limits;
 mod offloads;
 mod records;
+mod rules;
 mod tunnels;
 
 use ::frame::{Mac, VlanId};

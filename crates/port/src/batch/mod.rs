@@ -454,6 +454,14 @@ impl Scratch {
         &self.lanes[i].head
     }
 
+    /// How many bytes frame `i` has, and how many of them are in its head; valid after
+    /// [`judge`](Self::judge).
+    #[must_use]
+    pub fn lengths(&self, i: usize) -> (usize, usize) {
+        let frame = &self.lanes[i].frame;
+        (frame.len(), frame.head_len())
+    }
+
     /// Adds a variant of frame `of` with a VLAN tag after its addresses. `tci` is the tag's
     /// content. Returns its place; `None` if there is no room.
     pub fn with_tag(&mut self, of: usize, tci: u16) -> Option<FrameIdx> {

@@ -140,6 +140,13 @@ impl Memfd {
         self.len == 0
     }
 
+    /// What tells the file from others: its device and number. `None` if the kernel does not say.
+    #[must_use]
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let status = rustix::fs::fstat(&self.file).ok()?;
+        Some((status.st_dev, status.st_ino))
+    }
+
     /// Maps the whole file, readable and writable, shared with its other holders.
     ///
     /// # Errors

@@ -97,6 +97,7 @@ fn code(reason: DropReason) -> u32 {
         | DropReason::RouterAdvert
         | DropReason::HiddenHeaders
         | DropReason::LinkLocal
+        | DropReason::Denied
         | DropReason::Filtered => 258,
         DropReason::Full | DropReason::StallTimeout => 259,
         DropReason::RateLimit | DropReason::FloodLimit => 261,
