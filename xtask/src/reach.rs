@@ -14,7 +14,7 @@ const APART: [(&str, &[&str]); 3] = [
     ("vm", &["dataplane", "netring", "nic", "turn"]),
 ];
 /// The most crates that a program with the client of the control API compiles, itself aside.
-const CLIENT: usize = 60;
+const CLIENT: usize = 62;
 
 /// Names what is reached and should not be, and a client that has become too large.
 pub fn check() -> Result<Vec<String>> {

@@ -35,6 +35,7 @@ mod query;
 mod quota;
 #[cfg(feature = "schemars")]
 mod routes;
+mod rules;
 mod sflow;
 mod stats;
 
@@ -51,6 +52,10 @@ pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, GuestLogQuery, Stat
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 #[cfg(feature = "schemars")]
 pub use routes::{Body, Draw, Operation, ROUTES, Route};
+pub use rules::{
+    ConnectionInfo, ConnectionsInfo, Group, GroupInfo, PolicyInfo, RuleInfo, Table, TableChange,
+    TableInfo,
+};
 pub use sflow::{Collector, SflowInfo};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
@@ -154,6 +159,9 @@ pub struct ChildInfo {
 pub struct Applied {
     /// Is empty if nothing had to change.
     pub changes: Vec<Change>,
+    /// What is as it was asked for, and may not be meant: rules that never match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// The state of a switch's data process.

@@ -3,10 +3,11 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{
-    Applied, ApplyQuery, Dropped, DropsQuery, EvpnInfo, EvpnQuery, EvpnRoute, EvpnStation,
-    FdbEntry, FdbFlush, FdbQuery, GuestEntry, GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry,
-    NewPort, NewSwitch, PipeInfo, PortInfo, PortLink, PortSpec, QuotaInfo, Quotas, Stats,
-    StatsQuery, Status, SwitchInfo, SwitchSpec, Topology, Upgraded,
+    Applied, ApplyQuery, ConnectionsInfo, Dropped, DropsQuery, EvpnInfo, EvpnQuery, EvpnRoute,
+    EvpnStation, FdbEntry, FdbFlush, FdbQuery, Group, GroupInfo, GuestEntry, GuestLogQuery,
+    GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PolicyInfo, PortInfo,
+    PortLink, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec,
+    Table, TableChange, TableInfo, Topology, Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.
@@ -50,6 +51,26 @@ pub enum Operation {
     FlushFdb,
     /// Removes one address; `?vlan=` names its VLAN.
     DeleteFdb,
+    /// All groups of rules: replies a list of `GroupInfo`.
+    ListGroups,
+    /// Adds a group, or replaces its rules on all switches: takes `Group`, replies `GroupInfo`.
+    PutGroup,
+    /// Removes a group that no port names.
+    DeleteGroup,
+    /// All tables of addresses: replies a list of `TableInfo`.
+    ListTables,
+    /// Adds or replaces a table: takes `Table`.
+    PutTable,
+    /// Adds prefixes to a table and removes others: takes `TableChange`.
+    PatchTable,
+    /// Removes a table that no rule names.
+    DeleteTable,
+    /// The rules of a switch's ports, with counters: replies a list of `PolicyInfo`.
+    ListRules,
+    /// Lets the rules of a switch count from 0.
+    ZeroRules,
+    /// The connections that rules have admitted: replies `ConnectionsInfo`.
+    ListConnections,
     /// Frames dropped since `?since=`, or after this request: replies `Dropped`. Drops are recorded
     /// for five seconds after each such request.
     ListDrops,
@@ -190,6 +211,21 @@ routes! {
     DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb (FdbQuery) () -> () "Removes an address.";
     GET "/v1/switches/{switch}/drops" ListDrops (DropsQuery) () -> (Dropped)
         "Frames that were dropped since a place (`?since=`), with the reason; recorded only while a client asks.";
+    GET "/v1/switches/{switch}/rules" ListRules () () -> (Vec<PolicyInfo>)
+        "The rules of a switch's ports, with counters.";
+    POST "/v1/switches/{switch}/rules/zero" ZeroRules () () -> ()
+        "Lets the rules of a switch count from 0.";
+    GET "/v1/switches/{switch}/connections" ListConnections () () -> (ConnectionsInfo)
+        "The connections that the rules of a switch have admitted.";
+    GET "/v1/groups" ListGroups () () -> (Vec<GroupInfo>) "Groups of rules.";
+    PUT "/v1/groups/{group}" PutGroup () (Group) -> (GroupInfo)
+        "Adds a group, or replaces its rules on all switches.";
+    DELETE "/v1/groups/{group}" DeleteGroup () () -> () "Removes a group that no port names.";
+    GET "/v1/tables" ListTables () () -> (Vec<TableInfo>) "Tables of addresses.";
+    PUT "/v1/tables/{table}" PutTable () (Table) -> () "Adds or replaces a table.";
+    PATCH "/v1/tables/{table}" PatchTable () (TableChange) -> ()
+        "Adds prefixes to a table and removes others.";
+    DELETE "/v1/tables/{table}" DeleteTable () () -> () "Removes a table that no rule names.";
     GET "/v1/stats" GetStats (StatsQuery) () -> (Stats) "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes () () -> (Vec<PipeInfo>) "All pipes.";
     GET "/v1/netmap/ports" ListNetmapPorts () () -> (Vec<NetmapPort>)

@@ -80,6 +80,10 @@ pub struct Rules {
     /// Without `ips`, the guard checks no IP address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpAddr>,
+    /// Groups of rules, in order: the first rule that matches decides. Without groups, there are no
+    /// rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Maximum number of addresses that are learned at this port.
     pub mac_limit: u32,
     /// Maximum flooded frames a second (unknown unicast, multicast, broadcast); `None` for no
@@ -169,6 +173,7 @@ impl Default for Rules {
             locked: false,
             guard: false,
             ips: Vec::new(),
+            groups: Vec::new(),
             mac_limit: Self::MAC_LIMIT,
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod daemon;
+mod expression;
 mod guests;
 pub mod integration;
 pub mod tools;

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use fabric::{Impairment, RateLimiter, VlanMode};
 
 use crate::{
-    Evpn, Invalid, Policy, PortKind, PortSpec, SwitchConfig, SwitchSpec, Topology, guest, users,
+    Evpn, Invalid, Policy, PortKind, PortSpec, SwitchConfig, SwitchSpec, Topology, group, guest,
+    users,
 };
 
 /// Longest switch name in bytes: its socket's path must fit a socket address.
@@ -61,6 +62,7 @@ pub fn check(topology: &Topology) -> Result<(), Invalid> {
 pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
     topology.evpn.iter().try_for_each(Evpn::check)?;
     crate::check_links(&topology.link)?;
+    group::check_groups(topology)?;
     for (name, spec) in &topology.guest {
         spec.check_as(name)?;
     }
@@ -77,6 +79,7 @@ pub fn check_each(topology: &Topology) -> Result<(), Invalid> {
 /// Names both ports, or the missing one.
 pub fn check_claims(topology: &Topology) -> Result<(), Invalid> {
     guest::check_places(topology)?;
+    group::check_names(topology)?;
     let mut claims = BTreeMap::new();
     for (switch, spec) in &topology.switch {
         for (port, port_spec) in &spec.port {

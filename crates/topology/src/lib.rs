@@ -13,6 +13,7 @@ mod check;
 mod evpn;
 #[cfg(feature = "clap")]
 pub mod flags;
+mod group;
 mod guest;
 mod kind;
 mod link_spec;
@@ -50,6 +51,7 @@ pub use self::check::{
 };
 pub use self::dgram::Dgram;
 pub use self::evpn::{Evpn, EvpnBfd, EvpnNeighbor};
+pub use self::group::{Group, Table, hidden_rules};
 pub use self::guest::{GuestSpec, MAX_GUESTS, MAX_THREADS, Restart};
 pub use self::host::Host;
 pub use self::interface::{Interface, InterfaceEngine};

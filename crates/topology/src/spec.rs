@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    Collector, Evpn, GuestSpec, LinkSpec, Policy, PortKind, Quotas, SwitchConfig, rules, users,
+    Collector, Evpn, Group, GuestSpec, LinkSpec, Policy, PortKind, Quotas, SwitchConfig, Table,
+    rules, users,
 };
 
 /// The whole configuration: the topology file. Ports that clients created by opening them are not
@@ -39,6 +40,14 @@ pub struct Topology {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
     pub link: BTreeMap<String, LinkSpec>,
+    /// Groups of rules by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
+    pub group: BTreeMap<String, Group>,
+    /// Tables of addresses by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::PORT_PATTERN})))]
+    pub table: BTreeMap<String, Table>,
     /// Switches by name.
     #[serde(default)]
     #[cfg_attr(feature = "schemars", schemars(extend("propertyNames" = {"pattern": crate::SWITCH_PATTERN})))]
@@ -182,6 +191,10 @@ pub struct InWords<'t> {
     guest: &'t BTreeMap<String, GuestSpec>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     link: &'t BTreeMap<String, LinkSpec>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    group: &'t BTreeMap<String, Group>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    table: &'t BTreeMap<String, Table>,
     switch: BTreeMap<&'t str, SwitchInWords<'t>>,
 }
 
@@ -215,7 +228,7 @@ impl Topology {
     /// The topology as a file has it, with words for rules.
     #[must_use]
     pub fn in_words(&self) -> InWords<'_> {
-        let Self { quota, evpn, guest, link, switch } = self;
+        let Self { quota, evpn, guest, link, group, table, switch } = self;
         let switches = switch.iter().map(|(name, switch)| {
             let SwitchSpec { config, owner, user, sflow, sflow_rate, sflow_polling_s, port } =
                 switch;
@@ -226,6 +239,6 @@ impl Topology {
                 SwitchInWords { config, owner, user, sflow, sflow_rate, sflow_polling_s, port };
             (name.as_str(), switch)
         });
-        InWords { quota, evpn, guest, link, switch: switches.collect() }
+        InWords { quota, evpn, guest, link, group, table, switch: switches.collect() }
     }
 }

@@ -174,6 +174,32 @@ pub enum Command {
         /// The port's number.
         id: PortId,
     },
+    /// Replaces the rules between ports. Descriptors: a sealed memory file with all of them
+    /// ([`rules::Bundle`]), and one for connections. Connections go on; those in the memory that
+    /// was used before are copied.
+    SetRules,
+    /// Adds and removes prefixes of a table that rules name.
+    ChangeTable {
+        /// The table's number.
+        table: u32,
+        /// Prefixes to add.
+        add: Vec<String>,
+        /// Prefixes to remove.
+        remove: Vec<String>,
+    },
+    /// Returns how often the rules of a program have matched ([`Answer::Hits`]).
+    ReadHits {
+        /// The program's number.
+        program: u16,
+        /// The first rule; at most [`MAX_HITS`] are returned.
+        from: u32,
+    },
+    /// Lets all rules count from 0.
+    ZeroHits,
+    /// Returns connections ([`Answer::Connections`]).
+    ReadConnections,
+    /// Returns frames that rules with `log` have matched ([`Answer::Logged`]), each once.
+    ReadLog,
     /// All ports of an earlier data process are added: start to gather frames.
     Resume,
     /// Lists all ports with their descriptors, an [`Answer::Port`] for each, then their persistent
@@ -207,6 +233,53 @@ pub struct Remote {
     /// The station is known to have moved there from this switch, whose entry does not hold it.
     pub moved: bool,
 }
+
+/// A connection that rules have admitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionEntry {
+    /// The number of the protocol above IP.
+    pub protocol: u8,
+    /// Address and port of the first packet's sender; the identifier of ICMP queries.
+    pub source: (IpAddr, u16),
+    /// Those of its receiver.
+    pub destination: (IpAddr, u16),
+    /// The VLAN; 0 for none.
+    pub vlan: u16,
+    /// The port of the switch that sent the first packet.
+    pub from: PortId,
+    /// The port that answers, if any has.
+    pub to: Option<PortId>,
+    /// The state's name, as Linux has it.
+    pub state: String,
+    /// Seconds until it is forgotten.
+    pub expires_s: u32,
+}
+
+/// A frame that a rule with `log` has matched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoggedFrame {
+    /// The port whose rules were asked.
+    pub port: PortId,
+    /// The number of its program, and of the rule in it.
+    pub rule: (u16, u32),
+    /// The port has sent the frame; else it was to receive it.
+    pub sent: bool,
+    /// The rules let it pass.
+    pub allowed: bool,
+    /// Source and destination of an IP packet.
+    pub ip: Option<(IpAddr, IpAddr)>,
+    /// The number of the protocol above IP.
+    pub protocol: Option<u8>,
+    /// The ports of TCP, UDP and SCTP.
+    pub ports: Option<(u16, u16)>,
+    /// Bytes of the frame.
+    pub len: u32,
+}
+
+/// The maximum number of counters in a message.
+pub const MAX_HITS: usize = 2048;
+/// The maximum number of connections in a message.
+pub const MAX_CONNECTIONS: usize = 200;
 
 /// The maximum number of stations in a message.
 pub const MAX_STATIONS: usize = 512;
@@ -262,6 +335,29 @@ pub enum Answer {
         sends: Option<Box<LinkStats>>,
         /// Of what the port receives.
         receives: Option<Box<LinkStats>>,
+    },
+    /// How often rules have matched, in order.
+    Hits {
+        /// The counters.
+        hits: Vec<u64>,
+    },
+    /// Connections.
+    Connections {
+        /// How many there are.
+        all: u64,
+        /// New ones that found no room.
+        refused: u64,
+        /// Unanswered ones that made room for others.
+        evicted: u64,
+        /// At most [`MAX_CONNECTIONS`] of them.
+        list: Vec<ConnectionEntry>,
+    },
+    /// Frames that rules with `log` have matched.
+    Logged {
+        /// At most 256, in order: one a second of each port.
+        list: Vec<LoggedFrame>,
+        /// How many more there were.
+        others: u64,
     },
     /// A port of a [`Command::ListPorts`]. The attachment says which descriptors come along.
     /// Frozen: what is added has a default.

@@ -1,6 +1,9 @@
 //! The first answer to a supervisor, which may be of another version.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt;
 
 use super::Process;
 use crate::control::{self, Answer, ChannelError};
@@ -19,4 +22,16 @@ impl Process {
         self.behind = false;
         Ok(())
     }
+}
+
+/// How long a supervisor may leave answers unread before it is disconnected.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Accepts a connection from our own user or root.
+pub(super) fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let connection = rustix::net::accept_with(listener, flags).ok()?;
+    let peer = jail::peer::of(&connection).ok()?;
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
+    trusted.contains(&peer.uid).then_some(connection)
 }

@@ -4,6 +4,7 @@
 //! maps, attaches, detaches or unmaps. It may block; workers never wait for it.
 
 mod error;
+mod filters;
 mod greeting;
 mod guests;
 mod kept;
@@ -29,7 +30,6 @@ use jail::strangers::{self, Descriptor};
 use jail::{Inside, Wall};
 use port::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::sockopt;
 use shmem::Memfd;
 use shmem::budget::{Account, Budget};
 use turn::attach::{Bells, Exit};
@@ -42,6 +42,8 @@ use turn::user::Users;
 
 pub use self::error::ProcessError;
 use self::error::system;
+use self::filters::Filtering;
+use self::greeting::accept;
 use self::guests::Guest;
 use self::kept::Restored;
 use self::ports::{AddedPort, RemovedPort};
@@ -59,8 +61,6 @@ use crate::worker::{Common, Job, Worker, WorkerSettings};
 
 /// The maximum number of supervisors that are served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 8;
-/// How long a supervisor may leave answers unread before it is disconnected.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads what a confined process cannot read any more. Call it first.
 pub fn prepare() {
@@ -163,6 +163,7 @@ struct Process {
     timed: bool,
     /// Set on a trusted switch.
     trusted: Option<Trusted>,
+    filtering: Filtering,
     stopping: bool,
 }
 
@@ -220,6 +221,7 @@ impl Process {
             told: Told::default(),
             timed: false,
             trusted: None,
+            filtering: Filtering::default(),
             stopping: false,
             config,
         };
@@ -328,6 +330,7 @@ impl Process {
                 } else {
                     self.common.fdb.age(self.config.fdb_ageing_s, now);
                 }
+                self.filtering.sweep(now);
                 self.look_after_guests();
                 self.look_after_users();
                 self.look_for_held_up_turns(now);
@@ -536,6 +539,14 @@ impl Process {
             Command::TakeClaims { id, segment, all } => self.take_claims((id, segment), all),
             Command::LinkFile { name } => self.take_link_file(name, descriptors),
             Command::LinkStats { id } => self.link_stats(id),
+            Command::SetRules => self.set_rules(descriptors),
+            Command::ChangeTable { table, add, remove } => {
+                self.filtering.change_table(table, &add, &remove)
+            }
+            Command::ReadHits { program, from } => Ok(self.filtering.hits(program, from)),
+            Command::ZeroHits => Ok(self.filtering.zero()),
+            Command::ReadConnections => Ok(self.filtering.list(clock())),
+            Command::ReadLog => Ok(self.filtering.log()),
             Command::Stop => self.stop(),
         };
         control::send(from, &answer_of(answer), &[])
@@ -585,15 +596,6 @@ fn answer_of(done: Result<Answer, String>) -> Answer {
 fn is_readable(from: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&now)), Ok(1))
-}
-
-/// Accepts a connection from our own user or root.
-fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    let connection = rustix::net::accept_with(listener, flags).ok()?;
-    let peer = jail::peer::of(&connection).ok()?;
-    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
-    trusted.contains(&peer.uid).then_some(connection)
 }
 
 #[cfg(test)]

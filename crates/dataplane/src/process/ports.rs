@@ -89,6 +89,7 @@ impl Process {
             // Removes entries of the number's last holder, which may have gone while no data
             // process ran.
             self.common.fdb.detach(id);
+            self.filtering.forget_port(id);
             if self.state.switch().has_port(id) {
                 state.retire(self.state.switch());
                 self.state.switch().set_port(id, false);
@@ -205,6 +206,7 @@ impl Process {
             Some(specs) => Ports::build(specs.iter()),
             None => Ports::build(self.ports.iter().flatten().map(|record| &record.spec)),
         };
+        let ports = ports.with_filters(self.filtering.filters());
         self.common.replace_table(Table { ports, bells });
     }
 
@@ -229,6 +231,7 @@ impl Process {
     /// Drops a port that no worker uses any more.
     pub(super) fn retire_port(&self, RemovedPort { id, served, record }: RemovedPort) {
         self.common.fdb.detach(id);
+        self.filtering.forget_port(id);
         if let Some(mut served) = served {
             if self.trusted.is_some() {
                 hang_up(&mut served, record.as_ref());

@@ -8,6 +8,7 @@ mod daemon;
 mod doctor;
 mod evpn;
 mod fdb;
+mod fw;
 mod guest;
 mod habits;
 mod link;
@@ -78,6 +79,9 @@ enum Command {
     /// Print the version of the messages between daemon and data process; the daemon calls this
     #[command(hide = true)]
     ControlVersion,
+    /// Compile the expressions of rules; the daemon starts it
+    #[command(hide = true)]
+    ExpressionProcess,
     /// Show the daemon's status
     Status,
     /// Add, change, remove and show switches
@@ -94,6 +98,9 @@ enum Command {
     Fdb(fdb::FdbCommand),
     /// Say why a frame from one port does not reach another, and what changes that
     Why(why::WhyArgs),
+    /// Show and change the rules between ports: groups, tables, connections
+    #[command(subcommand)]
+    Fw(fw::FwCommand),
     /// Show EVPN: other hosts, their stations and routes, BGP neighbours
     #[command(subcommand)]
     Evpn(evpn::EvpnCommand),
@@ -198,11 +205,13 @@ impl Command {
                 crate::daemon::print_control_version();
                 Ok(())
             }
+            Self::ExpressionProcess => Ok(crate::expression::process::run()?),
             Self::Status => service::status(global),
             Self::Switch(command) => command.run(global),
             Self::Port(command) => command.run(global),
             Self::Fdb(command) => command.run(global),
             Self::Why(args) => why::run(&args, global),
+            Self::Fw(command) => command.run(global),
             Self::Evpn(command) => command.run(global),
             Self::Pipes => service::pipes(global),
             Self::Link(command) => command.run(global),

@@ -62,6 +62,9 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
         ask_for(&put(true, true)?)?;
     }
     let applied = put(args.prune, args.dry_run)?;
+    if !global.json {
+        applied.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    }
     global.print_list(&applied, || table(&applied), "nothing to change")
 }
 

@@ -211,6 +211,16 @@ async fn answer(
             let FdbQuery { vlan } = query(uri)?;
             done(to.switch(switch)?.lock().await.delete_fdb(mac, vlan).await)
         }
+        Operation::ListRules => reply(&to.switch(switch)?.lock().await.policies().await?),
+        Operation::ZeroRules => done(to.switch(switch)?.lock().await.zero_rules().await),
+        Operation::ListConnections => reply(&to.switch(switch)?.lock().await.connections().await?),
+        Operation::ListGroups => reply(&to.groups().await),
+        Operation::PutGroup => reply(&to.put_group(param("group"), parse(body)?).await?),
+        Operation::DeleteGroup => done(to.delete_group(param("group")).await),
+        Operation::ListTables => reply(&to.tables().await),
+        Operation::PutTable => done(to.put_table(param("table"), parse(body)?).await),
+        Operation::PatchTable => done(to.patch_table(param("table"), parse(body)?).await),
+        Operation::DeleteTable => done(to.delete_table(param("table")).await),
         Operation::ListDrops => {
             let DropsQuery { since } = query(uri)?;
             reply(&to.overview(switch).await?.dropped(since, now()))

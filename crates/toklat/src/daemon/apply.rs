@@ -13,10 +13,11 @@ use topology::{GuestSpec, check, check_each};
 use super::caller::Caller;
 use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
+use super::firewall::warnings_of;
 use super::guests::Health;
 use super::log::ACTION;
 use super::open;
-use super::store::{Configured, EVPN, LINK, guest, guest_of};
+use super::store::{Configured, EVPN, LINK, group, group_of, guest, guest_of, table, table_of};
 use super::supervisor::Supervisor;
 use crate::api::{
     Action, ApiError, Applied, Change, ErrorCode, PortKind, PortSpec, Quotas, SwitchSpec, Topology,
@@ -77,12 +78,13 @@ impl Supervisor {
         for (name, spec) in &wanted.switch {
             check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
         }
+        self.check_expressions(&all).await?;
         let plan = how.caller.readable_plan(self.plan(&now, &wanted, how).await);
         if !how.goes_on {
             self.probe(&wanted, &plan).await?;
         }
         if how.dry_run {
-            return Ok(Applied { changes: plan });
+            return Ok(Applied { changes: plan, warnings: warnings_of(&all).await });
         }
         let (done, failed) = self.carry_out_all(&mut now, &wanted, &plan, how).await;
         if failed.is_none() {
@@ -92,7 +94,7 @@ impl Supervisor {
         self.save(&mut now)?;
         match failed {
             Some(error) if !how.goes_on => Err(halfway(error, &done)),
-            _ => Ok(Applied { changes: done }),
+            _ => Ok(Applied { changes: done, warnings: warnings_of(&now).await }),
         }
     }
 
@@ -196,6 +198,7 @@ impl Supervisor {
             let action = if now.link.is_empty() { Action::Added } else { Action::Changed };
             plan.push(Change::new(action, LINK).with(&now.link, &links));
         }
+        plan_rules(now, wanted, &mut plan);
         for (name, spec) in &wanted.switch {
             // A switch that could not be started is tried again.
             let old = now.switch.get(name).filter(|_| self.handle(name).is_some());
@@ -246,6 +249,10 @@ impl Supervisor {
     async fn is_in_use(&self, name: &str) -> bool {
         if let Some(guest) = guest_of(name) {
             return self.guests.health(guest).await == Health::Good;
+        }
+        if group_of(name).is_some() || table_of(name).is_some() {
+            // What names it is removed before; if something else does, that is an error.
+            return false;
         }
         let (switch, port) = match name.split_once(':') {
             Some((switch, port)) => (switch, Some(port)),
@@ -359,6 +366,12 @@ impl Supervisor {
             }
         }
         plan.append(&mut last);
+        // Rules name tables.
+        let groups = now.group.keys().filter(|name| !wanted.group.contains_key(*name));
+        let groups = groups.map(|name| group(name)).filter(|name| is_its(name));
+        let tables = now.table.keys().filter(|name| !wanted.table.contains_key(*name));
+        let tables = tables.map(|name| table(name)).filter(|name| is_its(name));
+        plan.extend(groups.chain(tables).map(|name| Change::new(Action::Removed, &name)));
         if is_its("quota") && wanted.quota == Quotas::default() && now.quota != wanted.quota {
             plan.push(Change::new(Action::Removed, "quota").with(&now.quota, &wanted.quota));
         }
@@ -380,6 +393,9 @@ impl Supervisor {
         let missing = || ApiError::new(ErrorCode::NotFound, "It is gone", "apply the file again");
         if let Some(name) = guest_of(&change.name) {
             return self.change_guest(now, name, wanted.guest.get(name)).await;
+        }
+        if group_of(&change.name).is_some() || table_of(&change.name).is_some() {
+            return self.apply_rules(now, wanted, change).await;
         }
         match (change.name.split_once(':'), change.action) {
             (None, _) if change.name == "quota" => {
@@ -458,6 +474,28 @@ impl Supervisor {
     }
 }
 
+/// Tables come before the rules that name them, and those before the ports that name them.
+fn plan_rules(now: &Configured, wanted: &Topology, plan: &mut Vec<Change>) {
+    for (name, own) in &wanted.table {
+        match now.table.get(name) {
+            None => plan.push(Change::new(Action::Added, &table(name))),
+            Some(old) if old == own => {}
+            Some(old) => {
+                plan.push(Change::new(Action::Changed, &table(name)).with(old, own));
+            }
+        }
+    }
+    for (name, own) in &wanted.group {
+        match now.group.get(name) {
+            None => plan.push(Change::new(Action::Added, &group(name))),
+            Some(old) if old == own => {}
+            Some(old) => {
+                plan.push(Change::new(Action::Changed, &group(name)).with(old, own));
+            }
+        }
+    }
+}
+
 /// The file's name as stored: its absolute path, from whatever directory it was named.
 #[must_use]
 pub fn name_of(file: &Path) -> String {
@@ -480,6 +518,8 @@ pub(super) fn merged(now: &Topology, wanted: &Topology) -> Topology {
     let mut all = now.clone();
     all.evpn = wanted.evpn.clone().or(all.evpn);
     all.link.extend(wanted.link.clone());
+    all.group.extend(wanted.group.iter().map(|(name, own)| (name.clone(), own.clone())));
+    all.table.extend(wanted.table.iter().map(|(name, own)| (name.clone(), own.clone())));
     all.guest.extend(wanted.guest.iter().map(|(name, spec)| (name.clone(), spec.clone())));
     for (name, spec) in &wanted.switch {
         let ports = all.switch.remove(name).map(|old| old.port).unwrap_or_default();

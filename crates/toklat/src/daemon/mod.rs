@@ -26,6 +26,7 @@ mod descriptors;
 mod directory;
 pub(crate) mod evpn;
 pub mod file;
+mod firewall;
 mod front_ends;
 mod guest_entries;
 mod guests;
@@ -252,6 +253,7 @@ async fn supervise(
         tunnels: Arc::default(),
         agents: Arc::default(),
         links: switch::Links::default(),
+        rules: std::sync::Mutex::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
@@ -272,6 +274,7 @@ async fn supervise(
     tokio::spawn(Arc::clone(&supervisor).look_after_objects(noticed));
     let lives = || notify(sd_notify::NotifyState::Watchdog);
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
+    tokio::spawn(Arc::clone(&supervisor).log_frames());
     tokio::spawn(Arc::clone(&supervisor).export_samples());
     let control = sockets.serve(&supervisor);
     // The guests' managers need the attach socket.

@@ -24,6 +24,25 @@ pub(super) fn guest_of(name: &str) -> Option<&str> {
     name.strip_prefix("[guest.")?.strip_suffix(']')
 }
 
+/// A group of rules and a table in a plan.
+pub(super) fn group(name: &str) -> String {
+    format!("[group.{name}]")
+}
+
+pub(super) fn table(name: &str) -> String {
+    format!("[table.{name}]")
+}
+
+/// The name of the group that a plan calls so, if it is one.
+pub(super) fn group_of(name: &str) -> Option<&str> {
+    name.strip_prefix("[group.")?.strip_suffix(']')
+}
+
+/// The name of the table that a plan calls so, if it is one.
+pub(super) fn table_of(name: &str) -> Option<&str> {
+    name.strip_prefix("[table.")?.strip_suffix(']')
+}
+
 /// The configuration and the files it came from, saved across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,7 +80,9 @@ impl Configured {
             std::iter::once(name.clone()).chain(ports)
         });
         let guests = made.guest.keys().map(|name| guest(name));
-        let switches = switches.chain(guests);
+        let groups = made.group.keys().map(|name| group(name));
+        let tables = made.table.keys().map(|name| table(name));
+        let switches = switches.chain(guests).chain(groups).chain(tables);
         let names: Vec<_> = switches.chain(["quota", EVPN, LINK].map(str::to_owned)).collect();
         made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
         made.applied = [(file.to_owned(), made.topology.clone())].into();
@@ -95,6 +116,12 @@ impl Configured {
             _ if is_whole(name) => true,
             None if guest_of(name).is_some() => {
                 guest_of(name).is_some_and(|name| topology.guest.contains_key(name))
+            }
+            None if group_of(name).is_some() => {
+                group_of(name).is_some_and(|name| topology.group.contains_key(name))
+            }
+            None if table_of(name).is_some() => {
+                table_of(name).is_some_and(|name| topology.table.contains_key(name))
             }
             None => topology.switch.contains_key(name),
             Some((switch, port)) => {
@@ -204,7 +231,8 @@ mod tests {
     }
 
     /// Tables whose keys are names, not settings.
-    const NAMES: [&str; 7] = ["switch", "port", "guest", "user", "made_by", "applied", "vlans"];
+    const NAMES: [&str; 9] =
+        ["switch", "port", "group", "table", "guest", "user", "made_by", "applied", "vlans"];
 
     /// Adds a setting of a later version to each table in turn, and hands over the result with the
     /// table's place.
@@ -246,6 +274,7 @@ mod tests {
             [switch.v.port.t]\nkind = { tap = { ifname = 't' } }\n\
             [switch.v.port.n]\nkind = { vfio_user = { nic = { model = '82540em', combine = { frames = 8, delay_us = 9 } } } }\n\
             [switch.v.port.x]\nkind = { vxlan = { vni = 7, local = '10.0.0.1', peers = ['10.0.0.2'] } }\n\
+            [group.g]\nrules = ['deny arp']\n[table.t]\nprefixes = ['10.0.0.0/8']\n\
             [guest.web]\nport = 'v:web'\napp = 'httpd'\naddress = '10.0.0.2/24'";
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());

@@ -243,6 +243,21 @@ impl Supervisor {
         }
     }
 
+    /// Logs the frames of rules with `log`, forever.
+    pub async fn log_frames(self: Arc<Self>) {
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            second.tick().await;
+            for handle in self.handles() {
+                // A switch that is locked for long is asked later.
+                if let Ok(switch) = timeout_at(Instant::now() + BRIEF, handle.lock()).await {
+                    switch.log_frames().await;
+                }
+            }
+        }
+    }
+
     /// Passes connected front ends to their ports, forever.
     pub async fn receive_front_ends(self: Arc<Self>, mut arriving: mpsc::Receiver<Arrival>) {
         while let Some(arrival) = arriving.recv().await {
@@ -421,6 +436,9 @@ impl Supervisor {
         self.environment.links.set(&wanted.link);
         *topology = wanted;
         self.changed(&topology);
+        if let Err(error) = self.note_rules_again(&topology).await {
+            tracing::error!(%error, "ports with this rule are not opened");
+        }
         self.guests.begin(&topology.guest);
         for (name, spec) in &topology.switch {
             let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;

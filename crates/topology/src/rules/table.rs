@@ -76,6 +76,14 @@ pub const RULES: &[Rule] = &[
     .made(v::list)
     .said(v::say_nothing),
     Rule::new(
+        "groups",
+        &[Word::new("groups", "GROUP,...|none", v::name)
+            .help("Rules: the port's groups, in order, as in web,admin (toklat fw)")
+            .listed()],
+    )
+    .made(v::list)
+    .said(v::say_groups),
+    Rule::new(
         "mac_limit",
         &[Word::new("mac_limit", "N", v::number::<u32>)
             .help("Maximum number of addresses that are learned at the port [default: 4096]")],

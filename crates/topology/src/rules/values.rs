@@ -231,6 +231,12 @@ pub(super) fn say_nothing(_: &Value) -> Option<Words> {
     None
 }
 
+/// The names of groups, in order.
+pub(super) fn say_groups(value: &Value) -> Option<Words> {
+    let names: Vec<String> = of(value)?;
+    (!names.is_empty()).then(|| vec![("groups", names.join(",").into())])
+}
+
 pub(super) fn say_limit(value: &Value) -> Option<Words> {
     let value = if value.is_null() { "off".into() } else { value.clone() };
     Some(vec![("flood_limit", value)])

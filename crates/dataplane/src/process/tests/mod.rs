@@ -13,6 +13,7 @@ use turn::serve::Served;
 use super::*;
 use crate::attach::virtio::{VhostUserConfig, message};
 use crate::config::{Attachment, Policy, WorkerConfig};
+use rustix::net::sockopt;
 
 fn process(config: SwitchConfig) -> Process {
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();

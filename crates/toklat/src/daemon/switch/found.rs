@@ -47,6 +47,9 @@ impl Switch {
             return self.succeed(version).await;
         }
         self.send_limits().await;
+        if let Err(error) = self.renew_rules().await {
+            tracing::error!(switch = self.name, %error, "rules were not taken");
+        }
         // The earlier supervisor may have ended before it sent changed settings.
         if let Err(error) = self.command(&Command::set_switch(&self.config), &[]).await {
             tracing::error!(switch = self.name, %error, "settings were not taken");

@@ -15,6 +15,7 @@ mod port;
 mod quarantine;
 mod report;
 mod restarts;
+mod rules;
 mod sampling;
 mod tunnel;
 mod watchdog;
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::config::{PortId, SwitchConfig};
@@ -42,6 +43,7 @@ pub use self::links::Links;
 pub use self::port::{Port, no_port};
 use self::quarantine::{Offender, Quarantine};
 use self::restarts::Restarts;
+pub use self::rules::RuleBook;
 pub use self::tunnel::Segment;
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
@@ -83,6 +85,8 @@ pub struct Environment {
     pub agents: Arc<Agents>,
     /// The links of the topology, by name.
     pub links: Links,
+    /// Groups of rules and tables.
+    pub rules: Mutex<Arc<RuleBook>>,
 }
 
 /// A switch.
@@ -131,6 +135,8 @@ pub struct Switch {
     restarting: bool,
     /// Those who read the switch while a task waits as its holder.
     readers: Arc<Readers>,
+    /// The rules between the ports, once there are any.
+    firewall: Option<rules::Firewall>,
 }
 
 impl Switch {
@@ -175,6 +181,7 @@ impl Switch {
             sampling: None,
             restarting: false,
             readers: Arc::default(),
+            firewall: None,
         })
     }
 
@@ -219,6 +226,11 @@ impl Switch {
         self.retire_numbers().await;
         self.restore_kept().await;
         self.renew_ports().await;
+        if let Err(error) = self.send_rules().await {
+            // Without them, what they deny would pass.
+            self.process.iter().for_each(DataProcess::kill);
+            return Err(io::Error::other(format!("rules were not taken: {error}")));
+        }
         self.restore_all_ports().await;
         if let Err(error) = self.command(&Command::Resume, &[]).await {
             tracing::error!(switch = self.name, %error, "the switch goes on late");

@@ -349,7 +349,11 @@ impl Switch {
         self.names.insert(port.name.clone(), id);
         self.ports.insert(id, port);
         self.recharge(id);
-        let told = self.send_port(id).await;
+        // Its rules are there before its frames.
+        let told = match self.renew_rules().await {
+            Ok(()) => self.send_port(id).await,
+            refused => refused,
+        };
         if told.is_err() {
             self.detach(id);
             self.forget(id);
@@ -432,9 +436,16 @@ impl Switch {
             self.port_mut(name)?.worker = Some(worker);
         }
         let anew = self.access.to(old.owner) != self.access.to(spec.owner);
+        let (groups, ips) = (&spec.policy.groups, &spec.policy.ips);
+        let filtered = (groups, ips) != (&old.policy.groups, &old.policy.ips);
         let port = self.port_mut(name)?;
         (port.spec, port.links) = (spec, links);
         self.recharge(id);
+        if filtered && let Err(error) = self.renew_rules().await {
+            let policy = &mut self.port_mut(name)?.spec.policy;
+            (policy.groups, policy.ips) = (old.policy.groups, old.policy.ips);
+            return Err(error);
+        }
         if anew { self.remake_socket(id).await } else { Ok(()) }
     }
 
@@ -467,6 +478,7 @@ impl Switch {
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
         port.tunnel = tunnel;
         port.links = links.unwrap_or_else(|| port.links.clone());
+        self.renew_rules().await?;
         if let Some(port) = self.ports.get(&id) {
             match self.wait_for_front_end(port, false) {
                 Ok(waiting) => self.ports.entry(id).and_modify(|port| port.waiting = waiting),

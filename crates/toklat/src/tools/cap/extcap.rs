@@ -15,9 +15,10 @@ use netring::Monitor;
 
 use super::super::pcap::CaptureWriter;
 use super::super::session::RunArgs;
+use super::capture;
 use super::watch::{Wanted, Watched};
-use super::{capture, filter};
 use crate::api::{self, PortInfo, SwitchInfo};
+use crate::expression;
 use client::name::PortName;
 use client::{Client, ClientError, Global, UsageError};
 
@@ -170,7 +171,7 @@ fn config(out: &mut impl Write) -> anyhow::Result<()> {
 /// The capture filter, if there is one.
 fn program(args: &ExtcapArgs) -> anyhow::Result<Option<Program>> {
     let text = args.extcap_capture_filter.as_deref().filter(|text| !text.trim().is_empty());
-    text.map(filter::compile).transpose()
+    text.map(expression::compile).transpose()
 }
 
 /// Writes pcapng into the pipe until its reader closes it.

@@ -3,7 +3,6 @@
 mod drops;
 pub mod extcap;
 mod files;
-pub mod filter;
 mod watch;
 
 use std::fmt::Write as _;
@@ -22,6 +21,8 @@ use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
 use client::name::{Name, SwitchName};
 use client::{Global, UsageError};
+
+use crate::expression;
 
 /// Options of `toklat cap`.
 #[derive(Clone, Debug, clap::Args)]
@@ -73,7 +74,7 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
         !is_to_stdout(args) || !args.rotation.is_wanted(),
         UsageError::new("-C and -G begin new files; name one with -w, not standard output")
     );
-    let filter = args.filter.as_deref().map(filter::compile).transpose()?;
+    let filter = args.filter.as_deref().map(expression::compile).transpose()?;
     if args.drops {
         let frames = drops::capture(args, filter.as_ref(), global, || output(args))?;
         eprintln!("{frames} dropped frames captured at {}", args.port);

@@ -11,8 +11,8 @@ use netring::{FrameClock, Interest, Monitor, Open, OpenError, Port, PortError};
 
 use super::super::pcap::{Captured, Direction, Output};
 use super::super::session::{Idler, Volume};
-use super::filter::Seen;
 use crate::api::PortInfo;
+use crate::expression::Seen;
 
 /// Slots of a monitor's ring: enough for a burst while the disk is busy.
 pub(super) const SLOTS: u32 = 4096;

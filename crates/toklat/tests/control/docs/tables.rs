@@ -31,8 +31,30 @@ pub const DOCUMENTS: &[(&str, &[Step])] = &[
     ("docs/programs.md", PROGRAMS),
     ("docs/recovery.md", &[]),
     ("docs/registers.md", &[]),
+    ("docs/rules.md", RULES),
     ("docs/trusted.md", TRUSTED),
     ("docs/virtual-machines.md", super::machines::VIRTUAL_MACHINES),
+];
+
+const FENCED: &str = "groups_fence_ports_and_are_shown_counted_and_changed";
+const TAKEN: &str = "every_recipe_of_the_page_is_taken";
+const RULES: &[Step] = &[
+    test("toklat fw set web 'allow tcp from any to me 80,443' 'allow icmp from any to me'", FENCED),
+    test("toklat port set vale0:web --groups web", FENCED),
+    test("toklat fw show vale0", FENCED),
+    test("toklat fw connections vale0", FENCED),
+    test(
+        "toklat why vale0:desk vale0:web tcp 10.0.0.1:4000 10.0.0.2:22",
+        "log_writes_what_a_rule_denies_and_why_names_the_rule",
+    ),
+    not("[LABEL:] ACTION", "what a rule may say"),
+    test("[group.admin]", TAKEN).whole(),
+    test("[group.blue]", TAKEN).whole(),
+    test("[group.kiosk]", TAKEN).whole(),
+    test("[table.management]", TAKEN).whole(),
+    test("[table.blocked]", TAKEN).whole(),
+    test("[group.bastion]", TAKEN).whole(),
+    test("toklat fw load FILE --ipfw --group NAME", "a_file_of_ipfw_is_loaded"),
 ];
 
 /// A benchmark measures for minutes. One of its rows shows that it does.

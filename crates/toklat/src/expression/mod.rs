@@ -1,5 +1,7 @@
-//! Filters of captures: libpcap compiles the text, and [`frame::bpf`] runs the program.
+//! Filters of captures and rules: libpcap compiles the text, and [`frame::bpf`] runs the program.
 #![allow(unsafe_code, reason = "libpcap is called, if it is there")]
+
+pub mod process;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -23,7 +25,7 @@ struct Compiled {
 }
 
 /// A captured frame, as a filter sees it.
-pub(super) struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     pub bytes: &'a [u8],
     /// The number of the port, from 1.
     pub interface: u32,
@@ -50,13 +52,18 @@ impl Packet for Seen<'_> {
 /// # Errors
 /// The expression is wrong, libpcap is missing, or the program asks for what is not known here.
 pub fn compile(text: &str) -> anyhow::Result<Program> {
-    let is_program = text.contains(',') && text.starts_with(|c: char| c.is_ascii_digit());
-    if is_program && text.bytes().all(|byte| b"0123456789 ,\n".contains(&byte)) {
+    if is_program(text) {
         return Ok(text.parse()?);
     }
     let library = Library::open()?;
     let code = library.compile(text).with_context(|| format!("Cannot use the filter {text:?}"))?;
     Ok(Program::new(code)?)
+}
+
+/// True for numbers, as `tcpdump -ddd` prints them.
+fn is_program(text: &str) -> bool {
+    let begins = text.contains(',') && text.starts_with(|c: char| c.is_ascii_digit());
+    begins && text.bytes().all(|byte| b"0123456789 ,\n".contains(&byte))
 }
 
 /// libpcap, as far as it is needed.
