@@ -1,11 +1,13 @@
 //! What a switch decides about one frame from one port to another, step by step: the walk of
 //! `toklat why`. The steps are those of the forwarder, in its order; a test holds the two together.
 
-use frame::{ETHERNET_HEADER, Identity, Mac, VLAN_TAG, VlanId};
-use port::DropReason;
+use frame::{ETHERNET_HEADER, Facts, Identity, Mac, VLAN_TAG, VlanId};
+use port::{DropReason, HEAD};
+use rules::{Action, Direction, Packet, Policy, Rule, Stop, Tables};
 
+use crate::filter::is_allowed;
 use crate::ports::{Form, Vlan};
-use crate::{Filter, Rules};
+use crate::{Filter, PortFilter, Rules};
 
 /// A frame's way from one port to another of the same switch.
 #[derive(Debug)]
@@ -16,8 +18,23 @@ pub struct Way<'a> {
     pub to: &'a Rules,
     /// Which of the two is a tunnel.
     pub tunnels: [bool; 2],
+    /// The groups of rules of the two ports, if they have any.
+    pub fences: [Option<Fence<'a>>; 2],
+    /// The tables that their rules name.
+    pub tables: &'a Tables,
     /// The frame, from its destination address on.
     pub frame: &'a [u8],
+}
+
+/// The groups of rules of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Fence<'a> {
+    /// Their rules.
+    pub policy: &'a Policy,
+    /// Their names, in order.
+    pub names: &'a [String],
+    /// What they are to the switch.
+    pub filter: &'a PortFilter,
 }
 
 /// Where the table has a frame's destination.
@@ -50,6 +67,10 @@ pub enum Check {
     Apart,
     /// Whether the receiver is in its VLAN.
     Member,
+    /// Whether the rules of the sender's groups let it out.
+    RulesOut,
+    /// Whether the rules of the receiver's groups let it in.
+    RulesIn,
     /// Whether it can leave with the tag that the receiver gets.
     Tag,
     /// Whether it is not too long for the receiver's port.
@@ -109,6 +130,7 @@ impl Walk<'_> {
         let floods = self.destination(filter, find)?;
         self.apart(floods)?;
         self.member(filter, floods)?;
+        self.rules(filter, floods)?;
         self.leave(filter, tag)
     }
 
@@ -237,6 +259,34 @@ impl Walk<'_> {
         self.step(Check::Member, stops(floods, DropReason::Vlan), found)
     }
 
+    /// What the rules of both ports say about the first frame of a connection.
+    fn rules(&mut self, filter: Filter, floods: bool) -> Result<(), Stopped> {
+        let Way { frame, fences, .. } = *self.way;
+        let head = &frame[..frame.len().min(HEAD)];
+        let Some(facts) = Facts::of(head) else { return Ok(()) };
+        let vlan = if filter == 0 { facts.vlan.unwrap_or(0) } else { filter };
+        let sender = fences[0].map(|fence| fence.filter);
+        let ways = [(Direction::Out, Check::RulesOut), (Direction::In, Check::RulesIn)];
+        for ((direction, check), fence) in ways.into_iter().zip(fences) {
+            let Some(fence) = fence else { continue };
+            let stopped = |reason| match direction {
+                Direction::Out => Verdict::Drops(reason),
+                Direction::In => stops(floods, reason),
+            };
+            if facts.hidden.is_some() {
+                let found = "the frame's head does not show all headers".into();
+                self.step(check, stopped(DropReason::HiddenHeaders), found)?;
+            }
+            let sides = fence.filter.sides(sender, direction, facts.ip, vlan);
+            let len = frame.len() as u32;
+            let packet = Packet { facts: &facts, head, len, sides, draw: 0 };
+            let (allowed, found) = fence.decide(self.way.tables, direction, &packet);
+            let verdict = if allowed { Verdict::Passes } else { stopped(DropReason::Denied) };
+            self.step(check, verdict, found)?;
+        }
+        Ok(())
+    }
+
     /// The frame's form at the receiver, and its length there.
     fn leave(&mut self, filter: Filter, tag: Option<u16>) -> Result<(), Stopped> {
         let form = match filter {
@@ -263,6 +313,36 @@ impl Walk<'_> {
     }
 }
 
+impl Fence<'_> {
+    /// Whether a packet passes, and the rule that says so.
+    fn decide(&self, tables: &Tables, direction: Direction, packet: &Packet<'_>) -> (bool, String) {
+        let way = if direction == Direction::Out { "out" } else { "in" };
+        let found = rules::first_match(self.policy, tables, direction, packet);
+        let Some((at, rule)) = found.and_then(|at| Some((at, self.policy.rules.get(at)?))) else {
+            let (allowed, _) = is_allowed((Stop::Default, false), direction, packet);
+            let says = match (allowed, direction) {
+                (true, Direction::In) => "lets ARP, neighbour discovery and DHCP in",
+                (true, Direction::Out) => "lets frames out",
+                (false, _) => "lets nothing in but answers",
+            };
+            let names = self.names.join(",");
+            return (allowed, format!("{way}: no rule of {names} decides; the default {says}"));
+        };
+        let group = self.policy.ends.iter().position(|end| *end > at);
+        let group = group.and_then(|group| self.names.get(group)).map_or("", String::as_str);
+        let (allowed, _) = is_allowed((stop_of(rule), rule.stateless), direction, packet);
+        let line = rule.line;
+        let mut found = format!("{way}: group {group}, line {line} decides: {rule}");
+        if rule.limit.is_some() {
+            found.push_str(" (frames beyond its limit are denied)");
+        }
+        if rule.matches.probability.is_some() {
+            found.push_str(" (of a share of frames; later rules decide about others)");
+        }
+        (allowed, found)
+    }
+}
+
 /// A frame to one port is dropped; a flood goes to others.
 fn stops(floods: bool, reason: DropReason) -> Verdict {
     if floods { Verdict::Misses } else { Verdict::Drops(reason) }
@@ -276,4 +356,14 @@ fn mac(frame: &[u8], at: usize) -> Mac {
     let mut octets = [0; 6];
     octets.copy_from_slice(&frame[at..at + 6]);
     Mac::new(octets)
+}
+
+/// Where a rule ends the walk.
+fn stop_of(rule: &Rule) -> Stop {
+    match rule.action {
+        Action::Allow => Stop::Allow,
+        Action::Deny => Stop::Deny,
+        Action::Reset => Stop::Reset,
+        Action::Next | Action::Skip(_) => Stop::Default,
+    }
 }

@@ -1,8 +1,11 @@
 //! The walk of `toklat why` against the switch itself: for any rules, addresses and frames, both
 //! say the same of whether a frame arrives, and why not.
 
-use fabric::why::{Found, Verdict, Way};
-use fabric::{Origin, Station, VlanMode};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use fabric::why::{Fence, Found, Verdict, Way};
+use fabric::{Filters, Origin, PortFilter, Station, VlanMode};
 use frame::{Mac, VlanId};
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
@@ -86,6 +89,59 @@ prop_compose! {
     }
 }
 
+/// The rules of a port's group, if it has one. `web` is the sender's group.
+fn lines() -> impl Strategy<Value = Option<Vec<&'static str>>> {
+    let line = prop_oneof![
+        Just("allow tcp from 10.0.0.1 to any"),
+        Just("deny tcp from 10.0.0.2 to me"),
+        Just("reset ip from me to any out"),
+        Just("allow all from group:web to me"),
+        Just("deny all from any to any vlan 11"),
+        Just("allow all from any to any ethertype 0x88b5"),
+        Just("deny arp"),
+        Just("allow all length 0-99"),
+    ];
+    proptest::option::weighted(0.2, vec(line, 0..4))
+}
+
+/// The rules of ports, as the switch has them and as the walk has them.
+struct Rules {
+    policies: Vec<rules::Policy>,
+    filters: Vec<Option<PortFilter>>,
+}
+
+impl Rules {
+    fn new(lines: &[Option<Vec<&str>>]) -> Self {
+        let policy = |lines: &Option<Vec<&str>>| {
+            let mut policy = rules::Policy::default();
+            policy.groups.extend([("web".into(), 0), ("db".into(), 1)]);
+            let lines = lines.iter().flatten().copied();
+            policy.push(&rules::parse_lines(lines).unwrap());
+            policy
+        };
+        let filter = |at: usize, lines: &Option<Vec<&str>>| {
+            let own = PortFilter { program: at as u16, groups: 1 << at, ips: Vec::new() };
+            lines.is_some().then_some(own)
+        };
+        Self {
+            policies: lines.iter().map(policy).collect(),
+            filters: lines.iter().enumerate().map(|(at, lines)| filter(at, lines)).collect(),
+        }
+    }
+
+    fn compiled(&self) -> Arc<Filters> {
+        let compile = |policy| rules::compile(policy, &rules::Budget::new(&|| false)).unwrap();
+        let programs = self.policies.iter().map(compile).collect();
+        let words = rules::Layout::words(64);
+        let memory = shmem::Mapping::private(words * 8).unwrap();
+        let memory = memory.shared_slice::<AtomicU64>(0, words).unwrap();
+        let connections = rules::Connections::open(memory, rules::Quota(16), 7);
+        let connections = Arc::new(Mutex::new(connections));
+        let tables = rules::Tables::default();
+        Arc::new(Filters::new(1, programs, tables, connections, self.filters.clone()))
+    }
+}
+
 struct Bed {
     switch: Inline,
     ports: Vec<(u16, Port)>,
@@ -130,6 +186,7 @@ proptest! {
         policies in [policy(), policy(), policy()],
         learned in vec((1u32..=5, 0u16..13, 0usize..3), 0..6),
         frame in a_frame(),
+        lines in vec(lines(), 2),
     ) {
         // Where the switch learns such a frame's source, it may not find it a moment before.
         prop_assume!(frame[..6] != frame[6..12]);
@@ -139,7 +196,17 @@ proptest! {
             bed.switch.fdb().learn(filter, Mac::local(mac).word(), station, 100, false, Nanos(0));
         }
         let [from, to, _] = &policies;
-        let way = Way { from, to, tunnels: [false; 2], frame: &frame };
+        let (rules, tables) = (Rules::new(&lines), rules::Tables::default());
+        if lines.iter().any(Option::is_some) {
+            bed.switch.set_filters(Some(rules.compiled()));
+        }
+        let names = ["web".to_owned()];
+        let fence = |at: usize| {
+            let filter = rules.filters[at].as_ref()?;
+            Some(Fence { policy: &rules.policies[at], names: &names, filter })
+        };
+        let fences = [fence(0), fence(1)];
+        let way = Way { from, to, tunnels: [false; 2], fences, tables: &tables, frame: &frame };
         let steps = way.walk(|filter, mac| {
             let found = bed.switch.fdb().lookup(filter, mac.word()).map(Station::port);
             match found.and_then(|id| bed.ports.iter().position(|(of, _)| *of == id)) {

@@ -14,6 +14,7 @@ mod daemon_memory;
 mod daemon_move;
 mod daemon_pages;
 mod daemon_ports;
+mod daemon_rule_words;
 mod daemon_rules;
 mod daemon_sflow;
 mod daemon_sockets;

@@ -1,5 +1,7 @@
 //! `toklat why`: what a frame from one port to another meets, and the first thing that stops it.
 
+mod fence;
+
 use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
@@ -12,6 +14,8 @@ use serde_json::json;
 use crate::api::{FdbEntry, PortInfo, PortState, Stats};
 use client::name::PortName;
 use client::{Client, Global, Result, UsageError};
+
+use self::fence::{Book, Fenced};
 
 /// Options of `toklat why`.
 #[derive(Debug, Args)]
@@ -98,6 +102,7 @@ struct Ends {
     to: PortInfo,
     table: Vec<FdbEntry>,
     stats: Stats,
+    book: Book,
 }
 
 impl Ends {
@@ -114,7 +119,9 @@ impl Ends {
         let (from, to) = (port(&args.from)?, port(&args.to)?);
         let table = client.get(&format!("{}/fdb", switch.path()))?;
         let stats = client.get("/v1/stats")?;
-        Ok(Self { from, to, table, stats })
+        let fenced = [&from, &to].iter().any(|port| !port.spec.policy.groups.is_empty());
+        let book = if fenced { Book::ask(&mut client)? } else { Book::default() };
+        Ok(Self { from, to, table, stats, book })
     }
 
     fn lines(&self, args: &WhyArgs) -> Result<Vec<Line>> {
@@ -138,7 +145,10 @@ impl Ends {
         let vlan = args.vlan.or_else(|| usual_tag(&from.vlan));
         let frame = frame_of(destination, source, vlan, &args.frame, args.size.into())?;
         let tunnels = [self.from.tunnel.is_some(), self.to.tunnel.is_some()];
-        let way = Way { from, to, tunnels, frame: &frame };
+        let fenced = [self.book.fenced(from)?, self.book.fenced(to)?];
+        let fences = [fenced[0].as_ref().map(Fenced::fence), fenced[1].as_ref().map(Fenced::fence)];
+        let tables = self.book.tables();
+        let way = Way { from, to, tunnels, fences, tables: &tables, frame: &frame };
         let steps = way.walk(|filter, mac| {
             let of =
                 |entry: &&FdbEntry| entry.mac == mac && entry.vlan.map_or(0, VlanId::get) == filter;
@@ -151,7 +161,8 @@ impl Ends {
         });
         let line = |step: &Step| Line {
             what: step.found.clone(),
-            stops: (step.verdict != Verdict::Passes).then(|| change(step, args, source, vlan)),
+            stops: (step.verdict != Verdict::Passes)
+                .then(|| change(step, args, self, (source, vlan))),
         };
         Ok(steps.iter().map(line).collect())
     }
@@ -233,7 +244,12 @@ fn usual_tag(mode: &VlanMode) -> Option<VlanId> {
 }
 
 /// The command that changes what a step found.
-fn change(step: &Step, args: &WhyArgs, source: Mac, vlan: Option<VlanId>) -> String {
+fn change(
+    step: &Step,
+    args: &WhyArgs,
+    ends: &Ends,
+    (source, vlan): (Mac, Option<VlanId>),
+) -> String {
     let WhyArgs { from, to, size, .. } = args;
     match (step.check, step.verdict) {
         (Check::Length, _) => format!("toklat port set {from} --mtu {size}"),
@@ -258,7 +274,31 @@ fn change(step: &Step, args: &WhyArgs, source: Mac, vlan: Option<VlanId>) -> Str
         (Check::Member, _) => {
             format!("toklat port set {to} --vlan-access (or --vlan-trunk) with the VLAN of {from}")
         }
+        (Check::RulesOut, _) => change_rules(step, args, &ends.from, "from me to any"),
+        (Check::RulesIn, _) => change_rules(step, args, &ends.to, "from any to me"),
         (Check::Tag, _) => format!("make {to} a trunk: toklat port set {to} --vlan-trunk VLANS"),
+    }
+}
+
+/// The command that adds a rule to a port's groups.
+fn change_rules(step: &Step, args: &WhyArgs, port: &PortInfo, way: &str) -> String {
+    let group = port.spec.policy.groups.last().map_or("GROUP", String::as_str);
+    let end = args.frame.get(2).and_then(|to| host(to));
+    let rule = match (args.frame.first().map(String::as_str), end) {
+        (Some(kind @ ("tcp" | "udp")), Some((_, port @ 1..))) => {
+            format!("allow {kind} {way} {port}")
+        }
+        (Some("icmp"), Some((ip, _))) if ip.is_ipv6() => format!("allow icmp6 {way}"),
+        (Some(kind @ ("tcp" | "udp" | "icmp")), _) => format!("allow {kind} {way}"),
+        (Some("arp"), _) => "allow arp".into(),
+        _ => format!("allow all {way}"),
+    };
+    match step.verdict {
+        Verdict::Drops(DropReason::HiddenHeaders) => {
+            "rules let no frame through that may hide a header: send fewer options or tags".into()
+        }
+        _ if step.found.contains("; the default ") => format!("toklat fw add {group} '{rule}'"),
+        _ => format!("put '{rule}' before it: toklat fw set {group} RULES"),
     }
 }
 
