@@ -1,5 +1,7 @@
 //! Two guests on an inline switch, one sending, one receiving, and their drivers.
 
+pub mod fenced;
+
 use std::sync::Arc;
 
 use dataplane::SwitchConfig;

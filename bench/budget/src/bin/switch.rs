@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use budget::{Error, Pair};
+use budget::{Error, Pair, fenced};
 use dataplane::SwitchConfig;
 use dataplane::config::Policy;
 use frame::Mac;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: switch inline.60|inline.64|inline.1500|limited.64|link.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: switch inline.60|inline.64|inline.1500|limited.64|link.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64|rules.10|rules.1000|stateful FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
@@ -35,6 +35,9 @@ fn main() -> Result<(), Error> {
         // Counted for each copy, because receivers get copies.
         "broadcast.64" => Bench::new(64, To::All)?.run(frames / 64, 64),
         "pipe.64" => pipe(frames, 64),
+        "rules.10" => fenced::run(10, fenced::NO_FLOW_TWICE, frames),
+        "rules.1000" => fenced::run(1000, fenced::NO_FLOW_TWICE, frames),
+        "stateful" => fenced::run(0, 1000, frames),
         "virtio.split.64" => virtio(Features::empty(), frames, 64),
         "virtio.packed.64" => virtio(Features::RING_PACKED, frames, 64),
         other => Err(format!("no scenario {other}").into()),

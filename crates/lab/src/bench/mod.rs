@@ -13,6 +13,7 @@ mod confined;
 mod confined_rows;
 mod dispatch;
 mod distance;
+mod fences;
 mod figure;
 mod guests;
 mod hosts;
@@ -67,7 +68,7 @@ pub enum BenchCommand {
     Nic(RowsArgs),
     /// Measure light guests: TCP and web, against Linux's stack
     Guest(RowsArgs),
-    /// Measure links: rates, queues, delays, fair queueing
+    /// Measure links and rules: rates, queues, delays, fair queueing; judging, connections
     Links(RowsArgs),
     /// Measure switches of several hosts: tunnels, EVPN, against the kernel's VXLAN and FRR
     Hosts(RowsArgs),
@@ -110,7 +111,7 @@ impl BenchCommand {
             Self::Guest(args) => {
                 args.run(&[stacks_rows::ROWS, confined_rows::ROWS, dispatch::ROWS], global)
             }
-            Self::Links(args) => args.run(&[links::ROWS], global),
+            Self::Links(args) => args.run(&[links::ROWS, fences::ROWS], global),
             Self::Hosts(args) => args.run(&[hosts::rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
