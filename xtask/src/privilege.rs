@@ -18,6 +18,7 @@ pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
     ("toklat-dataplane", "tap", Privilege::Capable, &[]),
     ("toklat-dataplane", "offloads", Privilege::Capable, &[]),
     ("toklat-guest", "linux", Privilege::Capable, &[]),
+    ("toklat-jail", "apart", Privilege::Root, &[]),
     ("toklat-jail", "walls", Privilege::Root, &[]),
     (
         "toklat",

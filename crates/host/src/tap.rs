@@ -64,23 +64,32 @@ pub fn path_of(netns: &str) -> Result<PathBuf, ApiError> {
 /// # Errors
 /// There is no such namespace, or the daemon may not enter it.
 pub fn enter(netns: &str) -> Result<(), ApiError> {
+    let namespace = open_namespace(netns)?;
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|e| cannot_enter(netns, e.into()))
+}
+
+/// Opens a network namespace, as [`path_of`] names it.
+///
+/// # Errors
+/// There is no such namespace, or the daemon may not look at it.
+pub fn open_namespace(netns: &str) -> Result<OwnedFd, ApiError> {
     let path = path_of(netns)?;
-    let failed = |e: io::Error| {
-        let otherwise =
-            "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)";
-        let remedy = Part::Containers.remedy(&e, otherwise);
-        let error = privileged(&format!("Cannot enter network namespace {netns}"), e);
-        match error.code {
-            ErrorCode::NeedsPrivilege => ApiError { remedy, ..error },
-            _ => error,
-        }
-    };
     // What is no namespace must not block the thread.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let namespace =
-        OpenOptions::new().read(true).custom_flags(nonblock).open(&path).map_err(failed)?;
-    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|e| failed(e.into()))
+    let opened = OpenOptions::new().read(true).custom_flags(nonblock).open(&path);
+    Ok(opened.map_err(|e| cannot_enter(netns, e))?.into())
+}
+
+fn cannot_enter(netns: &str, error: io::Error) -> ApiError {
+    let otherwise =
+        "run the daemon as root or give it CAP_SYS_ADMIN (systemd: AmbientCapabilities=)";
+    let remedy = Part::Containers.remedy(&error, otherwise);
+    let error = privileged(&format!("Cannot enter network namespace {netns}"), error);
+    match error.code {
+        ErrorCode::NeedsPrivilege => ApiError { remedy, ..error },
+        _ => error,
+    }
 }
 
 /// The reason why an interface or a namespace cannot be used, and the remedy.

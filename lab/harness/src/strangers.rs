@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -36,8 +36,14 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
+/// How long requests to a file system wait at most. A program that is executed while it has such a
+/// file holds up every reader of /proc on the machine.
+const LONGEST: Duration = Duration::from_secs(40);
+/// Set in the process of a test that is alone.
+const ALONE: &str = "TOKLAT_TEST_ALONE";
+
 /// A file system with one file. Requests for its attributes, and closes, wait until the test
-/// releases them.
+/// releases them, or for 40 s since the test has last had them wait.
 pub struct SlowFiles {
     mounted: tempfile::TempDir,
     asked: Arc<Mutex<Asked>>,
@@ -47,6 +53,8 @@ pub struct SlowFiles {
 #[derive(Default)]
 struct Asked {
     answers: bool,
+    /// Since when requests wait.
+    held: Option<Instant>,
     closes: Vec<fuser::ReplyEmpty>,
     attributes: Vec<fuser::ReplyAttr>,
 }
@@ -118,16 +126,46 @@ impl fuser::Filesystem for Files {
     }
 }
 
+fn may_mount(test: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        crate::skip(test, "only root may mount");
+        return false;
+    }
+    let is_there = std::path::Path::new("/dev/fuse").exists();
+    if !is_there {
+        crate::skip(test, "no /dev/fuse");
+    }
+    is_there
+}
+
 impl SlowFiles {
+    /// Mounts the file system, in a process that runs this test alone: a process that another test
+    /// starts has copies of this one's files, and would wait for their file system. Returns `None`
+    /// in this process, once that one has passed the test; also if there can be no file system,
+    /// which the last lines of the test run report.
+    pub fn alone(test: &str) -> Option<Self> {
+        if !may_mount(test) {
+            return None;
+        }
+        let thread = std::thread::current();
+        // The thread of a test has its name. With one thread, no other test runs.
+        match thread.name().filter(|name| *name != "main") {
+            Some(name) if std::env::var_os(ALONE).is_none() => {
+                let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+                again.args(["--exact", name, "--nocapture"]).env(ALONE, "1");
+                // The tally of that process must not mix with ours.
+                let status = again.stdout(std::process::Stdio::null()).status().unwrap();
+                assert!(status.success(), "{name} alone: {status}");
+                None
+            }
+            _ => Self::mount(test),
+        }
+    }
+
     /// Mounts the file system. If that is not possible, returns `None`, and the last lines of the
     /// test run report it.
     pub fn mount(test: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            crate::skip(test, "only root may mount");
-            return None;
-        }
-        if !std::path::Path::new("/dev/fuse").exists() {
-            crate::skip(test, "no /dev/fuse");
+        if !may_mount(test) {
             return None;
         }
         let (mounted, asked) = (tempfile::tempdir().unwrap(), Arc::default());
@@ -135,7 +173,20 @@ impl SlowFiles {
         let mut config = fuser::Config::default();
         config.acl = fuser::SessionACL::All;
         let session = fuser::spawn_mount(Files(Arc::clone(&asked)), mounted.path(), &config);
-        Some(Self { mounted, asked, _session: session.unwrap() })
+        let kept = Arc::downgrade(&asked);
+        std::thread::spawn(move || {
+            while let Some(asked) = kept.upgrade() {
+                let held = asked.lock().unwrap().held;
+                if held.is_some_and(|since| since.elapsed() > LONGEST) {
+                    answer(&asked);
+                }
+                drop(asked);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let files = Self { mounted, asked, _session: session.unwrap() };
+        files.hold();
+        Some(files)
     }
 
     /// Opens the slow file once more.
@@ -156,7 +207,8 @@ impl SlowFiles {
 
     /// From now on, requests to the file system wait until they are answered.
     pub fn hold(&self) {
-        self.asked.lock().unwrap().answers = false;
+        let mut asked = self.asked.lock().unwrap();
+        (asked.answers, asked.held) = (false, Some(Instant::now()));
     }
 
     /// Answers all waiting requests, and all later ones.
@@ -175,7 +227,7 @@ impl Drop for SlowFiles {
 
 fn answer(asked: &Mutex<Asked>) {
     let mut asked = asked.lock().unwrap();
-    asked.answers = true;
+    (asked.answers, asked.held) = (true, None);
     asked.closes.drain(..).for_each(fuser::ReplyEmpty::ok);
     for reply in asked.attributes.drain(..) {
         reply.attr(&Duration::ZERO, &attributes(FILE));

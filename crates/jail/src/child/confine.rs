@@ -1,8 +1,7 @@
 //! Walls around a program that knows nothing of them: they are raised between fork and exec, and
 //! the program inherits them.
 //!
-//! What is left is what the program needs: a process namespace would make it the child of another
-//! process, and an empty root would hide its files.
+//! What is left is what the program needs: an empty root would hide its files.
 #![allow(unsafe_code, reason = "between fork and exec there are system calls only")]
 
 use std::io::{self, Read};
@@ -49,6 +48,7 @@ pub struct Confinement {
     landlock: Option<Result<OwnedFd, String>>,
     calls: Option<First>,
     drops: bool,
+    own_pids: bool,
 }
 
 impl Confinement {
@@ -73,6 +73,13 @@ impl Confinement {
         let all = NAMESPACES.into_iter().map(|(wall, _)| wall);
         let wanted = all.filter(|wall| network || *wall != Wall::NetworkNamespace);
         Self { namespaces: wanted.collect(), ..self }
+    }
+
+    /// The program is the first process of a process namespace of its own, and what it starts ends
+    /// with it. It handles the signals that are to end it. Only root may make one.
+    #[must_use]
+    pub fn with_own_processes(self) -> Self {
+        Self { own_pids: true, ..self }
     }
 
     /// The program has no capability.
@@ -196,7 +203,11 @@ impl Supervised {
         // SAFETY: between fork and exec the child only makes system calls. Neither they nor the
         // errors that are returned allocate memory or take a lock.
         unsafe { command.pre_exec(raise) };
-        let (child, pipes) = Self::start_equipped(command)?;
+        let mut needs = setup.needs();
+        needs.extend(confinement.landlock.iter().flatten().map(AsRawFd::as_raw_fd));
+        needs.push(to);
+        let own_pids = confinement.own_pids;
+        let (child, pipes, pids) = Self::start_equipped(command, &needs, own_pids)?;
         drop(write);
         let mut bytes = [0; size_of::<Told>()];
         // The child has written before exec, and exec is over.
@@ -205,7 +216,11 @@ impl Supervised {
         for (errno, bytes) in told.iter_mut().zip(bytes.as_chunks().0) {
             *errno = i32::from_ne_bytes(*bytes);
         }
-        Ok((child, pipes, confinement.judge(&told)))
+        let mut walls = confinement.judge(&told);
+        if let Some(done) = pids {
+            walls.note(Wall::ProcessNamespace, done.map_err(|error| error.to_string()));
+        }
+        Ok((child, pipes, walls))
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
 pub use self::backoff::Backoff;
 pub use self::confine::Confinement;
 pub use self::reaper::{is_owned, reap_orphans};
+pub use self::spawner::start_apart;
 pub use self::strangers::Strangers;
 pub use self::supervised::{Pipes, Supervised};
 use crate::parent_death;
@@ -23,6 +24,7 @@ use crate::parent_death;
 mod backoff;
 mod confine;
 mod reaper;
+mod spawner;
 mod strangers;
 mod supervised;
 
@@ -40,6 +42,8 @@ pub struct ChildSetup {
     ends_by: Option<Signal>,
     /// The most descriptors that the child may have.
     descriptors: Option<u64>,
+    /// The network namespace that the child enters, if it is another one.
+    network: Option<RawFd>,
 }
 
 impl ChildSetup {
@@ -69,26 +73,47 @@ impl ChildSetup {
         Self { ends_by: Some(signal), ..self }
     }
 
+    /// Starts the child in this network namespace, whatever namespace the thread is in that starts
+    /// it. Only root may (`CAP_SYS_ADMIN`).
+    #[must_use]
+    pub fn in_network(self, namespace: BorrowedFd<'_>) -> Self {
+        Self { network: Some(namespace.as_raw_fd()), ..self }
+    }
+
     /// Limits the number of its descriptors.
     #[must_use]
     pub fn with_descriptors(self, most: u64) -> Self {
         Self { descriptors: Some(most), ..self }
     }
 
-    /// Prepares `command` to start such a child. The descriptors that are handed over must be open
-    /// until it starts.
+    /// Prepares `command` to start such a child. The descriptors that are handed over, and the
+    /// network namespace, must be open until it starts.
     pub fn equip<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let (outfit, parent) = (self.clone(), getpid());
         let put_on = move || {
             if let Some(signal) = outfit.ends_by {
                 parent_death::ask(signal, parent)?;
             }
+            outfit.enter_network()?;
             outfit.limit()?;
             outfit.hand_over()
         };
         // SAFETY: between fork and exec the child only makes system calls. Neither they nor the
         // errors that are returned allocate memory or take a lock.
         unsafe { command.pre_exec(put_on) }
+    }
+
+    /// The numbers of the descriptors that the child must find when it starts.
+    fn needs(&self) -> Vec<RawFd> {
+        self.given[..self.count].iter().copied().chain(self.network).collect()
+    }
+
+    fn enter_network(&self) -> io::Result<()> {
+        let Some(namespace) = self.network else { return Ok(()) };
+        // SAFETY: the descriptor is open, as `equip` requires.
+        let namespace = unsafe { BorrowedFd::borrow_raw(namespace) };
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
     }
 
     fn limit(&self) -> io::Result<()> {

@@ -5,15 +5,16 @@
 //! a number. The pidfd becomes readable when the process has ended, so any event loop can wait.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
 
+use super::spawner::{self, Started};
 use super::{ChildSetup, reaper};
 
 /// A process that this one has started or found.
@@ -43,33 +44,44 @@ pub struct Pipes {
     pub stderr: Option<ChildStderr>,
 }
 
+impl Pipes {
+    /// The ends of the standard input, output and error, where there are any.
+    fn of([stdin, stdout, stderr]: [Option<OwnedFd>; 3]) -> Self {
+        Self {
+            stdin: stdin.map(Into::into),
+            stdout: stdout.map(Into::into),
+            stderr: stderr.map(Into::into),
+        }
+    }
+}
+
 impl Supervised {
     /// Starts a child.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn start(command: &mut Command, setup: &ChildSetup) -> io::Result<(Self, Pipes)> {
-        Self::start_equipped(setup.equip(command))
+        let (child, pipes, _) = Self::start_equipped(setup.equip(command), &setup.needs(), false)?;
+        Ok((child, pipes))
     }
 
-    pub(super) fn start_equipped(command: &mut Command) -> io::Result<(Self, Pipes)> {
+    pub(super) fn start_equipped(
+        command: &mut Command,
+        needs: &[RawFd],
+        own_pids: bool,
+    ) -> io::Result<(Self, Pipes, Option<io::Result<()>>)> {
         // The reaper looks after the lock is free, so it knows the child, however soon it ends.
         let mut owned = reaper::lock();
-        let mut child = command.spawn()?;
-        let pid = Pid::from_child(&child);
+        let Started { pid, ends, own_pids } = spawner::spawn(command, needs, own_pids)?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
-            // Killing fails only if the child has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
+            // Killing fails only if the child has ended already. It was not reaped, so the number
+            // is its own.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
         })?;
         owned.add(pid);
         drop(owned);
-        let pipes = Pipes {
-            stdin: child.stdin.take(),
-            stdout: child.stdout.take(),
-            stderr: child.stderr.take(),
-        };
-        Ok((Self::new(pid, pidfd, true), pipes))
+        Ok((Self::new(pid, pidfd, true), Pipes::of(ends), own_pids))
     }
 
     /// Supervises the child that `start` makes by a kind of fork. `None` in the child, which must

@@ -235,6 +235,8 @@ async fn supervise(
         tracing::warn!(%error, "data processes that end are left to the first process of the machine");
     }
     jail::child::reap_orphans().context("Cannot start a thread for ended children")?;
+    // Before any client can send a descriptor.
+    jail::child::start_apart().context("Cannot start a thread that starts children")?;
     let sockets = Sockets::open(&options, activated).await?;
     let own_uid = rustix::process::geteuid().as_raw();
     let machine = Machine { descriptors: descriptor_limit, memory: machine_memory() };

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use card::vfio_user::Client;
 use dataplane::attach::virtio::message::code;
@@ -255,7 +256,7 @@ fn regression_a_lingering_socket_with_a_datagram_delays_no_one_else() {
 #[test]
 fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     let test = "regression_a_file_that_is_never_closed_delays_no_one_else";
-    let Some(files) = SlowFiles::mount(test) else { return };
+    let Some(files) = SlowFiles::alone(test) else { return };
     let mut others = Others::start("on");
     let file = files.open();
     let request = connect(&others);
@@ -272,12 +273,50 @@ fn regression_a_file_that_is_never_closed_delays_no_one_else() {
     others.nothing_is_left();
 }
 
+/// Objective: while the daemon holds a file whose closes wait, it starts children and takes
+/// requests. (A child had a copy of the file, and closed that before it ran its program.)
+#[test]
+fn regression_a_close_that_waits_holds_up_no_start_of_a_child() {
+    const STRANGER: u32 = 4001;
+    const OTHER: u32 = 4002;
+    /// For all that is asked together, on a machine that has other things to do.
+    const LIMIT: Duration = Duration::from_secs(10);
+    let test = "regression_a_close_that_waits_holds_up_no_start_of_a_child";
+    let Some(files) = SlowFiles::alone(test) else { return };
+    let mut others = Others::beside(Daemon::start_for_all(&[]));
+    let request = as_user(STRANGER, || connect(&others));
+    // Children of this process would wait, too, so it starts none while it has the file.
+    let file = files.open();
+    send_with(&request, b"no request", &[file.as_fd()]).unwrap();
+    others.daemon.wait_for("a close that waits", |_| files.closes() > 0);
+    let began = Instant::now();
+    let another = serde_json::json!({ "name": "another" });
+    assert_eq!(others.daemon.ask("POST", "/v1/switches", &another).0, 201);
+    let port = serde_json::json!({ "name": "added" });
+    assert_eq!(others.daemon.ask("POST", "/v1/switches/another/ports", &port).0, 201);
+    let opened = others.daemon.open_as(OTHER, "vale0:other-user").unwrap();
+    let old = others.daemon.data_process("vale0");
+    kill_process(old);
+    others.daemon.wait_for("a successor", |daemon| {
+        let pid = daemon.get("/v1/switches/vale0")["pid"].as_i64();
+        pid.is_some_and(|pid| pid != i64::from(old))
+    });
+    let all = others.daemon.ask("POST", "/v1/upgrade", &serde_json::Value::Null);
+    assert_eq!(all.0, 200, "{all:?}");
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    assert!(files.closes() > 0, "the file was closed meanwhile");
+    let removed = others.daemon.ask("DELETE", "/v1/switches/another", &serde_json::Value::Null);
+    assert_eq!(removed.0, 204, "{removed:?}");
+    drop((request, file, opened));
+    others.nothing_is_left();
+}
+
 /// Objective: a data process whose close of a file never ends is succeeded when it is killed,
 /// though the kernel keeps it.
 #[test]
 fn regression_a_process_that_cannot_end_has_a_successor() {
     let test = "regression_a_process_that_cannot_end_has_a_successor";
-    let Some(files) = SlowFiles::mount(test) else { return };
+    let Some(files) = SlowFiles::alone(test) else { return };
     let mut others = Others::start("on");
     let guest = UnixStream::connect(others.socket("guest")).unwrap();
     let table = words(&[1, 0, 4096, 1 << 40, 0]);
@@ -305,7 +344,7 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
 fn regression_a_user_whose_descriptors_cannot_be_closed_waits_alone() {
     const STRANGER: u32 = 4001;
     let test = "regression_a_user_whose_descriptors_cannot_be_closed_waits_alone";
-    let Some(files) = SlowFiles::mount(test) else { return };
+    let Some(files) = SlowFiles::alone(test) else { return };
     let mut others = Others::beside(Daemon::start_for_all(&[]));
     let copies: Vec<_> = (0..3).map(|_| files.open()).collect();
     let connection = as_user(STRANGER, || connect(&others));

@@ -46,9 +46,12 @@ fn gobgpd_has_the_walls_that_the_status_lists_and_a_later_daemon_knows_them() {
         assert!(standing.contains(&"landlock_files"), "{gobgpd}");
     }
     let is_root = rustix::process::geteuid().is_root();
-    for (wall, space) in
-        [("ipc_namespace", "ipc"), ("name_namespace", "uts"), ("cgroup_namespace", "cgroup")]
-    {
+    for (wall, space) in [
+        ("ipc_namespace", "ipc"),
+        ("name_namespace", "uts"),
+        ("cgroup_namespace", "cgroup"),
+        ("process_namespace", "pid"),
+    ] {
         assert_eq!(standing.contains(&wall), is_root, "{gobgpd}");
         let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{space}")).ok();
         assert_eq!(of("self") != of(&pid.to_string()), is_root, "{wall}");

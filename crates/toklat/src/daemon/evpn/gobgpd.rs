@@ -5,7 +5,7 @@
 //! listens nowhere but at that socket.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -224,8 +224,11 @@ impl Keeper {
         self.check_version().await?;
         self.make_room().map_err(|e| system("Cannot prepare the routing daemon's directory", e))?;
         let (program, socket, user) = (self.program.clone(), self.socket.clone(), self.user);
+        let netns = self.netns.clone();
         let (process, walls) = namespace::in_namespace(self.netns.clone(), move || {
-            spawn(&program, &socket, user).map_err(|e| cannot(&format!("start {program}"), &e))
+            let netns = netns.as_deref().map(host::tap::open_namespace).transpose()?;
+            let started = spawn(&program, &socket, user, netns.as_ref());
+            started.map_err(|e| cannot(&format!("start {program}"), &e))
         })
         .await?;
         let process = process.ending_with_this();
@@ -301,8 +304,13 @@ fn version_of(text: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// Starts the program in the namespace of this thread.
-fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<(Supervised, Walls)> {
+/// Starts the program, in a network namespace if one is given.
+fn spawn(
+    program: &str,
+    socket: &Path,
+    user: Option<u32>,
+    netns: Option<&OwnedFd>,
+) -> io::Result<(Supervised, Walls)> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let (dir, name) = socket.parent().zip(socket.file_name()).ok_or_else(wrong)?;
     let program = found(program);
@@ -320,6 +328,10 @@ fn spawn(program: &str, socket: &Path, user: Option<u32>) -> io::Result<(Supervi
         .stdout(Stdio::null())
         .process_group(0);
     let setup = ChildSetup::new().with(dir.as_fd()).with_descriptors(MAX_DESCRIPTORS);
+    let setup = match netns {
+        Some(netns) => setup.in_network(netns.as_fd()),
+        None => setup,
+    };
     let (process, _, walls) = Supervised::start_confined(&mut command, &setup, confinement)?;
     Ok((process, walls))
 }
@@ -333,7 +345,8 @@ const READS: [&str; 7] = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/s
 fn confinement(program: &Path, writes: &[&Path], user: Option<u32>) -> Confinement {
     let reads: Vec<&Path> = READS.iter().map(Path::new).chain([program]).collect();
     let confinement = Confinement::new().as_user(user).without_capabilities();
-    confinement.in_namespaces(false).with_files(&reads, writes).with_calls(false)
+    let confinement = confinement.in_namespaces(false).with_own_processes();
+    confinement.with_files(&reads, writes).with_calls(false)
 }
 
 /// The file of a program, as a shell would find it.
