@@ -173,6 +173,11 @@ impl Daemon {
         child.wait().unwrap();
     }
 
+    /// Hands over the supervisor's process, which the caller ends.
+    pub fn take_process(&mut self) -> Child {
+        self.child.take().unwrap()
+    }
+
     /// Ends the supervisor, and its data processes, by SIGTERM.
     pub fn terminate(&mut self) {
         let mut child = self.child.take().unwrap();

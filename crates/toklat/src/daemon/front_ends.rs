@@ -22,6 +22,7 @@ use topology::Place;
 
 use super::bound::BoundFile;
 use super::cards::driven::Driven;
+use super::directory;
 use super::interfaces::watched::Watched;
 use super::objects::{self, LOOK, Notice, Seen};
 use super::{descriptors, group_number, locked, system};
@@ -483,6 +484,7 @@ fn find_stale(path: &Path, kind: SocketType) -> Result<bool, ApiError> {
     }
     match connect(path, kind, Rights::Refused) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Ok(socket) if directory::is_of_predecessor(&socket) => Ok(true),
         _ => busy(format!("Somebody listens on {shown} already")),
     }
 }

@@ -5,8 +5,10 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use card::vfio_user::Client;
@@ -25,7 +27,7 @@ use harness::frames::until_traffic_flows;
 use harness::front_end::{reply, say, words};
 use harness::strangers::{SlowFiles, lingering, send_with};
 use harness::users::as_user;
-use harness::{Daemon, descriptors, is_alive, kill_process, small};
+use harness::{Daemon, descriptors, is_alive, kill_process, small, wait_until};
 
 const GEOMETRY: Geometry = Geometry {
     if_size: 1024,
@@ -336,6 +338,57 @@ fn regression_a_process_that_cannot_end_has_a_successor() {
     assert!(!is_alive(old) && threads > 1, "it was to be kept by a close that does not end");
     drop(file);
     others.daemon.wait_for("its end", |_| !std::path::Path::new(&format!("/proc/{old}")).exists());
+}
+
+/// Objective: a daemon that was killed while a close waited has a successor, though the kernel
+/// keeps its process, and its lock.
+#[test]
+fn regression_a_daemon_that_cannot_end_has_a_successor() {
+    let test = "regression_a_daemon_that_cannot_end_has_a_successor";
+    let Some(files) = SlowFiles::alone(test) else { return };
+    let mut others = Others::start("on");
+    let old = Pid::from_raw(others.daemon.pid() as i32).unwrap();
+    // This process must not have the file when it starts the next daemon.
+    rustix::process::kill_process(old, Signal::STOP).unwrap();
+    files.answer();
+    let (request, file) = (connect(&others), files.open());
+    send_with(&request, b"no request", &[file.as_fd()]).unwrap();
+    drop(file);
+    files.hold();
+    rustix::process::kill_process(old, Signal::CONT).unwrap();
+    others.daemon.wait_for("a close that waits", |_| files.closes() > 0);
+    let mut process = others.daemon.take_process();
+    process.kill().unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{old}/stat")).unwrap();
+    wait_until("its end, but for one thread", || state().contains(") Z "));
+    let began = Instant::now();
+    // Who connects before the next daemon listens waits for one that does not answer.
+    std::fs::remove_file(others.daemon.dir().join("control.sock")).unwrap();
+    others.daemon.start_again();
+    others.go_on();
+    for port in ["guest", "card", "stream"] {
+        let path = others.socket(port);
+        wait_until("a socket of the next daemon's", || {
+            let peer = |socket| rustix::net::sockopt::socket_peercred(&socket).unwrap().pid;
+            UnixStream::connect(&path).is_ok_and(|socket| peer(socket) != old)
+        });
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}: {}",
+        began.elapsed(),
+        others.daemon.log()
+    );
+    assert!(files.closes() > 0 && process.try_wait().unwrap().is_none(), "it has ended");
+    // The lock that took that one's place is one: no other user can take it, and no other daemon.
+    let lock = std::fs::metadata(others.daemon.dir().join("lock")).unwrap();
+    assert_eq!(lock.permissions().mode() & 0o777, 0o600);
+    let mut another = Command::new(harness::program());
+    let another = another.arg("daemon").env("TOKLAT_DIR", others.daemon.dir()).output().unwrap();
+    let said = String::from_utf8_lossy(&another.stderr).into_owned();
+    assert!(!another.status.success() && said.contains("A daemon runs in"), "{said}");
+    files.answer();
+    process.wait().unwrap();
 }
 
 /// Objective: a user whose descriptors cannot be closed is refused until they are. Other users are
