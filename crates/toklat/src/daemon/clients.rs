@@ -19,7 +19,7 @@ use super::netmap::end::{port_spec, wire_spec};
 use super::netmap::hung_up;
 use super::pipes::Opened;
 use super::pipes::end::{End, PipeLayout, PipeName};
-use super::quota::{Charge, File, Item};
+use super::quota::{Charge, File, Item, Paced};
 use super::shared::{Handle, Locked, Whose};
 use super::supervisor::{Claimed, Supervisor};
 use super::switch::{Access, Attach, Port, Switch};
@@ -57,7 +57,7 @@ impl Supervisor {
     /// The kernel's error while waiting.
     pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
         loop {
-            let mut clients = BTreeMap::<String, Vec<_>>::new();
+            let mut clients = BTreeMap::<(String, u32), Vec<_>>::new();
             for (watch, gone) in self.environment.hangups.next().await? {
                 let this = Arc::clone(&self);
                 match gone {
@@ -67,17 +67,17 @@ impl Supervisor {
                     Gone::Netmap { cookie } => {
                         tokio::spawn(async move { hung_up(&this, cookie, watch).await });
                     }
-                    Gone::Client { switch, port } => {
-                        clients.entry(switch).or_default().push((port, watch));
+                    Gone::Client { switch, port, uid } => {
+                        clients.entry((switch, uid)).or_default().push((port, watch));
                     }
                     Gone::DataProcess { switch } => {
                         tokio::spawn(async move { this.data_process_gone(&switch, watch).await });
                     }
                 }
             }
-            for (switch, gone) in clients {
+            for ((switch, uid), gone) in clients {
                 let this = Arc::clone(&self);
-                tokio::spawn(async move { this.clients_gone(&switch, gone).await });
+                tokio::spawn(async move { this.clients_gone(&switch, uid, gone).await });
             }
         }
     }
@@ -119,7 +119,8 @@ impl Supervisor {
         let item = Item::Port { switch: name.into(), port: port.into(), of, own: false };
         let port = self.charge(client, item).await;
         let switch = self.charge(client, Item::Switch).await;
-        tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
+        tokio::time::sleep(self.environment.ledger.pace(client.uid, Paced::Switch, Instant::now()))
+            .await;
         let _claim = match self.claim_name(name).await {
             Claimed::Exists(handle) => return Ok(handle),
             Claimed::ToMake(claim) => claim,
@@ -214,18 +215,18 @@ impl Supervisor {
 
     /// Has a switch read what the slots of a port's rings hold besides frames. A data process that
     /// is started reads it anyway.
-    pub(super) async fn read_format(&self, switch: &str, port: &str) {
+    pub(super) async fn read_format(&self, whose: Whose, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };
-        let mut switch = handle.lock().await;
+        let mut switch = handle.lock_for(whose).await;
         if let Err(error) = switch.read_format(port).await {
             tracing::warn!(switch = switch.name, port, %error, "port's format was not read");
         }
     }
 
     /// Takes a port from its client, as if the client had closed it.
-    pub(super) async fn close_port(&self, switch: &str, port: &str) {
+    pub(super) async fn close_port(&self, whose: Whose, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };
-        let mut switch = handle.lock().await;
+        let mut switch = handle.lock_for(whose).await;
         if let Some(lost) = switch.losses(port) {
             tracing::warn!(switch = switch.name, port, lost, "frames of a netmap port were lost");
         }
@@ -257,7 +258,13 @@ impl Supervisor {
 
     /// In which queue a client's tasks stand.
     pub(super) fn whose(&self, client: Client) -> Whose {
-        if self.is_trusted(client) { Whose::Operators } else { Whose::User(client.uid) }
+        self.whose_are(client.uid)
+    }
+
+    /// In which queue a user's tasks stand.
+    pub(super) fn whose_are(&self, uid: u32) -> Whose {
+        let is_trusted = self.is_trusted(Client { uid, pid: 0 });
+        if is_trusted { Whose::Operators } else { Whose::User(uid) }
     }
 
     pub(super) fn is_trusted(&self, client: Client) -> bool {

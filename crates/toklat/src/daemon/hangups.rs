@@ -27,6 +27,8 @@ pub enum Gone {
         switch: String,
         /// The port's name.
         port: String,
+        /// The user who has it.
+        uid: u32,
     },
     /// A program's descriptor of netmap's interface.
     Netmap {

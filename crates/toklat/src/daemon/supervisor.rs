@@ -24,7 +24,7 @@ use super::open::Written;
 use super::overview::BRIEF;
 use super::pipes::Pipes;
 use super::sflow;
-use super::shared::{Handle, Shared, Whose};
+use super::shared::{Handle, Shared};
 use super::store::{Configured, Store};
 use super::switch::{Access, Environment, Switch};
 use super::{DaemonOptions, locked, system};
@@ -263,8 +263,8 @@ impl Supervisor {
         while let Some(arrival) = arriving.recv().await {
             let Some(handle) = self.handle(&arrival.switch) else { continue };
             let room = self.check_descriptors(&arrival.socket);
+            let whose = self.whose_are(arrival.socket.uid());
             tokio::spawn(async move {
-                let whose = Whose::User(arrival.socket.uid());
                 let mut switch = handle.lock_for(whose).await;
                 let port = arrival.port.clone();
                 let came = match room {
@@ -298,13 +298,15 @@ impl Supervisor {
         }
     }
 
-    pub(super) async fn clients_gone(&self, switch: &str, gone: Vec<(String, WatchId)>) {
+    /// Removes ports that a user's clients have closed.
+    pub(super) async fn clients_gone(&self, switch: &str, uid: u32, gone: Vec<(String, WatchId)>) {
         let Some(handle) = self.handle(switch) else { return };
-        if !handle.note_gone(gone) {
+        if !handle.note_gone(uid, gone) {
             return;
         }
-        let mut switch = handle.lock().await;
-        let gone = handle.take_gone();
+        // Closing is its user's task, as opening is.
+        let mut switch = handle.lock_for(self.whose_are(uid)).await;
+        let gone = handle.take_gone(uid);
         for (port, _) in &gone {
             tracing::info!(switch = switch.name, port, "client closed its port");
         }

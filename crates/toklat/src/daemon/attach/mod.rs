@@ -8,7 +8,7 @@ pub mod request;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jail::strangers::{Descriptor, closer};
 use netring::attach::{Reply, Request, VERSION, reply};
@@ -18,7 +18,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use self::request::{Ask, bad, errno, parse_request};
 use super::netmap;
 use super::pipes::end::{End, PipeLayout};
-use super::quota::Item;
+use super::quota::{Item, Paced};
 use super::seqpacket::{Listener, Message, Seqpacket};
 use super::supervisor::Supervisor;
 use crate::api::{ApiError, Client, ErrorCode};
@@ -78,7 +78,13 @@ async fn converse(
     supervisor: &Arc<Supervisor>,
 ) -> io::Result<()> {
     let socket = Seqpacket::new(socket)?;
+    let ledger = &supervisor.environment.ledger;
     loop {
+        // Connecting is paced, too.
+        let pause = ledger.pace(client.uid, Paced::Request, Instant::now());
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
         closer().admits(client.uid).map_err(io::Error::other)?;
         let next = socket.receive(netmap::ASK.max(size_of::<Request>()) + 1);
         let Ok(message) = tokio::time::timeout(PATIENCE, next).await else { return Ok(()) };

@@ -13,21 +13,26 @@ use rustix::io::Errno;
 use super::card;
 use crate::api::{ApiError, Client, ErrorCode};
 use crate::daemon::attach::request::{How, Lent, errno};
+use crate::daemon::shared::Whose;
 use crate::daemon::supervisor::Supervisor;
 
 impl Supervisor {
-    /// Carries out one effect.
-    pub(super) async fn effect(&self, effect: Effect) -> Outcome {
+    /// Carries out one effect, as a task of these.
+    pub(super) async fn effect(&self, whose: Whose, effect: Effect) -> Outcome {
         match effect {
             Effect::Attach(new) => return Outcome::Attached(self.attach_netmap(new).await),
             Effect::OpenCard { who, ifname } => {
                 return Outcome::Card(open_card(who, &ifname).await);
             }
             Effect::CloseCard { ifname, files, lost } => close_card(&ifname, &files, lost),
-            Effect::Detach(Place { switch, port }) => self.detach_netmap(&switch, &port).await,
-            Effect::ReadFormat(Place { switch, port }) => self.read_format(&switch, &port).await,
+            Effect::Detach(Place { switch, port }) => {
+                self.detach_netmap(whose, &switch, &port).await
+            }
+            Effect::ReadFormat(Place { switch, port }) => {
+                self.read_format(whose, &switch, &port).await
+            }
             Effect::Part { switches: [first, second], port } => {
-                self.part_switches([&first, &second], &port).await;
+                self.part_switches(whose, [&first, &second], &port).await;
             }
             effect => return Outcome::Done(self.change(effect).await),
         }
@@ -93,8 +98,8 @@ impl Supervisor {
         Ok(Attached { token, name, number_if_trusted })
     }
 
-    async fn detach_netmap(&self, switch: &str, port: &str) {
-        self.close_port(switch, port).await;
+    async fn detach_netmap(&self, whose: Whose, switch: &str, port: &str) {
+        self.close_port(whose, switch, port).await;
         if End::of(switch).is_some() {
             self.leave_card(switch).await;
         }

@@ -7,6 +7,7 @@ use topology::Dgram;
 use super::end::port_spec;
 use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 use crate::daemon::attach::request::How;
+use crate::daemon::shared::Whose;
 use crate::daemon::supervisor::Supervisor;
 
 impl Supervisor {
@@ -23,15 +24,15 @@ impl Supervisor {
         self.add_end(client, switches[0], (port, 0)).await?;
         let added = self.add_end(client, switches[1], (port, 1)).await;
         if added.is_err() {
-            self.remove_end(switches[0], port).await;
+            self.remove_end(self.whose(client), switches[0], port).await;
         }
         added
     }
 
     /// Removes the ports that [`join_switches`](Self::join_switches) has added.
-    pub(super) async fn part_switches(&self, switches: [&str; 2], port: &str) {
+    pub(super) async fn part_switches(&self, whose: Whose, switches: [&str; 2], port: &str) {
         for switch in switches {
-            self.remove_end(switch, port).await;
+            self.remove_end(whose, switch, port).await;
         }
     }
 
@@ -66,9 +67,9 @@ impl Supervisor {
         PortSpec { kind: Dgram { local, remote }.into(), policy, ..spec }
     }
 
-    async fn remove_end(&self, switch: &str, port: &str) {
+    async fn remove_end(&self, whose: Whose, switch: &str, port: &str) {
         let Some(handle) = self.handle(switch) else { return };
-        let mut switch = handle.lock().await;
+        let mut switch = handle.lock_for(whose).await;
         // Others may have removed it.
         if let Err(error) = switch.remove_port(port).await {
             tracing::info!(switch = switch.name, port, %error, "joining port was not removed");

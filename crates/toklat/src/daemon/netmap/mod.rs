@@ -27,6 +27,7 @@ use zerocopy::FromBytes;
 use self::opened::{Token, User};
 use super::hangups::{Gone, WatchId};
 use super::seqpacket::Message;
+use super::shared::Whose;
 use super::supervisor::Supervisor;
 use super::{locked, token_pair};
 use crate::api::Client;
@@ -176,14 +177,14 @@ impl Supervisor {
         };
         self.note_plugged();
         let task = self.broker(|broker| broker.control(cookie, pid, ask, memory, facts));
-        let task = self.run_task(task).await;
+        let task = self.run_task(self.whose_are(uid), task).await;
         Ok(self.broker(|broker| broker.reply(&task)))
     }
 
-    /// Carries out the effects of a request or a close.
-    async fn run_task(&self, mut task: Task) -> Task {
+    /// Carries out the effects of a request or a close, as a task of these.
+    async fn run_task(&self, whose: Whose, mut task: Task) -> Task {
         while let Some(effect) = self.broker(|broker| broker.next(&mut task)) {
-            let outcome = self.effect(effect).await;
+            let outcome = self.effect(whose, effect).await;
             self.broker(|broker| broker.told(&mut task, outcome));
         }
         task
@@ -210,7 +211,7 @@ impl Supervisor {
             None => None,
         };
         let task = self.broker(|broker| broker.close(cookie));
-        self.run_task(task).await;
+        self.run_task(self.whose_are(uid), task).await;
         true
     }
 

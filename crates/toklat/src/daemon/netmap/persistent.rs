@@ -4,6 +4,7 @@ use netmap::broker::PersistentPort;
 use rustix::io::Errno;
 
 use crate::api::{ApiError, ErrorCode, NetmapPort};
+use crate::daemon::shared::Whose;
 use crate::daemon::supervisor::Supervisor;
 
 impl Supervisor {
@@ -40,7 +41,7 @@ impl Supervisor {
             }
             _ => none(),
         })?;
-        self.run_task(task).await;
+        self.run_task(Whose::Operators, task).await;
         drop(turn);
         drop(user);
         self.netmap.forget(number);

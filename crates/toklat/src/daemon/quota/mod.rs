@@ -28,10 +28,8 @@ use crate::api::{self, ApiError, ErrorCode, Limit, Quota, Quotas, Usage};
 
 /// The maximum number of switches that clients made by opening ports of them: each has a process.
 const MAX_SWITCHES: u64 = 64;
-/// Pause between two switches of a user, after a burst of [`AT_ONCE`].
-const PACE: Duration = Duration::from_millis(250);
-/// How many switches a user may make at once.
-const AT_ONCE: u32 = 8;
+/// Users whose paces are kept before those that have caught up are forgotten.
+const PACES: usize = 256;
 /// Pipes.
 const MAX_PIPES: u64 = 1024;
 /// Open descriptors, adapters and regions of netmap's interface: regions have 16-bit numbers.
@@ -155,8 +153,29 @@ struct Book {
     all: Held,
     strangers: Held,
     refused: Usage,
-    /// By user: the time up to which its new switches are paced.
-    paces: HashMap<u32, Instant>,
+    /// By user: the time up to which what it asks for is paced.
+    paces: HashMap<(u32, Paced), Instant>,
+    /// How many of these are kept before those that are over go.
+    most_paces: usize,
+}
+
+/// What a user may do as often as it likes, but not as fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paced {
+    /// Making a switch, which starts a process.
+    Switch,
+    /// Connecting to the attach socket, and each request there.
+    Request,
+}
+
+impl Paced {
+    /// How many are free at once, and the time between two after that.
+    const fn burst(self) -> (u32, Duration) {
+        match self {
+            Self::Switch => (8, Duration::from_millis(250)),
+            Self::Request => (400, Duration::from_millis(5)),
+        }
+    }
 }
 
 /// A charge on a user's account, until this is dropped.
@@ -195,6 +214,7 @@ impl Ledger {
             strangers: Held::default(),
             refused: Usage::default(),
             paces: HashMap::new(),
+            most_paces: PACES,
         };
         Arc::new(Self { book: Mutex::new(book) })
     }
@@ -219,18 +239,22 @@ impl Ledger {
         locked(&self.book).check(uid, item).is_ok()
     }
 
-    /// How long a user must wait before making a switch, because each starts a process. A burst is
-    /// free, then one switch per [`PACE`]. (The generic cell rate algorithm.)
+    /// How long a user must wait before it does this. A burst is free, then one in a while. (The
+    /// generic cell rate algorithm.)
     #[must_use]
-    pub fn pace(&self, uid: u32, now: Instant) -> Duration {
+    pub fn pace(&self, uid: u32, what: Paced, now: Instant) -> Duration {
+        let (at_once, each) = what.burst();
         let mut book = locked(&self.book);
         if book.is_trusted(uid) {
             return Duration::ZERO;
         }
-        book.paces.retain(|_, due| *due > now);
-        let due = book.paces.get(&uid).copied().unwrap_or(now) + PACE;
-        book.paces.insert(uid, due);
-        due.saturating_duration_since(now + AT_ONCE * PACE)
+        let due = book.paces.get(&(uid, what)).map_or(now, |due| now.max(*due)) + each;
+        book.paces.insert((uid, what), due);
+        if book.paces.len() > book.most_paces {
+            book.paces.retain(|_, due| *due > now);
+            book.most_paces = PACES.max(2 * book.paces.len());
+        }
+        due.saturating_duration_since(now + at_once * each)
     }
 
     /// Charges a user without checking limits: for what an operator adds, and what exists already.

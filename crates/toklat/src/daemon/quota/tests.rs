@@ -73,10 +73,26 @@ fn the_state_of_a_trusted_switch_counts_with_lent_memory() {
 fn switches_come_eight_at_once_and_then_one_in_a_while() {
     let ledger = ledger(Quota::default());
     let now = Instant::now();
-    assert!((0..AT_ONCE).all(|_| ledger.pace(1, now).is_zero()));
-    assert_eq!(ledger.pace(1, now), PACE);
-    assert!(ledger.pace(2, now).is_zero() && ledger.pace(0, now).is_zero());
-    assert!(ledger.pace(1, now + 3 * PACE).is_zero());
+    let pace = |uid, at| ledger.pace(uid, Paced::Switch, at);
+    assert!((0..8).all(|_| pace(1, now).is_zero()));
+    let each = Duration::from_millis(250);
+    assert_eq!(pace(1, now), each);
+    assert!(pace(2, now).is_zero() && pace(0, now).is_zero());
+    assert!(pace(1, now + 3 * each).is_zero());
+}
+
+#[test]
+fn requests_come_two_hundred_a_second_after_a_burst_and_no_user_is_kept_for_ever() {
+    let ledger = ledger(Quota::default());
+    let now = Instant::now();
+    let pace = |uid, at| ledger.pace(uid, Paced::Request, at);
+    assert!((0..400).all(|_| pace(1, now).is_zero()));
+    let waits: Vec<_> = (0..200).map(|_| pace(1, now)).collect();
+    assert_eq!(waits.last(), Some(&Duration::from_secs(1)));
+    assert!(pace(2, now).is_zero() && pace(0, now).is_zero());
+    let later = now + Duration::from_secs(60);
+    assert!((3..10_000).all(|uid| pace(uid, later + Duration::from_secs(uid.into())).is_zero()));
+    assert!(locked(&ledger.book).paces.len() <= PACES);
 }
 
 #[test]

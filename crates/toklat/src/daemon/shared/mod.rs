@@ -6,6 +6,7 @@
 
 mod turns;
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex as StdMutex};
 
@@ -26,8 +27,8 @@ pub struct Shared {
     switch: Arc<Mutex<Switch>>,
     turns: Turns,
     readers: Arc<Readers>,
-    /// Ports whose clients have closed them, and that the switch was not told of yet.
-    gone: StdMutex<Vec<(String, WatchId)>>,
+    /// Ports whose clients have closed them, and that the switch was not told of yet, by user.
+    gone: StdMutex<BTreeMap<u32, Vec<(String, WatchId)>>>,
 }
 
 /// A locked switch.
@@ -64,19 +65,20 @@ impl Shared {
         Some(Locked { switch, _turn: turn })
     }
 
-    /// Notes ports that clients have closed. Returns true if the caller is to lock the switch and
-    /// [take](Self::take_gone) them; if not, another task will. So clients that close their ports
-    /// one by one have one task in line.
-    pub fn note_gone(&self, mut more: Vec<(String, WatchId)>) -> bool {
-        let mut gone = locked(&self.gone);
+    /// Notes ports that a user's clients have closed. Returns true if the caller is to lock the
+    /// switch and [take](Self::take_gone) them; if not, another task will. So a user whose clients
+    /// close their ports one by one has one task in line for that.
+    pub fn note_gone(&self, uid: u32, mut more: Vec<(String, WatchId)>) -> bool {
+        let mut all = locked(&self.gone);
+        let gone = all.entry(uid).or_default();
         let is_first = gone.is_empty();
         gone.append(&mut more);
         is_first
     }
 
-    /// Takes the ports that were noted.
-    pub fn take_gone(&self) -> Vec<(String, WatchId)> {
-        std::mem::take(&mut *locked(&self.gone))
+    /// Takes the user's ports that were noted.
+    pub fn take_gone(&self, uid: u32) -> Vec<(String, WatchId)> {
+        locked(&self.gone).remove(&uid).unwrap_or_default()
     }
 
     /// The copies that are left for readers.

@@ -1,16 +1,22 @@
 //! Turns at something that one task has at a time: each user's tasks stand in a queue of their own.
 //!
-//! The daemon's and operators' tasks go first, then the users' one after the other. So a task waits
-//! for one task of each other user at most, however many stand in the other users' queues; an
-//! operator's waits for one.
+//! The daemon's and operators' tasks go first. Of the users whose tasks wait, that one has the next
+//! turn whose turns have taken the least time, over all tasks of each. So users who ask all the
+//! time share the time that there is, and one who asks now and then waits for one task, however
+//! many others ask. A user who did not ask for a while is not owed the time of that while, and all
+//! begin from zero when no task waits.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound::{Excluded, Unbounded};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::daemon::locked;
+
+/// The most time that is charged for a turn: what waits for a data process that hangs, or for one
+/// that starts, is not the user's fault alone.
+const MOST: Duration = Duration::from_secs(1);
 
 /// The queues for one thing.
 #[derive(Clone, Debug, Default)]
@@ -25,14 +31,24 @@ pub enum Whose {
     User(u32),
 }
 
+type Queue = VecDeque<oneshot::Sender<Turn>>;
+
+/// Nanoseconds.
+type Time = u64;
+
 #[derive(Debug, Default)]
 struct Queues {
-    /// A task has its turn.
-    is_taken: bool,
-    operators: VecDeque<oneshot::Sender<Turn>>,
-    users: BTreeMap<u32, VecDeque<oneshot::Sender<Turn>>>,
-    /// The user who had the last turn of a user.
-    last: u32,
+    /// A task has its turn: whose, and since when.
+    taken: Option<(Whose, Instant)>,
+    operators: Queue,
+    users: BTreeMap<u32, Queue>,
+    /// The users in `users`, after the time that their turns have taken.
+    order: BTreeSet<(Time, u32)>,
+    /// The time that users' turns have taken since a task has waited all the time.
+    times: BTreeMap<u32, Time>,
+    /// The time of the user who had the last turn of a user, when it began. All that waited then
+    /// had as much or more, and a user who comes is taken to have had as much.
+    least: Time,
 }
 
 /// A turn, until it is dropped.
@@ -44,18 +60,11 @@ impl Turns {
     pub async fn take(&self, whose: Whose) -> Turn {
         let place = {
             let mut queues = locked(&self.0);
-            if !std::mem::replace(&mut queues.is_taken, true) {
-                if let Whose::User(uid) = whose {
-                    queues.last = uid;
-                }
+            if queues.taken.is_none() {
+                queues.begin(whose, Instant::now());
                 return Turn(Some(self.clone()));
             }
-            let (to, place) = oneshot::channel();
-            match whose {
-                Whose::Operators => queues.operators.push_back(to),
-                Whose::User(uid) => queues.users.entry(uid).or_default().push_back(to),
-            }
-            place
+            queues.stand(whose)
         };
         // The queues live as long as this.
         place.await.unwrap_or(Turn(None))
@@ -63,14 +72,18 @@ impl Turns {
 
     /// Returns a turn if no task has one.
     pub fn try_take(&self) -> Option<Turn> {
-        let taken = std::mem::replace(&mut locked(&self.0).is_taken, true);
-        (!taken).then(|| Turn(Some(self.clone())))
+        let mut queues = locked(&self.0);
+        if queues.taken.is_some() {
+            return None;
+        }
+        queues.begin(Whose::Operators, Instant::now());
+        Some(Turn(Some(self.clone())))
     }
 
     /// Passes the turn on to the next task that still waits.
     fn pass(self) {
         loop {
-            let next = locked(&self.0).next();
+            let next = locked(&self.0).next(Instant::now());
             let Some(next) = next else { return };
             match next.send(Turn(Some(self.clone()))) {
                 Ok(()) => return,
@@ -82,21 +95,67 @@ impl Turns {
 }
 
 impl Queues {
-    /// Takes the next task out of its queue. If there is none, the next turn is free.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+    fn time(&self, uid: u32) -> Time {
+        self.times.get(&uid).copied().unwrap_or(0).max(self.least)
+    }
+
+    /// Puts a task into its queue.
+    fn stand(&mut self, whose: Whose) -> oneshot::Receiver<Turn> {
+        let (to, place) = oneshot::channel();
+        match whose {
+            Whose::Operators => self.operators.push_back(to),
+            Whose::User(uid) => {
+                let time = self.time(uid);
+                let queue = self.users.entry(uid).or_default();
+                if queue.is_empty() {
+                    self.order.insert((time, uid));
+                }
+                queue.push_back(to);
+            }
+        }
+        place
+    }
+
+    /// Begins a turn.
+    fn begin(&mut self, whose: Whose, now: Instant) {
+        if let Whose::User(uid) = whose {
+            self.least = self.time(uid);
+        }
+        self.taken = Some((whose, now));
+    }
+
+    /// Ends a turn, and charges its time.
+    fn end(&mut self, now: Instant) {
+        let Some((Whose::User(uid), began)) = self.taken.take() else { return };
+        let took = now.saturating_duration_since(began).min(MOST).as_nanos() as Time;
+        let before = self.time(uid);
+        // A turn that takes no time is one, too.
+        let time = before.saturating_add(took.max(1));
+        self.times.insert(uid, time);
+        if self.order.remove(&(before, uid)) {
+            self.order.insert((time, uid));
+        }
+    }
+
+    /// Ends a turn, and takes the next task out of its queue. If there is none, the next turn is
+    /// free.
+    fn next(&mut self, now: Instant) -> Option<oneshot::Sender<Turn>> {
+        self.end(now);
         if let Some(operator) = self.operators.pop_front() {
+            self.begin(Whose::Operators, now);
             return Some(operator);
         }
-        let after = self.users.range((Excluded(self.last), Unbounded)).next();
-        let Some((&uid, _)) = after.or_else(|| self.users.iter().next()) else {
-            self.is_taken = false;
+        let Some(&(time, uid)) = self.order.first() else {
+            self.times.clear();
+            self.least = 0;
             return None;
         };
-        self.last = uid;
+        self.begin(Whose::User(uid), now);
         let queue = self.users.get_mut(&uid)?;
         let next = queue.pop_front();
         if queue.is_empty() {
             self.users.remove(&uid);
+            self.order.remove(&(time, uid));
         }
         next
     }
@@ -114,65 +173,104 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    /// Tasks that noted their turns, in order.
-    type Order = Arc<Mutex<Vec<&'static str>>>;
-
-    /// Starts a task that notes its turn.
-    async fn stand(turns: &Turns, whose: Whose, name: &'static str, order: &Order) {
-        let (turns, order) = (turns.clone(), Arc::clone(order));
-        tokio::spawn(async move {
-            let _turn = turns.take(whose).await;
-            locked(&order).push(name);
-        });
-        tokio::task::yield_now().await;
+    /// Queues, and the tasks that stand in them.
+    struct Bed {
+        queues: Queues,
+        now: Instant,
+        places: Vec<(&'static str, oneshot::Receiver<Turn>)>,
     }
 
-    async fn settled(turns: &Turns) {
-        while locked(&turns.0).is_taken {
-            tokio::task::yield_now().await;
+    impl Bed {
+        /// Someone has the turn.
+        fn taken(whose: Whose) -> Self {
+            let (mut queues, now) = (Queues::default(), Instant::now());
+            queues.begin(whose, now);
+            Self { queues, now, places: Vec::new() }
+        }
+
+        fn stand(&mut self, uid: u32, names: &[&'static str]) {
+            for name in names {
+                self.places.push((name, self.queues.stand(Whose::User(uid))));
+            }
+        }
+
+        /// Ends the turn after so many milliseconds; returns whose the next one is.
+        fn next(&mut self, ms: u64) -> Option<&'static str> {
+            self.now += Duration::from_millis(ms);
+            self.queues.next(self.now)?.send(Turn(None)).unwrap();
+            let called = self.places.iter_mut().position(|(_, place)| place.try_recv().is_ok());
+            Some(self.places.swap_remove(called?).0)
+        }
+
+        /// The order of all that wait, if the turn takes `first` ms, and each after it `each` ms.
+        fn order(&mut self, first: u64, each: u64) -> Vec<&'static str> {
+            let mut order = Vec::from_iter(self.next(first));
+            order.extend(std::iter::from_fn(|| self.next(each)));
+            order
         }
     }
 
-    #[tokio::test]
-    async fn operators_come_first_and_users_one_after_the_other() {
-        let (turns, order) = (Turns::default(), Order::default());
-        let busy = turns.take(Whose::User(1)).await;
-        assert!(turns.try_take().is_none());
-        for name in ["a1", "a2", "a3"] {
-            stand(&turns, Whose::User(1), name, &order).await;
-        }
-        for (uid, name) in [(7, "c1"), (3, "b1"), (7, "c2")] {
-            stand(&turns, Whose::User(uid), name, &order).await;
-        }
+    #[test]
+    fn operators_come_first_and_users_one_after_the_other() {
+        let mut bed = Bed::taken(Whose::User(1));
+        bed.stand(1, &["a1", "a2", "a3"]);
+        bed.stand(7, &["c1", "c2"]);
+        bed.stand(3, &["b1"]);
         for name in ["op1", "op2"] {
-            stand(&turns, Whose::Operators, name, &order).await;
+            bed.places.push((name, bed.queues.stand(Whose::Operators)));
         }
-        drop(busy);
-        settled(&turns).await;
-        let order = locked(&order).clone();
+        let order = bed.order(5, 5);
         assert_eq!(order, ["op1", "op2", "b1", "c1", "a1", "c2", "a2", "a3"]);
-        assert!(turns.try_take().is_some());
+        assert!(bed.queues.taken.is_none());
+    }
+
+    #[test]
+    fn users_share_the_time_and_one_who_asks_seldom_waits_for_one_task() {
+        let mut bed = Bed::taken(Whose::User(1));
+        bed.stand(1, &["a1", "a2"]);
+        bed.stand(2, &["b1", "b2", "b3", "b4"]);
+        // User 1 has had 30 ms, and user 2 has a turn.
+        assert_eq!(bed.next(30), Some("b1"));
+        bed.stand(9, &["seldom"]);
+        assert_eq!(bed.order(10, 9), ["seldom", "b2", "b3", "b4", "a1", "a2"]);
+    }
+
+    #[test]
+    fn time_without_tasks_is_not_saved_and_long_turns_are_charged_in_part() {
+        let mut bed = Bed::taken(Whose::User(1));
+        bed.stand(1, &["a1"]);
+        bed.stand(2, &["b1"]);
+        // User 1 has had a turn of an hour, and user 2 one of a second, while user 9 did not ask.
+        assert_eq!((bed.next(3_600_000), bed.next(1000)), (Some("b1"), Some("a1")));
+        bed.stand(2, &["b2", "b3"]);
+        bed.stand(9, &["new1", "new2"]);
+        assert_eq!(bed.order(1000, 500), ["b2", "new1", "b3", "new2"]);
+        assert_eq!((bed.queues.times.len(), bed.queues.least), (0, 0));
     }
 
     #[tokio::test]
     async fn tasks_that_stop_waiting_lose_no_turn() {
-        let (turns, order) = (Turns::default(), Order::default());
+        let turns = Turns::default();
         let busy = turns.take(Whose::Operators).await;
-        let gone: Vec<_> = (0..3)
-            .map(|uid| {
-                let turns = turns.clone();
-                tokio::spawn(async move { turns.take(Whose::User(uid)).await })
-            })
-            .collect();
+        assert!(turns.try_take().is_none());
+        let stand = |uid| {
+            let turns = turns.clone();
+            tokio::spawn(async move { turns.take(Whose::User(uid)).await })
+        };
+        let gone: Vec<_> = (0..3).map(stand).collect();
         tokio::task::yield_now().await;
-        stand(&turns, Whose::User(9), "last", &order).await;
+        let last = stand(9);
+        tokio::task::yield_now().await;
         gone.iter().for_each(tokio::task::JoinHandle::abort);
         for task in gone {
             task.await.unwrap_err();
         }
         drop(busy);
-        settled(&turns).await;
-        assert_eq!(*locked(&order), ["last"]);
-        assert_eq!(locked(&turns.0).users.len(), 0);
+        drop(last.await.unwrap());
+        {
+            let queues = locked(&turns.0);
+            assert_eq!((queues.users.len(), queues.order.len()), (0, 0));
+        }
+        assert!(turns.try_take().is_some());
     }
 }

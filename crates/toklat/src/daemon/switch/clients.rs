@@ -53,7 +53,8 @@ impl Switch {
             }
             None => self.next_id()?,
         };
-        let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
+        let uid = attach.client.uid;
+        let gone = Gone::Client { switch: self.name.clone(), port: name.into(), uid };
         let watch = self.environment.hangups.watch(&attach.token, gone);
         let watch = watch.map_err(|e| system("Cannot watch a token", e))?;
         let mut port =

@@ -94,7 +94,7 @@ impl Switch {
         let id = port.id;
         let charge = self.charge(&name, uid)?;
         self.vacate(id).await?;
-        let gone = Gone::Client { switch: self.name.clone(), port: name };
+        let gone = Gone::Client { switch: self.name.clone(), port: name, uid };
         let watch = self.environment.hangups.watch(&socket, gone);
         let watch = watch.map_err(|e| system("Cannot watch a front end", e))?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };

@@ -155,7 +155,8 @@ impl Switch {
         port.links = PortLinks::taken_over(&port.spec.policy, &port.spec.kind);
         self.take_over_tunnel(&mut port);
         if let Some(token) = port.hangup_fd() {
-            let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
+            let (switch, name, uid) = (self.name.clone(), config.name.clone(), config.uid);
+            let gone = Gone::Client { switch, port: name, uid };
             port.watch = Some(self.environment.hangups.watch(token, gone)?);
         }
         self.names.insert(config.name, id);
