@@ -145,6 +145,35 @@ pub fn linger() {
     }
 }
 
+/// Files of a file system that answers no close, wherever a descriptor may be sent. The attacker
+/// closes none itself.
+pub fn slow_files() {
+    let path = std::env::var(super::OPTIONS).unwrap();
+    let (mut held, mut front_ends) = (Vec::new(), VecDeque::new());
+    for n in 0usize.. {
+        if held.len() < 64 {
+            held.extend(std::fs::File::open(&path));
+        }
+        let Some(file) = held.get(n % held.len().max(1)) else {
+            pause();
+            continue;
+        };
+        if let Some(attach) = attach_socket() {
+            send_with(&attach, &[0xa5; 40], &[file.as_fd()]);
+        }
+        if let Ok(front_end) = UnixStream::connect(socket("slow")) {
+            let header = [code::SET_MEM_TABLE, 1, 40].map(u32::to_ne_bytes).concat();
+            let message = [header, words(&[1, 0, 4096, 0, 0])].concat();
+            send_with(&front_end, &message, &[file.as_fd()]);
+            front_ends.push_back(front_end);
+        }
+        if front_ends.len() > 2 {
+            front_ends.pop_front();
+        }
+        pause();
+    }
+}
+
 /// Windows at the far end of sparse files.
 pub fn space() {
     let file = memfd(3 << 40);

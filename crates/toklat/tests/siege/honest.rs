@@ -43,7 +43,7 @@ impl Report {
 fn open(name: &str) -> Port {
     let started = Instant::now();
     loop {
-        match Open::new(name).slots(512).pages(Pages::Small).directory(directory()).open() {
+        match Open::new(name).slots(2048).pages(Pages::Small).directory(directory()).open() {
             Ok(port) => return port,
             Err(error) => assert!(started.elapsed() < PATIENCE, "{name}: {error}"),
         }
@@ -54,7 +54,7 @@ fn open(name: &str) -> Port {
 /// Runs the honest pair. Its options: the duration in milliseconds, and frames a second (0: as many
 /// as possible).
 pub fn run_honest() {
-    let options = std::env::var("TOKLAT_SIEGE_OPTIONS").unwrap();
+    let options = std::env::var(super::OPTIONS).unwrap();
     let options: Vec<u64> = options.split(' ').map(|n| n.parse().unwrap()).collect();
     let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
     until_traffic_flows(&mut a, &mut b, &mut 0);
