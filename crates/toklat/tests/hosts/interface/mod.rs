@@ -3,13 +3,16 @@
 
 mod xdp;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Stdio;
 
 use harness::Daemon;
 use harness::frames::send;
 use harness::namespace::{Namespace, may_load_programs};
 use harness::underlay::{complete_checksums, ip, pings, transfer};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::Value;
 
 /// The reason for which a test of AF_XDP is skipped.
@@ -154,9 +157,56 @@ fn flows_spread_over_the_queues_of_an_interface() {
     let daemon = Daemon::start();
     daemon.apply(&cards.switch(", queues = 4"));
     assert!(pings(&cards.far[0], "10.77.0.2"));
-    for _ in 0..4 {
-        cards.both_ways(2 << 20);
+    let before = packets(&daemon);
+    assert_eq!((before.len(), before.values().map(Vec::len).sum::<usize>()), (2, 8), "{before:?}");
+    for _ in 0..8 {
+        cards.both_ways(1 << 20);
     }
+    // 16 flows: that fewer than two of four queues have any is as likely as one in a billion.
+    for (interface, queues) in packets(&daemon) {
+        let used = queues.iter().filter(|packets| **packets > 0).count();
+        assert!(used >= 2, "interface {interface}: {queues:?}");
+    }
+}
+
+/// How many packets each queue of each interface has received since the last call, by the
+/// interface's number: of the packet sockets of the data process.
+fn packets(daemon: &Daemon) -> BTreeMap<u32, Vec<u32>> {
+    let pid = daemon.data_process("vale0");
+    let process = Pid::from_raw(pid).unwrap();
+    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let (mut found, mut seen) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeSet::new());
+    for file in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let number = file.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        let Ok(fd) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        // The data process has more than one descriptor of some.
+        if !seen.insert(rustix::fs::fstat(&fd).unwrap().st_ino) {
+            continue;
+        }
+        let Some((interface, packets)) = packets_of(&fd) else { continue };
+        found.entry(interface).or_default().push(packets);
+    }
+    found
+}
+
+/// The interface of a packet socket, and how many packets it has received since the last call;
+/// `None` of anything else.
+#[allow(unsafe_code, reason = "options and addresses that no library has")]
+fn packets_of(socket: &OwnedFd) -> Option<(u32, u32)> {
+    let mut counts = [0_u32; 3];
+    let mut len = size_of_val(&counts) as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), counts.as_mut_ptr().cast());
+    // SAFETY: the kernel writes at most `len` bytes of packets and drops, which are there.
+    let done = unsafe {
+        libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, to, &raw mut len)
+    };
+    // SAFETY: all bits zero are an address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes of the address, which are there.
+    let named = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    let interface = u32::try_from(address.sll_ifindex).ok()?;
+    (done == 0 && named == 0).then_some((interface, counts[0]))
 }
 
 #[test]
