@@ -164,6 +164,58 @@ fn offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take() {
     thread.join().unwrap();
 }
 
+/// As above, in an open loop: the flooder does not wait for the worker, and what its ring does not
+/// take is gone. The receiver looks again whenever the worker has taken ten batches of the flood;
+/// it then finds a whole one. (A receiver that looks before the worker has run finds less; that is
+/// no loss, and no property of the switch.)
+#[test]
+fn in_a_flood_that_does_not_wait_a_port_gets_what_it_can_take() {
+    let name = "in_a_flood_that_does_not_wait_a_port_gets_what_it_can_take";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    const ROUNDS: usize = 20;
+    let [mut flooder, mut slow, mut sender, mut neighbour] = clients();
+    let (thread, connection) = serve(&[&flooder, &slow, &sender, &neighbour], 10);
+    let (taken, done) = (flooder.ring(false), AtomicBool::new(false));
+    let mut got = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                flooder.port.send(BATCH as usize).fill(BATCH as usize, |window| {
+                    window.copy_in(&Mac::local(1).octets());
+                    60
+                });
+                flooder.port.flush().unwrap();
+            }
+        });
+        for _ in 0..ROUNDS {
+            wait_until_taken(&taken, 10 * BATCH);
+            send(&mut sender, BATCH, &[Mac::local(3)], std::thread::yield_now);
+            assert_eq!(drain(&mut neighbour), BATCH as usize);
+            got += slow.port.receive(BATCH as usize).count();
+            slow.port.flush().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(got, ROUNDS * BATCH as usize);
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+/// Waits until the worker has taken so many frames from a ring, or more.
+fn wait_until_taken(ring: &RingMemory, frames: u32) {
+    let end = Instant::now() + Duration::from_secs(60);
+    let (mut last, mut seen) = (ring.control.core.0.observe(), 0);
+    while seen < frames {
+        assert!(Instant::now() < end, "the worker takes what was sent");
+        std::thread::yield_now();
+        let now = ring.control.core.0.observe();
+        seen += (now + SLOTS - last) % SLOTS;
+        last = now;
+    }
+}
+
 /// The worker reads its clock again after sleep, because frames that woke it have just arrived.
 #[test]
 fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
