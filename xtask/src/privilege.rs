@@ -31,6 +31,7 @@ pub const TABLE: &[(&str, &str, Privilege, &[&str])] = &[
             "daemon_quotas",
             "daemon_strangers",
             "daemon_users",
+            "daemon_view",
         ],
     ),
     ("toklat", "control", Privilege::Capable, &["docs"]),

@@ -23,6 +23,7 @@
 mod change;
 mod drops;
 mod error;
+mod event;
 mod evpn;
 mod fdb;
 mod guest;
@@ -43,12 +44,15 @@ pub use self::link::{Line, LinkStats, PortLink};
 pub use change::{Action, Change, Setting};
 pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
+pub use event::{Event, EventKind, Events};
 pub use evpn::{EvpnCounters, EvpnHost, EvpnInfo, EvpnRoute, EvpnSession, EvpnStation};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use guest::{GuestEntry, GuestInfo, GuestState};
 pub use interface::{InterfaceInfo, LinkInfo};
 pub use problem::{PROBLEM, Problem};
-pub use query::{ApplyQuery, DropsQuery, EvpnQuery, FdbQuery, GuestLogQuery, StatsQuery};
+pub use query::{
+    ApplyQuery, DropsQuery, EventsQuery, EvpnQuery, FdbQuery, GuestLogQuery, StatsQuery,
+};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 #[cfg(feature = "schemars")]
 pub use routes::{Body, Draw, Operation, ROUTES, Route};
@@ -71,6 +75,8 @@ pub use topology::{GuestSpec, PortKind, PortSpec, SwitchSpec, Topology, units};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
+/// Name of the socket for reading in the runtime directory.
+pub const VIEW_SOCKET: &str = "view.sock";
 
 /// The directory of the daemon's sockets: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
 /// `/run/toklat`. Clients of ports have the same (`netring::attach::runtime_directory`), of which a

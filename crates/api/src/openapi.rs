@@ -43,10 +43,10 @@ pub fn document() -> Value {
             "description": "JSON over HTTP on control.sock in the daemon's runtime directory.",
         },
         "servers": [
-            { "url": "http://localhost", "description": "By the Unix socket: its permissions decide which users may connect" },
+            { "url": "http://localhost", "description": "By the Unix socket: its permissions decide which users may connect; at view.sock, GET only" },
             {
                 "url": "http://{address}",
-                "description": "With --listen-tcp: clients need the token",
+                "description": "With --listen-tcp: clients need the token, or the view token for GET",
                 "variables": { "address": { "default": "127.0.0.1:9000" } },
             },
         ],

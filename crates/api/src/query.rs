@@ -34,6 +34,18 @@ pub struct DropsQuery {
     pub since: Option<u64>,
 }
 
+/// Which events are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Those from this number on: `next` of an earlier reply. All that are kept if it is left out.
+    pub since: Option<u64>,
+    /// Seconds that the reply waits for the first event, at most 60.
+    #[cfg_attr(feature = "schemars", schemars(range(max = 60)))]
+    pub wait: u8,
+}
+
 /// Which counters are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]

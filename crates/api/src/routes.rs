@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{
-    Applied, ApplyQuery, ConnectionsInfo, Dropped, DropsQuery, EvpnInfo, EvpnQuery, EvpnRoute,
+    Applied, ApplyQuery, ConnectionsInfo, Dropped, DropsQuery, Events, EventsQuery, EvpnInfo, EvpnQuery, EvpnRoute,
     EvpnStation, FdbEntry, FdbFlush, FdbQuery, Group, GroupInfo, GuestEntry, GuestLogQuery,
     GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PolicyInfo, PortInfo,
     PortLink, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec,
@@ -74,6 +74,9 @@ pub enum Operation {
     /// Frames dropped since `?since=`, or after this request: replies `Dropped`. Drops are recorded
     /// for five seconds after each such request.
     ListDrops,
+    /// What has happened from number `?since=` on: replies `Events`. `?wait=` waits for the first
+    /// one that many seconds, at most until the daemon stops.
+    GetEvents,
     /// Counters of all switches, or of `?switch=`: replies `Stats`.
     GetStats,
     /// Replies a list of `PipeInfo`.
@@ -226,6 +229,8 @@ routes! {
     PATCH "/v1/tables/{table}" PatchTable () (TableChange) -> ()
         "Adds prefixes to a table and removes others.";
     DELETE "/v1/tables/{table}" DeleteTable () () -> () "Removes a table that no rule names.";
+    GET "/v1/events" GetEvents (EventsQuery) () -> (Events)
+        "What has happened since a number (`?since=`), if need be after a wait (`?wait=` seconds).";
     GET "/v1/stats" GetStats (StatsQuery) () -> (Stats) "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes () () -> (Vec<PipeInfo>) "All pipes.";
     GET "/v1/netmap/ports" ListNetmapPorts () () -> (Vec<NetmapPort>)

@@ -28,7 +28,8 @@ pub enum ClientError {
     /// This user may not connect to the control socket.
     #[error(
         "Not allowed to use {}; become a member of the group that it belongs to (usermod -aG \
-         toklat USER, then log in again), or run this as root", socket.display()
+         toklat-admin USER; to read only, toklat-view; then log in again), or run this as root",
+        socket.display()
     )]
     Denied {
         /// The control socket.
@@ -43,9 +44,7 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The connection closed before the reply.
-    #[error(
-        "The daemon closed the connection before it answered; see its log (journalctl -u toklat)"
-    )]
+    #[error("The daemon closed the connection before it answered; see its log (toklat logs)")]
     Lost(#[from] hyper::Error),
     /// The daemon refused the request.
     #[error(transparent)]
@@ -64,7 +63,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon of the runtime directory.
+    /// Connects to the daemon of the runtime directory: where it is controlled or, if this user may
+    /// not, where it is read.
     ///
     /// # Errors
     /// [`ClientError::NotRunning`], [`ClientError::Denied`] or [`ClientError::Socket`].
@@ -72,7 +72,14 @@ impl Client {
         let socket = global.dir().join(api::SOCKET);
         let failed = |error| connect_error(global, &socket, error);
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let stream = runtime.block_on(tokio::net::UnixStream::connect(&socket)).map_err(failed)?;
+        let connected =
+            |name| runtime.block_on(tokio::net::UnixStream::connect(global.dir().join(name)));
+        let stream = match connected(api::SOCKET) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                connected(api::VIEW_SOCKET).map_err(|_| failed(error))?
+            }
+            stream => stream.map_err(failed)?,
+        };
         let (sender, connection) = runtime.block_on(handshake(Stream(stream)))?;
         // The connection's task reports its end to the request that waits for a reply.
         runtime.spawn(async { drop(connection.await) });

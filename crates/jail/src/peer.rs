@@ -20,6 +20,41 @@ pub struct Peer {
 /// # Errors
 /// The kernel's error.
 pub fn of(socket: impl AsFd) -> io::Result<Peer> {
+    let found = credentials(socket)?;
+    Ok(Peer { pid: (found.pid > 0).then_some(found.pid), uid: found.uid })
+}
+
+/// The groups that the peer was in when it connected: its own, and its supplementary ones
+/// (`SO_PEERGROUPS`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let socket = socket.as_fd();
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+        let (at, socket) = (groups.as_mut_ptr().cast(), socket.as_raw_fd());
+        // SAFETY: `len` bytes are written to `groups` at most, which lives during the call.
+        let done = unsafe { libc::getsockopt(socket, level, name, at, &raw mut len) };
+        // If there is not enough room, the kernel says how much is needed.
+        let number = len as usize / size_of::<u32>();
+        let error = (done != 0).then(io::Error::last_os_error);
+        match error {
+            Some(error) if error.raw_os_error() != Some(libc::ERANGE) => return Err(error),
+            Some(_) => groups.resize(number.max(groups.len() * 2), 0),
+            None => {
+                groups.truncate(number);
+                break;
+            }
+        }
+    }
+    groups.push(credentials(socket)?.gid);
+    Ok(groups)
+}
+
+fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&found) as libc::socklen_t;
     let socket = socket.as_fd().as_raw_fd();
@@ -28,7 +63,7 @@ pub fn of(socket: impl AsFd) -> io::Result<Peer> {
     let done =
         unsafe { libc::getsockopt(socket, level, name, (&raw mut found).cast(), &raw mut len) };
     match done {
-        0 => Ok(Peer { pid: (found.pid > 0).then_some(found.pid), uid: found.uid }),
+        0 => Ok(found),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -82,6 +117,15 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn a_peer_has_its_own_group_and_all_others() {
+        let (ours, _theirs) = UnixDatagram::pair().unwrap();
+        let mut groups = groups(&ours).unwrap();
+        assert_eq!(groups.pop(), Some(rustix::process::getegid().as_raw()));
+        let all = rustix::process::getgroups().unwrap();
+        assert_eq!(groups, all.into_iter().map(rustix::process::Gid::as_raw).collect::<Vec<_>>());
+    }
 
     #[test]
     fn the_kernel_names_the_sender_of_each_message_and_descriptors_do_not_arrive() {

@@ -59,6 +59,13 @@ impl OverTcp {
         exchange(self.connect(), method, path, AUTHORIZED, &body)
     }
 
+    /// One GET request with another token.
+    #[must_use]
+    pub fn ask_with(&self, token: &str, method: &str, path: &str) -> (u16, Value) {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        exchange(self.connect(), method, path, &header, "")
+    }
+
     /// A connection without a word so far.
     #[must_use]
     pub fn connect(&self) -> TcpStream {

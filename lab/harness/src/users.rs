@@ -26,9 +26,14 @@ pub fn may_be_others(test: &str) -> bool {
 
 /// Does something as another user.
 pub fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+    as_member(uid, GROUP, act)
+}
+
+/// Does something as another user in another group.
+pub fn as_member<T: Send>(uid: u32, gid: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(GROUP));
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             set_thread_res_gid(gid, gid, gid).unwrap();
             set_thread_res_uid(uid, uid, uid).unwrap();
             act()

@@ -12,10 +12,10 @@ mod limit;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use self::limit::{Limiter, Repeated};
 
@@ -28,6 +28,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for its last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Set to `json` for a process that is to write JSON.
+pub const FORMAT: &str = "TOKLAT_LOG_FORMAT";
+
+/// Lines are objects of JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
 static WRITER: OnceLock<Writer> = OnceLock::new();
 static LIMITER: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
 
@@ -49,6 +54,9 @@ struct Writer {
 /// # Errors
 /// The kernel has no thread left.
 pub fn start(mut tick: impl FnMut() + Send + 'static) -> io::Result<()> {
+    if std::env::var_os(FORMAT).is_some_and(|format| format == "json") {
+        write_json();
+    }
     let (writer, lines) = Writer::new();
     let Ok(()) = WRITER.set(writer) else { return Ok(()) };
     let thread = std::thread::Builder::new().name("log".to_owned());
@@ -69,10 +77,40 @@ pub fn say(about: &str, reason: &'static str, what: impl Display) {
     }
 }
 
+/// Writes each line as an object of JSON from now on.
+pub fn write_json() {
+    JSON.store(true, Ordering::Relaxed);
+}
+
+/// True if lines are objects of JSON.
+#[must_use]
+pub fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
 /// Queues a line, without a rate limit.
-pub fn write_line(mut line: String) {
-    line.push('\n');
-    push(line.into_bytes());
+pub fn write_line(line: String) {
+    push(whole(line).into_bytes());
+}
+
+/// A line with its end, in the format of the log.
+fn whole(line: String) -> String {
+    let line = if is_json() { object(line) } else { line };
+    line + "\n"
+}
+
+/// A line as an object. What is too long is cut off before, so that it stays one.
+fn object(mut line: String) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    loop {
+        let message = serde_json::to_string(&line).unwrap_or_default();
+        let object = format!("{{\"at_ms\":{now},\"message\":{message}}}");
+        if object.len() < LONGEST {
+            return object;
+        }
+        let half = line.floor_char_boundary(line.len() / 2);
+        line.truncate(half);
+    }
 }
 
 /// Waits until all lines so far are written, at most a second, because this process is about to
@@ -166,8 +204,8 @@ impl Writer {
             }
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
-                let said = format!("{dropped} lines of the log were dropped: it was not read\n");
-                write(said.as_bytes());
+                let said = format!("{dropped} lines of the log were dropped: it was not read");
+                write(whole(said).as_bytes());
             }
             if Instant::now() >= next {
                 tick();
@@ -218,6 +256,17 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[test]
+    fn a_line_as_an_object_is_whole_however_long_it_is() {
+        for line in ["vale0:p1: \"refused\"".to_owned(), "\u{1}é".repeat(3000)] {
+            let object = object(line.clone());
+            assert!(object.len() < LONGEST, "{} bytes", object.len());
+            let read: serde_json::Value = serde_json::from_str(&object).unwrap();
+            let message = read["message"].as_str().unwrap();
+            assert!(line.starts_with(message) && message.len() > 100.min(line.len() - 1));
+        }
+    }
 
     /// Objective: lines that are not read are dropped and counted, and no thread waits for them.
     ///

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::quota::QuotaOption;
+use crate::daemon::log::Format;
 use crate::daemon::{self, DaemonOptions};
 use client::{Global, Result};
 
@@ -30,9 +31,13 @@ pub struct DaemonArgs {
     /// Group whose members may control the daemon, as its user may
     #[arg(long, value_name = "GROUP")]
     control_group: Option<String>,
+    /// Group whose members may read everything, and change nothing (view.sock). Members of --group
+    /// read what is about their own ports and root's
+    #[arg(long, value_name = "GROUP")]
+    view_group: Option<String>,
     /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000; not encrypted, so
     /// a loopback address unless --tcp-in-clear is given
-    #[arg(long, value_name = "ADDRESS", requires = "token_file")]
+    #[arg(long, value_name = "ADDRESS")]
     listen_tcp: Option<SocketAddr>,
     /// Allow --listen-tcp on any address: who is on the way there reads and changes what is sent,
     /// the token too
@@ -41,6 +46,12 @@ pub struct DaemonArgs {
     /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
+    /// File with another token, of TCP clients that may read and change nothing
+    #[arg(long, value_name = "FILE", requires = "listen_tcp")]
+    view_token_file: Option<PathBuf>,
+    /// How the log is written to standard error, or, as journald, to the system's journal
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log: Format,
     /// Limits of each user, except root and the daemon's user, as in ports=100,memory=2GiB. Limits
     /// exist for ports, switches, pipes, memory, connections, addresses, descriptors,
     /// netmap_objects and netmap_ports. Configured limits (toklat quota) take precedence
@@ -90,9 +101,12 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
         state_dir: args.state_dir,
         group: args.group,
         control_group: args.control_group,
+        view_group: args.view_group,
         listen: args.listen_tcp,
         tcp_in_clear: args.tcp_in_clear,
         token_file: args.token_file,
+        view_token_file: args.view_token_file,
+        log: args.log,
         quota: QuotaOption::all(&args.quota),
         auto_switch: !args.no_auto_switch,
         require_walls: args.require_walls,

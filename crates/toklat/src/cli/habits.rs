@@ -15,7 +15,7 @@ const ALIASES: [(&str, &[&str]); 4] = [
 /// A group of commands (empty: the top), words that are no commands in it, and what is meant.
 const HINTS: [(&str, &[&str], &str); 13] = [
     ("", &["list", "ls", "show", "ps"], "toklat switch show, toklat port show, toklat guest list"),
-    ("", &["logs", "log", "journal"], LOGS),
+    ("", &["log", "journal", "journalctl"], LOGS),
     ("", &["start", "serve"], "toklat daemon (in a terminal), or systemctl start toklat"),
     ("", &["restart"], "toklat upgrade (loses no frame), or systemctl restart toklat"),
     ("", &["add", "create", "new"], "toklat switch add NAME, toklat port add SWITCH:PORT"),
@@ -37,8 +37,7 @@ const HINTS: [(&str, &[&str], &str); 13] = [
     ),
 ];
 
-const LOGS: &str = "journalctl -u toklat (a daemon that was started by hand writes to its \
-                    terminal), toklat guest logs NAME";
+const LOGS: &str = "toklat logs, toklat events (who did what), toklat guest logs NAME";
 
 /// The commands, with what else people call them.
 pub fn accept(command: Command) -> Command {

@@ -6,12 +6,14 @@
 mod completion;
 mod daemon;
 mod doctor;
+mod events;
 mod evpn;
 mod fdb;
 mod fw;
 mod guest;
 mod habits;
 mod link;
+mod logs;
 mod manual;
 mod netmap;
 mod parts;
@@ -116,6 +118,10 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Show a live view of ports, rates, drops and workers
     Top(top::TopArgs),
+    /// Show what has happened: commands and who gave them, clients, restarts, faults
+    Events(events::EventsArgs),
+    /// Show the daemon's log
+    Logs(logs::LogsArgs),
     /// Create and change switches and ports by a topology file
     Apply(topology::ApplyArgs),
     /// Print switches and ports as a topology file
@@ -219,6 +225,8 @@ impl Command {
             Self::Quota(command) => command.run(global),
             Self::Stats(args) => stats::run(&args, global),
             Self::Top(args) => top::run(&args, global),
+            Self::Events(args) => events::run(&args, global),
+            Self::Logs(args) => logs::run(&args, global),
             Self::Apply(args) => topology::apply(&args, global),
             Self::Export => topology::export(global),
             Self::Upgrade(args) => service::upgrade(args, global),

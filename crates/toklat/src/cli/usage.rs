@@ -58,8 +58,8 @@ mod tests {
         assert!(said.starts_with("toklat: unexpected argument '-c' found\nUsage: "), "{said}");
         let said = answer_to("toklat vm list");
         assert!(said.contains("'list'; use toklat port show"), "{said}");
-        let said = answer_to("toklat logs");
-        assert!(said.contains("'logs'; use journalctl -u toklat"), "{said}");
+        let said = answer_to("toklat journal");
+        assert!(said.contains("'journal'; use toklat logs, toklat events"), "{said}");
         let said = answer_to("toklat switch add vale0 --idle maybe");
         assert!(said.contains("[possible values: auto, poll, sleep]\nUsage: "), "{said}");
         assert!(said.ends_with("toklat switch add [OPTIONS] <NAME>; see --help"), "{said}");

@@ -2,34 +2,41 @@
 //! TCP.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, RawPathParamsRejection};
-use axum::extract::{DefaultBodyLimit, MatchedPath, Query, RawPathParams, Request, State};
+use axum::extract::{
+    DefaultBodyLimit, Extension, MatchedPath, Query, RawPathParams, Request, State,
+};
 use axum::http::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::serve::Listener;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use port::Nanos;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::apply::{How, Removes};
 use super::caller::Caller;
 use super::supervisor::{Supervisor, monotonic_ns};
-use super::{metrics, shape};
+use super::who::{Peer, Who, command};
+use super::{answers, metrics, shape};
 use crate::api::{
-    ApiError, ApplyQuery, DropsQuery, ErrorCode, EvpnQuery, FdbQuery, GuestLogQuery, Operation,
-    PROBLEM, Problem, ROUTES, StatsQuery, openapi,
+    ApiError, Applied, ApplyQuery, Client, DropsQuery, ErrorCode, EventsQuery, EvpnQuery, FdbQuery,
+    GuestLogQuery, Operation, PROBLEM, Problem, ROUTES, StatsQuery, openapi,
 };
 
 /// Longest request body in bytes: a topology of many thousand ports fits.
@@ -37,6 +44,8 @@ const MAX_BODY: usize = 16 << 20;
 /// Connection limit of clients, on the Unix socket and over TCP each. On the Unix socket, further
 /// connections wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 128;
+/// Longest wait for an event.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 type Params = HashMap<String, String>;
 
@@ -46,12 +55,12 @@ struct Asked<'r> {
     uri: &'r Uri,
     params: &'r Params,
     body: &'r [u8],
-    caller: Caller,
+    who: &'r Who,
 }
 
 /// Serves clients of the Unix socket until the daemon is to stop and all requests are answered.
 pub async fn serve_unix(mut listener: UnixListener, to: Arc<Supervisor>) {
-    let router = router(Arc::clone(&to), Caller::Local);
+    let router = router(Arc::clone(&to));
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let next = async {
@@ -62,30 +71,72 @@ pub async fn serve_unix(mut listener: UnixListener, to: Arc<Supervisor>) {
             next = next => next,
             _ = to.asked_to_stop() => break,
         };
-        let service = TowerToHyperService::new(router.clone());
-        let to = Arc::clone(&to);
+        let who = Who { peer: peer(&stream), caller: Caller::Local, views: None };
+        let (router, to) = (router.clone(), Arc::clone(&to));
         tokio::spawn(async move {
             let _place = place;
-            let mut talk =
-                pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            let done = tokio::select! {
-                done = talk.as_mut() => done,
-                _ = to.asked_to_stop() => {
-                    talk.as_mut().graceful_shutdown();
-                    talk.await
-                }
-            };
-            if let Err(error) = done {
-                tracing::debug!(%error, "control connection");
-            }
+            talk(http1::Builder::new(), stream, who, router, to).await;
         });
     }
     // Waits for the connections that still have a request. The semaphore is never closed.
     let _ = places.acquire_many(MAX_CONNECTIONS as u32).await;
 }
 
-/// The router that [`ROUTES`] describes.
-pub(super) fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
+/// The process that has connected a socket.
+fn peer(stream: &UnixStream) -> Peer {
+    let known = jail::peer::of(stream).ok();
+    let pid = known.and_then(|peer| peer.pid).map_or(0, i32::cast_unsigned);
+    Peer::Process(Client { pid, uid: known.map_or(u32::MAX, |peer| peer.uid) })
+}
+
+/// Serves a connection of a process until it ends, or the daemon is to stop and its request is
+/// answered.
+pub(super) async fn talk(
+    http: http1::Builder,
+    stream: UnixStream,
+    who: Who,
+    router: Router,
+    to: Arc<Supervisor>,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (router, request) = (router.clone(), known(request, who));
+        async move {
+            match request {
+                Ok(request) => router.call(request).await,
+                Err(error) => Ok::<_, Infallible>(refusal(&error)),
+            }
+        }
+    });
+    let mut talk = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let done = tokio::select! {
+        done = talk.as_mut() => done,
+        _ = to.asked_to_stop() => {
+            talk.as_mut().graceful_shutdown();
+            talk.await
+        }
+    };
+    if let Err(error) = done {
+        tracing::debug!(%error, "control connection");
+    }
+}
+
+/// A request that says who asks. That of a reader has no body.
+///
+/// # Errors
+/// A reader may not ask this. Its body is not read.
+pub(super) fn known(request: Request<Incoming>, who: Who) -> Result<Request, ApiError> {
+    who.check_method(request.method())?;
+    let mut request = match who.views {
+        Some(_) => request.map(|_| Body::empty()),
+        None => request.map(Body::new),
+    };
+    request.extensions_mut().insert(who);
+    Ok(request)
+}
+
+/// The router that [`ROUTES`] describes. Each request says [`Who`] asks.
+pub(super) fn router(to: Arc<Supervisor>) -> Router {
     let nothing = |request: Request| async move {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
         refusal(&ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json"))
@@ -94,6 +145,7 @@ pub(super) fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
     for route in ROUTES {
         let operation = route.operation;
         let handler = move |State(to): State<Arc<Supervisor>>,
+                            Extension(who): Extension<Who>,
                             path: Result<RawPathParams, RawPathParamsRejection>,
                             uri: Uri,
                             headers: HeaderMap,
@@ -101,15 +153,7 @@ pub(super) fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
             let done = async {
                 let params = params_of(path, &headers)?;
                 let body = body.map_err(|e| unread(&e))?;
-                // The handler runs in a task of its own: a client that disconnects must not stop a
-                // change halfway.
-                let done = tokio::spawn(async move {
-                    let asked = Asked { uri: &uri, params: &params, body: &body, caller };
-                    answer(operation, &to, &asked).await
-                });
-                let failed =
-                    |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
-                done.await.unwrap_or_else(failed)
+                carry_out(operation, to, who, uri, params, body).await
             };
             done.await.unwrap_or_else(|error| refusal(&error))
         };
@@ -119,7 +163,64 @@ pub(super) fn router(to: Arc<Supervisor>, caller: Caller) -> Router {
         .fallback(nothing)
         .method_not_allowed_fallback(|request: Request| async move { other_method(&request) })
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::from_fn(answers::shorten))
         .with_state(to)
+}
+
+/// Carries out a request. What changes something is a line in the log.
+async fn carry_out(
+    operation: Operation,
+    to: Arc<Supervisor>,
+    who: Who,
+    uri: Uri,
+    params: Params,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    who.check_operation(operation)?;
+    if operation == Operation::GetEvents {
+        // A wait ends with its connection.
+        return events(&to, &who, query(&uri)?).await;
+    }
+    // The rest runs in a task of its own: a client that disconnects must not stop a change halfway.
+    let done = tokio::spawn(async move {
+        let did = command(operation, &params, &uri, &body);
+        let asked = Asked { uri: &uri, params: &params, body: &body, who: &who };
+        let done = answer(operation, &to, &asked).await;
+        if let Some(did) = did {
+            let steps = done.as_ref().ok().and_then(|reply| reply.extensions().get::<Steps>());
+            let ended = steps.map_or("done", |steps| steps.0.as_str());
+            who.audit(&did, done.as_ref().map(|_| ended));
+        }
+        done
+    });
+    let failed = |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
+    done.await.unwrap_or_else(failed)
+}
+
+/// Replies with what has happened, after a wait that ends with the daemon.
+async fn events(to: &Supervisor, who: &Who, asked: EventsQuery) -> Result<Response, ApiError> {
+    let since = asked.since.unwrap_or(0);
+    let time = Duration::from_secs(asked.wait.into());
+    if time > LONGEST_WAIT {
+        let longest = LONGEST_WAIT.as_secs();
+        return Err(bad(format!("wait={} is longer than {longest} seconds", asked.wait)));
+    }
+    let wanted = |event: &crate::api::Event| who.sees_event(event);
+    tokio::select! {
+        found = to.journal.wait(since, time, wanted) => reply(&found),
+        _ = to.asked_to_stop() => reply(&to.journal.since(since, wanted)),
+    }
+}
+
+/// What a topology has changed, for the log.
+#[derive(Clone)]
+struct Steps(String);
+
+fn applied(done: &Applied) -> Result<Response, ApiError> {
+    let step = |change: &crate::api::Change| format!("{} {}", change.action, change.name);
+    let steps: Vec<_> = done.changes.iter().map(step).collect();
+    let steps = if steps.is_empty() { "nothing to change".into() } else { steps.join(", ") };
+    Ok((Extension(Steps(steps)), axum::Json(done)).into_response())
 }
 
 /// Refuses a method that a path does not have, and lists the methods it has.
@@ -180,28 +281,32 @@ async fn answer(
     to: &Arc<Supervisor>,
     asked: &Asked<'_>,
 ) -> Result<Response, ApiError> {
-    let Asked { uri, params, body, caller } = *asked;
+    let Asked { uri, params, body, who } = *asked;
+    let caller = who.caller;
     let param = |name: &str| params.get(name).map_or("", String::as_str);
     let (switch, port, guest) = (param("switch"), param("port"), param("guest"));
     match operation {
         Operation::GetStatus => reply(&to.status().await),
         Operation::GetTopology => {
             let (topology, tag) = to.get_topology().await;
-            Ok(([(ETAG, tag)], axum::Json(caller.readable(topology))).into_response())
+            Ok(([(ETAG, tag)], axum::Json(who.reads_as().readable(topology))).into_response())
         }
-        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(query(uri)?, asked)).await?),
+        Operation::PutTopology => applied(&to.apply(parse(body)?, &how(query(uri)?, asked)).await?),
         Operation::ListSwitches => reply(&to.switch_infos().await),
         Operation::AddSwitch => created(&to.add_switch(parse(body)?, caller).await?),
         Operation::GetSwitch => reply(&to.switch_info(switch).await?),
         Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?, caller).await?),
         Operation::DeleteSwitch => done(to.delete_switch(switch).await),
-        Operation::ListPorts => reply(&to.overview(switch).await?.ports),
+        Operation::ListPorts => reply(&to.overview(switch).await?.seen_by(who).ports),
         Operation::AddPort => created(&to.add_port(switch, parse(body)?, caller).await?),
-        Operation::GetPort => reply(&to.port_info(switch, port).await?),
-        Operation::GetPortLink => reply(&to.port_link(switch, port).await?),
+        Operation::GetPort => reply(&to.port_seen(switch, port, who).await?),
+        Operation::GetPortLink => {
+            to.port_seen(switch, port, who).await?;
+            reply(&to.port_link(switch, port).await?)
+        }
         Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?, caller).await?),
         Operation::DeletePort => done(to.delete_port(switch, port).await),
-        Operation::ListFdb => reply(&to.overview(switch).await?.fdb(now())),
+        Operation::ListFdb => reply(&to.overview(switch).await?.fdb_seen_by(who, now())),
         Operation::AddFdb => done(to.switch(switch)?.lock().await.add_fdb(&parse(body)?).await),
         Operation::FlushFdb => {
             done(to.switch(switch)?.lock().await.flush_fdb(&parse_or_default(body)?).await)
@@ -225,11 +330,12 @@ async fn answer(
             let DropsQuery { since } = query(uri)?;
             reply(&to.overview(switch).await?.dropped(since, now()))
         }
+        Operation::GetEvents => events(to, who, query(uri)?).await,
         Operation::GetStats => {
             let StatsQuery { switch } = query(uri)?;
-            reply(&to.stats(switch.as_deref()).await?)
+            reply(&to.stats(switch.as_deref(), who).await?)
         }
-        Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::ListPipes => reply(&pipes(to, who)),
         Operation::ListNetmapPorts => reply(&to.netmap_ports()),
         Operation::DeleteNetmapPort => {
             done(to.delete_netmap_port(param("uid"), param("netmap_port")).await)
@@ -268,6 +374,14 @@ async fn answer(
     }
 }
 
+/// The pipes that the caller may see.
+fn pipes(of: &Supervisor, who: &Who) -> Vec<crate::api::PipeInfo> {
+    let uid = |end: Option<Client>| end.map(|client| client.uid);
+    let mut pipes = of.list_pipes();
+    pipes.retain(|pipe| who.sees_users(&[uid(pipe.master), uid(pipe.slave)]));
+    pipes
+}
+
 /// Time of the monotonic clock.
 fn now() -> Nanos {
     Nanos(monotonic_ns())
@@ -294,7 +408,7 @@ fn how(query: ApplyQuery, asked: &Asked<'_>) -> How {
         dry_run: query.dry_run,
         goes_on: false,
         expected: asked.params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
-        caller: asked.caller,
+        caller: asked.who.caller,
     }
 }
 
@@ -326,7 +440,7 @@ fn done(result: Result<(), ApiError>) -> Result<Response, ApiError> {
 }
 
 /// Replies with a refusal, with its code's HTTP status.
-fn refusal(error: &ApiError) -> Response {
+pub(super) fn refusal(error: &ApiError) -> Response {
     let status = StatusCode::from_u16(error.code.status());
     problem(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error)
 }

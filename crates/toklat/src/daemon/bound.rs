@@ -55,6 +55,16 @@ impl BoundFile {
         Ok(Self { file, inode: stat.st_ino })
     }
 
+    /// Sets the file's access control list, in the kernel's format.
+    ///
+    /// # Errors
+    /// The kernel's error; the file system may have no such lists.
+    pub fn set_access(&self, list: &[u8]) -> io::Result<()> {
+        let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let flags = rustix::fs::XattrFlags::empty();
+        Ok(rustix::fs::setxattr(file, "system.posix_acl_access", list, flags)?)
+    }
+
     /// Device and inode, which tell the file from others at its path.
     pub fn inode(&self) -> u64 {
         self.inode

@@ -208,7 +208,15 @@ impl Supervisor {
             self.drop_if_unused(&mut switch).await;
         }
         let (port, max_frame) = attached?;
-        tracing::info!(switch = switch.name, name, ?client, "port opened");
+        let (uid, pid) = (client.uid, client.pid);
+        tracing::info!(
+            event = "client",
+            switch = switch.name,
+            port = name,
+            uid,
+            pid,
+            "port opened"
+        );
         let (token, trusted) = (Descriptor::ours(theirs), switch.config.trusted);
         Ok(OpenedPort { port, max_frame, token, trusted, name })
     }

@@ -281,7 +281,10 @@ impl Supervisor {
         // A port that is recorded already could not be added earlier, or is there after a restart.
         let again = recorded.get(port).is_some_and(|old| old.kind == spec.kind);
         let written = if again { Written::Kept } else { Written::Emptied };
-        handle.lock().await.add_port(port, spec.clone(), written).await?;
+        let mut running = handle.lock().await;
+        running.add_port(port, spec.clone(), written).await?;
+        let uid = running.uid_of(port);
+        tracing::debug!(event = "port", switch, port, uid, "port added");
         recorded.insert(port.into(), spec);
         Ok(())
     }
@@ -356,11 +359,13 @@ impl Supervisor {
         let handle = self.switch(switch)?;
         let mut running = handle.lock().await;
         let recorded = topology.switch.get_mut(switch).and_then(|s| s.port.remove(port));
+        let uid = running.uid_of(port);
         match running.remove_port(port).await {
             // The port is configured, but it could not be added.
             Err(error) if error.code == ErrorCode::NotFound && recorded.is_some() => {}
             done => done?,
         }
+        tracing::debug!(event = "port", switch, port, uid, "port removed");
         self.drop_if_unused(&mut running).await;
         Ok(())
     }

@@ -65,10 +65,9 @@ impl Directory {
     /// Removes what a failed start has made. Of the files, the lock goes last, so that no other
     /// daemon has sockets here meanwhile.
     pub fn undo(&self, own_sockets: bool) {
-        if own_sockets {
-            for name in [api::SOCKET, netring::attach::SOCKET] {
-                let _ = fs::remove_file(self.path.join(name));
-            }
+        let own = if own_sockets { &[api::SOCKET, netring::attach::SOCKET][..] } else { &[] };
+        for name in own.iter().chain([&api::VIEW_SOCKET]) {
+            let _ = fs::remove_file(self.path.join(name));
         }
         remove(&self.made);
     }

@@ -112,7 +112,7 @@ impl Trouble {
         let mut known = locked(&self.0);
         let reason = format!("cannot connect to {place}: {error}");
         if known.as_ref().is_none_or(|(known, _)| *known != reason) {
-            tracing::warn!(switch, port, %place, %error, "cannot connect; it is tried again and again");
+            tracing::warn!(event = "port", switch, port, %place, %error, "cannot connect; it is tried again and again");
             let since = known.as_ref().map_or_else(Instant::now, |(_, since)| *since);
             *known = Some((reason, since));
         }
@@ -123,7 +123,7 @@ impl Trouble {
     pub(super) fn note(&self, (switch, port): &(String, String), reason: &str) {
         let mut known = locked(&self.0);
         if known.as_ref().is_none_or(|(known, _)| known != reason) {
-            tracing::warn!(switch, port, reason, "the port waits");
+            tracing::warn!(event = "port", switch, port, reason, "the port waits");
             *known = Some((reason.into(), Instant::now()));
         }
     }

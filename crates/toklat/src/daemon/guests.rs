@@ -255,7 +255,13 @@ impl Guests {
                 break;
             }
             let pause = pauses.after(began.elapsed());
-            tracing::error!(guest = entry.kept.name, trouble, ?pause, "guest is started again");
+            tracing::error!(
+                event = "restart",
+                guest = entry.kept.name,
+                trouble,
+                ?pause,
+                "guest is started again"
+            );
             let mut leaving = entry.leaving.subscribe();
             if tokio::time::timeout(pause, leaving.wait_for(|leaving| *leaving)).await.is_ok() {
                 break;

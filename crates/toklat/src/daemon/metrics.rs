@@ -24,7 +24,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The page, with its content type.
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     let overviews = of.overviews().await;
-    let mut text = render(&read::stats(&overviews));
+    let mut text = render(&read::stats(overviews.iter().map(AsRef::as_ref)));
     let now = port::Nanos(super::supervisor::monotonic_ns());
     let (mut switches, mut unconnected, mut tunnels) = (Vec::new(), Vec::new(), Vec::new());
     for switch in &overviews {

@@ -2,6 +2,7 @@
 //! on.
 //!
 //! ```text
+//!   view.sock -----HTTP--> view --------+
 //!   control.sock --HTTP--> api_server --+                     +--> switch --SEQPACKET--> data process
 //!   attach.sock --SEQPACKET--> attach --+--> supervisor ------+--> switch --SEQPACKET--> data process
 //!   hang-ups (epoll, EPOLLRDHUP only) --+    configure        |
@@ -11,6 +12,7 @@
 //! counters, but frames never wait for it. When it is killed, data processes run on, and the next
 //! daemon finds them.
 
+mod answers;
 mod api_server;
 pub mod apply;
 pub mod attach;
@@ -24,6 +26,7 @@ mod clients;
 mod configure;
 mod descriptors;
 mod directory;
+mod events;
 pub(crate) mod evpn;
 pub mod file;
 mod firewall;
@@ -32,7 +35,7 @@ mod guest_entries;
 mod guests;
 mod hangups;
 mod interfaces;
-mod log;
+pub mod log;
 mod metrics;
 mod mistake;
 mod namespace;
@@ -58,6 +61,8 @@ mod switch;
 mod tcp_server;
 mod trusted;
 mod tunnels;
+mod view;
+mod who;
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -78,11 +83,13 @@ use tokio::task::JoinHandle;
 
 use self::bound::BoundFile;
 use self::directory::Directory;
+use self::events::Journal;
 use self::hangups::Hangups;
 use self::quota::{Ledger, Machine};
 use self::store::Configured;
 use self::supervisor::Supervisor;
 use self::switch::Environment;
+use self::tcp_server::Tokens;
 use crate::api::{self, Quota, Stop, system};
 
 /// How the daemon runs.
@@ -102,12 +109,18 @@ pub struct DaemonOptions {
     pub group: Option<String>,
     /// The group whose members may do everything the API can (the control socket).
     pub control_group: Option<String>,
-    /// A TCP address to serve the API at as well; needs `token_file`.
+    /// The group whose members may read everything (the view socket).
+    pub view_group: Option<String>,
+    /// A TCP address to serve the API at as well; needs `token_file` or `view_token_file`.
     pub listen: Option<SocketAddr>,
     /// That address may be another than a loopback address.
     pub tcp_in_clear: bool,
     /// A file with the token that TCP clients send (`Authorization: Bearer`).
     pub token_file: Option<PathBuf>,
+    /// A file with the token that TCP clients send who may read only.
+    pub view_token_file: Option<PathBuf>,
+    /// How the log is written.
+    pub log: log::Format,
     /// Opening a port of a switch that does not exist makes the switch.
     pub auto_switch: bool,
     /// A data process that cannot be confined in every way does not start.
@@ -133,7 +146,7 @@ impl DaemonOptions {
 pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let activated = inherited_sockets()?;
     let directory = Directory::lock(&options.dir)?;
-    log::start()?;
+    let journal = log::start(options.log)?;
     // Sockets of data processes are for this user only. Sockets for other users get their
     // permissions below.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
@@ -143,7 +156,7 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
         .build()
         .context("Cannot start the reactor")?;
     let (own_sockets, ready) = (activated.is_empty(), AtomicBool::new(false));
-    let done = runtime.block_on(supervise(options, activated, descriptor_limit, &ready));
+    let done = runtime.block_on(supervise(options, activated, descriptor_limit, journal, &ready));
     dataplane::log::flush();
     if done.is_err() && !ready.load(Ordering::Relaxed) {
         directory.undo(own_sockets);
@@ -224,6 +237,7 @@ async fn supervise(
     options: DaemonOptions,
     activated: Vec<OwnedFd>,
     descriptor_limit: u64,
+    journal: Arc<Journal>,
     ready: &AtomicBool,
 ) -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) =
@@ -258,7 +272,8 @@ async fn supervise(
         rules: std::sync::Mutex::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
-    let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
+    let supervisor =
+        Arc::new(Supervisor::new(options.clone(), environment, journal, descriptor_limit));
     let wanted = wanted_topology(&supervisor, &options)?;
     let evpn = wanted.evpn.clone();
     supervisor.environment.tunnels.set_evpn(evpn.clone());
@@ -283,7 +298,7 @@ async fn supervise(
     tokio::spawn(Arc::clone(&supervisor.guests).serve());
     ready.store(true, Ordering::Relaxed);
     notify(sd_notify::NotifyState::Ready);
-    tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");
+    tracing::info!(event = "daemon", dir = %options.dir.display(), pid = std::process::id(), "ready");
     tokio::select! {
         _ = interrupt.recv() => supervisor.ask_to_stop(by_signal),
         _ = terminate.recv() => supervisor.ask_to_stop(by_signal),
@@ -292,7 +307,7 @@ async fn supervise(
     }
     let how = supervisor.asked_to_stop().await;
     notify(sd_notify::NotifyState::Stopping);
-    tracing::info!(?how, "stopping");
+    tracing::info!(event = "daemon", ?how, "stopping");
     if !how.leave_data_processes {
         supervisor.stop_evpn();
         supervisor.stop_all().await;
@@ -301,11 +316,10 @@ async fn supervise(
     // The client that requested the stop gets its reply. A client that does not read is not waited
     // for.
     let _ = tokio::time::timeout(Duration::from_secs(1), control).await;
-    if own_sockets {
-        for name in [api::SOCKET, netring::attach::SOCKET] {
-            // A failure is harmless: the next daemon replaces the file.
-            let _ = std::fs::remove_file(options.dir.join(name));
-        }
+    let activated = if own_sockets { &[api::SOCKET, netring::attach::SOCKET][..] } else { &[] };
+    for name in activated.iter().chain([&api::VIEW_SOCKET]) {
+        // A failure is harmless: the next daemon replaces the file.
+        let _ = std::fs::remove_file(options.dir.join(name));
     }
     Ok(())
 }
@@ -333,7 +347,8 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
 struct Sockets {
     control: tokio::net::UnixListener,
     attach: seqpacket::Listener,
-    tcp: Option<(tokio::net::TcpListener, Arc<str>)>,
+    view: (tokio::net::UnixListener, view::Groups),
+    tcp: Option<(tokio::net::TcpListener, Arc<Tokens>)>,
 }
 
 impl Sockets {
@@ -360,9 +375,11 @@ impl Sockets {
         };
         let control = std::os::unix::net::UnixListener::from(control);
         control.set_nonblocking(true)?;
+        let groups = view::Groups::of(options)?;
         Ok(Self {
             control: tokio::net::UnixListener::from_std(control)?,
             attach: seqpacket::Listener::new(attach)?,
+            view: (view::listen(&options.dir, &groups)?, groups),
             tcp: listen_tcp(options).await?,
         })
     }
@@ -371,8 +388,9 @@ impl Sockets {
     fn serve(self, supervisor: &Arc<Supervisor>) -> JoinHandle<()> {
         let to = || Arc::clone(supervisor);
         tokio::spawn(attach::serve(self.attach, to()));
-        if let Some((listener, token)) = self.tcp {
-            tokio::spawn(tcp_server::serve_tcp(listener, to(), token));
+        tokio::spawn(view::serve(self.view.0, to(), self.view.1));
+        if let Some((listener, tokens)) = self.tcp {
+            tokio::spawn(tcp_server::serve_tcp(listener, to(), tokens));
         }
         tokio::spawn(api_server::serve_unix(self.control, to()))
     }
@@ -415,17 +433,17 @@ fn group_number(group: &str) -> anyhow::Result<u32> {
 
 async fn listen_tcp(
     options: &DaemonOptions,
-) -> anyhow::Result<Option<(tokio::net::TcpListener, Arc<str>)>> {
+) -> anyhow::Result<Option<(tokio::net::TcpListener, Arc<Tokens>)>> {
     let Some(address) = options.listen else { return Ok(None) };
-    let Some(file) = &options.token_file else {
-        bail!("Serving {address} needs --token-file: a client with the token may do everything");
-    };
-    let token = read_token(file)
-        .with_context(|| format!("Cannot read the token file {}", file.display()))?;
-    let token = token.trim();
-    if token.len() < 16 {
-        bail!("The token in {} is shorter than 16 characters; make a longer one", file.display());
+    let token = |file: &Option<PathBuf>| file.as_deref().map(token_in).transpose();
+    let (control, view) = (token(&options.token_file)?, token(&options.view_token_file)?);
+    if control.is_none() && view.is_none() {
+        bail!(
+            "Serving {address} needs --token-file, for clients that may change switches, or \
+             --view-token-file, for those that may read"
+        );
     }
+    ensure!(control != view, "The two tokens are the same; make another one for those who read");
     let is_loopback = address.ip().to_canonical().is_loopback();
     if !is_loopback && !options.tcp_in_clear {
         bail!(
@@ -437,7 +455,18 @@ async fn listen_tcp(
     let listener = tokio::net::TcpListener::bind(address);
     let listener = listener.await.with_context(|| format!("Cannot listen on {address}"))?;
     tracing::warn!(%address, "the control API is served over TCP in clear, without encryption");
-    Ok(Some((listener, token.into())))
+    Ok(Some((listener, Arc::new(Tokens { control, view }))))
+}
+
+/// The token in a file.
+fn token_in(file: &Path) -> anyhow::Result<String> {
+    let token = read_token(file)
+        .with_context(|| format!("Cannot read the token file {}", file.display()))?;
+    let token = token.trim();
+    if token.len() < 16 {
+        bail!("The token in {} is shorter than 16 characters; make a longer one", file.display());
+    }
+    Ok(token.to_owned())
 }
 
 /// Reads the token from a file that other users can neither read nor change.

@@ -4,6 +4,7 @@
 //! Readers wait for the lock for [`BRIEF`], then ask the task that has it for a copy. Counters and
 //! addresses lie in state memory, which needs no lock: they are read as they are.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use dataplane::state::State;
 use fabric::{Fate, Observer, Origin, Recorded};
 use port::Nanos;
 
+use super::who::Who;
 use crate::api::{Dropped, DroppedFrame, FdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
 
 /// How long readers wait for switches that are locked, before they use copies.
@@ -49,6 +51,30 @@ impl Overview {
             ports: ports.collect(),
             workers: self.view.workers(self.info.config.workers.len()),
         }
+    }
+
+    /// The switch without the ports that the caller may not see.
+    #[must_use]
+    pub fn seen_by(&self, who: &Who) -> Cow<'_, Self> {
+        if self.ports.iter().all(|port| who.sees(&self.info, port)) {
+            return Cow::Borrowed(self);
+        }
+        let mut seen = self.clone();
+        seen.ports.retain(|port| who.sees(&self.info, port));
+        Cow::Owned(seen)
+    }
+
+    /// The addresses at ports that the caller may see.
+    #[must_use]
+    pub fn fdb_seen_by(&self, who: &Who, now: Nanos) -> Vec<FdbEntry> {
+        let is_seen = |name: &str| {
+            self.ports.iter().all(|port| port.name != name || who.sees(&self.info, port))
+        };
+        let mut entries = self.fdb(now);
+        if let Cow::Owned(_) = self.seen_by(who) {
+            entries.retain(|entry| is_seen(&entry.port));
+        }
+        entries
     }
 
     /// The forwarding table, by VLAN and address.

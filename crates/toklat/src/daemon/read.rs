@@ -10,6 +10,7 @@ use super::overview::{BRIEF, Overview};
 use super::shared::Handle;
 use super::supervisor::{Supervisor, monotonic_ns};
 use super::switch::{Switch, no_port};
+use super::who::Who;
 use crate::api::{ApiError, ChildInfo, PortInfo, Stats, Status, SwitchInfo, Topology};
 
 impl Supervisor {
@@ -46,6 +47,21 @@ impl Supervisor {
         read(&handle, Instant::now() + BRIEF, live, copy).await
     }
 
+    /// As [`Self::port_info`], of a port that the caller may see.
+    ///
+    /// # Errors
+    /// There is no such port that the caller may see.
+    pub async fn port_seen(
+        &self,
+        switch: &str,
+        port: &str,
+        who: &Who,
+    ) -> Result<PortInfo, ApiError> {
+        let of = self.switch_info(switch).await?;
+        let found = self.port_info(switch, port).await?;
+        if who.sees(&of, &found) { Ok(found) } else { Err(no_port(switch, port)) }
+    }
+
     /// A switch as readers of all its ports see it.
     ///
     /// # Errors
@@ -65,16 +81,17 @@ impl Supervisor {
         all
     }
 
-    /// Counters of all switches, or of one.
+    /// Counters of all switches, or of one: of the ports that the caller may see.
     ///
     /// # Errors
     /// There is no such switch.
-    pub async fn stats(&self, only: Option<&str>) -> Result<Stats, ApiError> {
+    pub async fn stats(&self, only: Option<&str>, who: &Who) -> Result<Stats, ApiError> {
         let overviews = match only {
             Some(name) => vec![self.overview(name).await?],
             None => self.overviews().await,
         };
-        Ok(stats(&overviews))
+        let seen: Vec<_> = overviews.iter().map(|overview| overview.seen_by(who)).collect();
+        Ok(stats(seen.iter().map(AsRef::as_ref)))
     }
 
     /// Describes the daemon for the API.
@@ -157,7 +174,7 @@ fn processes(info: SwitchInfo) -> impl Iterator<Item = ChildInfo> {
 }
 
 /// Counters of these switches.
-pub(super) fn stats(overviews: &[Arc<Overview>]) -> Stats {
-    let switches = overviews.iter().map(|overview| overview.stats()).collect();
+pub(super) fn stats<'o>(overviews: impl Iterator<Item = &'o Overview>) -> Stats {
+    let switches = overviews.map(Overview::stats).collect();
     Stats { at_ns: monotonic_ns(), switches }
 }

@@ -13,6 +13,7 @@ use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::events::Journal;
 use super::evpn::Speaking;
 use super::front_ends::Arrival;
 use super::guests::Guests;
@@ -54,6 +55,8 @@ pub struct Supervisor {
     pub(super) started: std::time::Instant,
     pub(super) descriptor_limit: u64,
     pub(super) environment: Arc<Environment>,
+    /// What has happened.
+    pub(super) journal: Arc<Journal>,
     pub(super) topology: AsyncMutex<Configured>,
     /// The topology and its entity tag as of the last change, for readers during the next one.
     pub(super) last: Mutex<Arc<(Topology, String)>>,
@@ -73,7 +76,12 @@ pub struct Supervisor {
 impl Supervisor {
     /// A supervisor without switches.
     #[must_use]
-    pub fn new(options: DaemonOptions, environment: Environment, descriptor_limit: u64) -> Self {
+    pub fn new(
+        options: DaemonOptions,
+        environment: Environment,
+        journal: Arc<Journal>,
+        descriptor_limit: u64,
+    ) -> Self {
         let pipes = Pipes::new(&options.dir);
         let guests = Arc::new(Guests::new(&options.dir, &environment.exe));
         Self {
@@ -82,6 +90,7 @@ impl Supervisor {
             started: std::time::Instant::now(),
             descriptor_limit,
             environment: Arc::new(environment),
+            journal,
             topology: AsyncMutex::default(),
             last: Mutex::default(),
             switches: Mutex::default(),
@@ -265,6 +274,7 @@ impl Supervisor {
             let room = self.check_descriptors(&arrival.socket);
             let whose = self.whose_are(arrival.socket.uid());
             tokio::spawn(async move {
+                let uid = arrival.socket.uid();
                 let mut switch = handle.lock_for(whose).await;
                 let port = arrival.port.clone();
                 let came = match room {
@@ -275,9 +285,15 @@ impl Supervisor {
                     }
                 };
                 match came {
-                    Ok(()) => tracing::info!(switch = switch.name, port, "front end connected"),
+                    Ok(()) => tracing::info!(
+                        event = "client",
+                        switch = switch.name,
+                        port,
+                        uid,
+                        "front end connected"
+                    ),
                     Err(error) => {
-                        tracing::error!(switch = switch.name, port, %error, "front end was turned away");
+                        tracing::error!(event = "client", switch = switch.name, port, uid, %error, "front end was turned away");
                     }
                 }
             });
@@ -308,7 +324,14 @@ impl Supervisor {
         let mut switch = handle.lock_for(self.whose_are(uid)).await;
         let gone = handle.take_gone(uid);
         for (port, _) in &gone {
-            tracing::info!(switch = switch.name, port, "client closed its port");
+            let uid = switch.uid_of(port);
+            tracing::info!(
+                event = "client",
+                switch = switch.name,
+                port,
+                uid,
+                "client closed its port"
+            );
         }
         if let Err(error) = switch.clients_gone(&gone).await {
             tracing::error!(switch = switch.name, %error, "ports were not detached in order");
@@ -521,7 +544,12 @@ async fn try_to_restart(handle: &Handle) {
             return;
         }
         let delay = switch.restart_delay();
-        tracing::warn!(switch = switch.name, ?delay, "no data process; starting it again");
+        tracing::warn!(
+            event = "restart",
+            switch = switch.name,
+            ?delay,
+            "no data process; starting it again"
+        );
         if !delay.is_zero() {
             drop(switch);
             tokio::time::sleep(delay).await;
@@ -533,7 +561,7 @@ async fn try_to_restart(handle: &Handle) {
         match switch.start().await {
             Ok(()) => return,
             Err(error) => {
-                tracing::error!(switch = switch.name, %error, "data process did not start");
+                tracing::error!(event = "restart", switch = switch.name, %error, "data process did not start");
             }
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -26,10 +26,11 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::api_server::{MAX_CONNECTIONS, problem, router};
+use super::api_server::{MAX_CONNECTIONS, known, problem, refusal, router};
 use super::caller::Caller;
 use super::locked;
 use super::supervisor::Supervisor;
+use super::who::{Peer, Sight, Who};
 use crate::api::{ApiError, ErrorCode};
 
 /// Time limit for a stranger, and for any client to send a request's head.
@@ -39,9 +40,18 @@ const MAX_HEAD: usize = 32 << 10;
 /// Connection limit of strangers, who share it by address.
 pub(super) const MAX_STRANGERS: usize = 128;
 
-/// Serves TCP clients that send `token`, until the daemon is to stop and all requests are answered.
-pub async fn serve_tcp(mut listener: TcpListener, to: Arc<Supervisor>, token: Arc<str>) {
-    let router = router(Arc::clone(&to), Caller::Remote);
+/// The tokens of clients over TCP.
+#[derive(Debug)]
+pub struct Tokens {
+    /// Clients with this one change switches.
+    pub control: Option<String>,
+    /// Clients with this one read.
+    pub view: Option<String>,
+}
+
+/// Serves TCP clients that send a token, until the daemon is to stop and all requests are answered.
+pub async fn serve_tcp(mut listener: TcpListener, to: Arc<Supervisor>, tokens: Arc<Tokens>) {
+    let router = router(Arc::clone(&to));
     let places = Arc::new(Places::default());
     loop {
         let (stream, peer) = tokio::select! {
@@ -49,7 +59,8 @@ pub async fn serve_tcp(mut listener: TcpListener, to: Arc<Supervisor>, token: Ar
             _ = to.asked_to_stop() => break,
         };
         let visit = Arc::new(Places::enter(&places, peer.ip()));
-        tokio::spawn(talk(stream, visit, router.clone(), Arc::clone(&token), Arc::clone(&to)));
+        let service = guarded(router.clone(), Arc::clone(&tokens), Arc::clone(&visit), peer);
+        tokio::spawn(talk(stream, visit, service, Arc::clone(&to)));
     }
     // Waits for the clients that still have a request. The semaphore is never closed.
     let _ = places.clients.acquire_many(MAX_CONNECTIONS as u32).await;
@@ -59,13 +70,16 @@ pub async fn serve_tcp(mut listener: TcpListener, to: Arc<Supervisor>, token: Ar
 async fn talk(
     stream: TcpStream,
     visit: Arc<Visit>,
-    router: Router,
-    token: Arc<str>,
+    service: impl Service<
+        Request<Incoming>,
+        Response = Response<Body>,
+        Error = Infallible,
+        Future: Future<Output = Result<Response<Body>, Infallible>> + Send,
+    > + Send,
     to: Arc<Supervisor>,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD);
-    let service = guarded(router, token, Arc::clone(&visit));
     let mut talk = pin!(http.serve_connection(TokioIo::new(stream), service));
     let done = tokio::select! {
         done = talk.as_mut() => done,
@@ -83,11 +97,12 @@ async fn talk(
     }
 }
 
-/// The router, for requests that have the token. The body of any other request is not read.
+/// The router, for requests that have a token. The body of any other request is not read.
 fn guarded(
     router: Router,
-    token: Arc<str>,
+    tokens: Arc<Tokens>,
     visit: Arc<Visit>,
+    peer: SocketAddr,
 ) -> impl Service<
     Request<Incoming>,
     Response = Response<Body>,
@@ -96,24 +111,35 @@ fn guarded(
 > {
     let router = TowerToHyperService::new(router);
     service_fn(move |request: Request<Incoming>| {
-        let refused = match knows(request.headers(), &token) {
-            true => (!visit.become_client()).then(full),
-            false => Some(unknown()),
+        let asked = match tokens.known(request.headers(), peer) {
+            Some(_) if !visit.become_client() => Err(full()),
+            Some(who) => known(request, who).map_err(|error| refusal(&error)),
+            None => Err(unknown()),
         };
-        let (router, asked) = (router.clone(), refused.is_none().then_some(request));
+        let router = router.clone();
         async move {
-            match (asked, refused) {
-                (Some(request), _) => router.call(request).await,
-                (None, refused) => Ok(closing(refused.unwrap_or_else(unknown))),
+            match asked {
+                Ok(request) => router.call(request).await,
+                Err(refused) => Ok(closing(refused)),
             }
         }
     })
 }
 
-fn knows(headers: &HeaderMap, token: &str) -> bool {
-    let sent = headers.get(AUTHORIZATION);
-    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    sent.is_some_and(|sent| same(sent.as_bytes(), token.as_bytes()))
+impl Tokens {
+    /// Who asks, by the token that was sent; `None` if it is neither.
+    fn known(&self, headers: &HeaderMap, peer: SocketAddr) -> Option<Who> {
+        let sent = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
+        let is = |token: &Option<String>| {
+            token.as_ref().is_some_and(|token| same(sent.as_bytes(), token.as_bytes()))
+        };
+        let views = match (is(&self.control), is(&self.view)) {
+            (true, _) => None,
+            (false, true) => Some(Sight::All),
+            (false, false) => return None,
+        };
+        Some(Who { peer: Peer::Address(peer), caller: Caller::Remote, views })
+    }
 }
 
 /// Compares in constant time, so that timing does not reveal where the difference is.

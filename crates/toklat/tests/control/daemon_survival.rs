@@ -349,6 +349,12 @@ fn regression_a_port_that_two_data_processes_died_of_is_quarantined() {
     let restarts = daemon.get("/v1/switches/vale0")["restarts"].as_u64().unwrap();
     assert_eq!(restarts, 2, "{}", daemon.log());
     assert_eq!(daemon.gaps_in_time("vale0"), 2);
+    let events = daemon.get("/v1/events")["events"].clone();
+    let of = |kind: &str| {
+        let is_it = |event: &&Value| event["kind"] == kind && event["port"] == "evil";
+        events.as_array().unwrap().iter().filter(is_it).count()
+    };
+    assert_eq!((of("fault"), of("quarantine")), (2, 1), "{events}");
     let refused = daemon.open("vale0:evil").unwrap_err().to_string();
     assert!(refused.contains("quarantined"), "{refused}");
     for _ in 0..50 {

@@ -14,6 +14,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("toklat-status", "  toklat status"),
     (
+        "toklat-events",
+        "  toklat events\n\
+         Who changed what, from now on, an object of JSON a line:\n  \
+         toklat events --follow --json",
+    ),
+    ("toklat-logs", "  toklat logs\n  toklat logs -n 20 --follow"),
+    (
         "toklat-service",
         "Let the packaged daemon use interfaces of the host, while traffic flows on:\n  \
          toklat service enable interfaces --restart\n  \

@@ -24,8 +24,9 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("3", "The daemon does not run."),
 ];
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("/run/toklat/control.sock", "Where the daemon is controlled (group toklat-admin)."),
+    ("/run/toklat/view.sock", "Where the daemon is read, and not changed (group toklat-view)."),
     ("/run/toklat/attach.sock", "Where clients open ports (group toklat)."),
     (
         "/run/toklat/SWITCH-PORT.sock",

@@ -114,7 +114,8 @@ async fn reply_to(
         Ok((reply, fds)) => (reply.as_bytes().to_vec(), fds),
         Err(error) => {
             let Client { uid, pid } = client;
-            tracing::info!(uid, pid, %error, "attach request refused");
+            let event = if error.code == ErrorCode::Limit { "quota" } else { "client" };
+            tracing::info!(event, uid, pid, %error, "attach request refused");
             let reply = Reply::refused(errno(error.code), &error.to_string());
             (reply.as_bytes().to_vec(), Vec::new())
         }

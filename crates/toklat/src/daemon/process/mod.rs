@@ -389,6 +389,7 @@ fn spawn(
         .args(["--listener", &listener.as_raw_fd().to_string()])
         .args(["--state", &memory.as_raw_fd().to_string()])
         .args(require_walls.then_some("--require-walls"))
+        .envs(dataplane::log::is_json().then_some((dataplane::log::FORMAT, "json")))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let setup = ChildSetup::new().with(listener.as_fd()).with(memory);

@@ -161,7 +161,14 @@ impl Switch {
             self.note(id, &error.reason);
             return Err(error);
         }
-        tracing::info!(switch = self.name, port = name, "what the port is attached to is back");
+        let uid = self.uid_of(&name);
+        tracing::info!(
+            event = "port",
+            switch = self.name,
+            port = name,
+            uid,
+            "what the port is attached to is back"
+        );
         Ok(())
     }
 

@@ -236,7 +236,13 @@ impl Switch {
             tracing::error!(switch = self.name, %error, "the switch goes on late");
         }
         if let Some((gap, pause)) = self.row.forwards(Instant::now()) {
-            tracing::info!(switch = self.name, ?gap, ?pause, "the switch forwards again");
+            tracing::info!(
+                event = "restart",
+                switch = self.name,
+                ?gap,
+                ?pause,
+                "the switch forwards again"
+            );
         }
         Ok(())
     }
@@ -269,7 +275,15 @@ impl Switch {
         let deed = self.view.take_last_deed(self.config.workers.len());
         if let Some((id, doing)) = deed {
             let port = self.name_of(id);
-            tracing::error!(switch = self.name, port, ?doing, "data process died serving a port");
+            let uid = self.uid_of(&port);
+            tracing::error!(
+                event = "fault",
+                switch = self.name,
+                port,
+                uid,
+                ?doing,
+                "data process died serving a port"
+            );
         }
         let culprit = deed.map(|(id, _)| id);
         if let Some(id) = culprit.filter(|_| self.quarantine.died_of(culprit)) {
@@ -285,9 +299,11 @@ impl Switch {
         let Some((worker, id)) = self.watchdog.look(&at_work, now) else { return };
         let port = self.name_of(id);
         tracing::error!(
+            event = "fault",
             switch = self.name,
             worker,
             port,
+            uid = self.uid_of(&port),
             "worker is stuck serving a port: its process is ended"
         );
         self.view.blame(worker);
@@ -301,7 +317,15 @@ impl Switch {
         let Some(port) = self.ports.get(&id) else { return };
         let (name, configured) = (port.name.clone(), port.configured);
         let term = self.quarantine.begin(offender(&name, port.uid(self.access)), Instant::now());
-        tracing::error!(switch = self.name, port = name, ?term, "port is quarantined");
+        let uid = self.uid_of(&name);
+        tracing::error!(
+            event = "quarantine",
+            switch = self.name,
+            port = name,
+            uid,
+            ?term,
+            "port is quarantined"
+        );
         // No data process runs, so none has to be told.
         let _ = self.vacated(id, Ok(None));
         if !configured {

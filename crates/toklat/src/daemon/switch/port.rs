@@ -302,6 +302,13 @@ impl Switch {
         self.insert(port).await
     }
 
+    /// The user whose a port is; the daemon's if there is none of this name.
+    #[must_use]
+    pub fn uid_of(&self, name: &str) -> u32 {
+        let own = || rustix::process::geteuid().as_raw();
+        self.port(name).map_or_else(|_| own(), |port| port.uid(self.access))
+    }
+
     /// Adds a port that no topology has.
     ///
     /// # Errors
@@ -320,7 +327,8 @@ impl Switch {
         port.links = links.unwrap_or_default();
         port.failure = Some(error.to_string());
         if let Err(error) = self.insert(port).await {
-            tracing::error!(switch = self.name, port = name, %error, "port was not added");
+            let uid = self.uid_of(name);
+            tracing::error!(event = "port", switch = self.name, port = name, uid, %error, "port was not added");
         }
         self.follow(id);
         self.watch_again(id);

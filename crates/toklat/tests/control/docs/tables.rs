@@ -123,6 +123,7 @@ const API: &[Step] = &[
     place(Directory, ""),
     ends("export TOKLAT_DIR="),
     shows("api http://localhost/v1/status", "\"version\""),
+    shows("api \"http://localhost/v1/events?since=0\"", "\"next\""),
     shows("api -X POST http://localhost/v1/switches", "\"vacant\""),
     ends("api -X PUT http://localhost/v1/guests/site"),
     shows("api -X PUT \"http://localhost/v1/topology?file=mine&dry_run=true\"", "vale7:db"),

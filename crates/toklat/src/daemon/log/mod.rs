@@ -1,8 +1,12 @@
 //! The daemon's log: logging never blocks, and a rate limiter bounds what peers cause.
 
+mod journald;
+mod json;
+
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
@@ -15,6 +19,8 @@ use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use super::events::{self, Journal};
+
 /// The target of the rate limiter's own lines, which are not limited.
 const REPEATED: &str = "toklat::repeated";
 /// The target of lines about what an administrator asked for. Each is written that says something
@@ -23,22 +29,50 @@ pub(super) const ACTION: &str = "toklat::daemon::action";
 /// The fields that identify what a line is about. Strangers cannot choose many values of them.
 const ABOUT: [&str; 6] = ["switch", "port", "name", "uid", "guest", "vni"];
 
-/// Sends log lines to standard error, at most one a second for each place in the program and port.
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people, on standard error.
+    #[default]
+    Text,
+    /// A JSON object a line, on standard error.
+    Json,
+    /// Entries with fields, to the system's journal.
+    Journald,
+}
+
+/// Sends log lines to standard error, or to the journal, at most one a second for each place in the
+/// program and port. Returns where events are kept.
 ///
 /// # Errors
-/// The log's thread cannot be started.
-pub fn start() -> anyhow::Result<()> {
+/// The log's thread cannot be started, or there is no journal.
+pub fn start(format: Format) -> anyhow::Result<Arc<Journal>> {
     let limit = Limit::default();
     let ticking = limit.clone();
+    if format == Format::Json {
+        dataplane::log::write_json();
+    }
     dataplane::log::start(move || ticking.tick()).context("Cannot start a thread for the log")?;
     let wanted = wanted(std::env::var("TOKLAT_LOG").ok().as_deref());
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(Line::default)
-        .with_filter(wanted.and(limit));
-    tracing_subscriber::registry().with(lines).init();
+    let lines = match format {
+        Format::Text => tracing_subscriber::fmt::layer()
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(Line::default)
+            .boxed(),
+        Format::Json => tracing_subscriber::fmt::layer()
+            .event_format(json::Objects)
+            .with_writer(Line::default)
+            .boxed(),
+        Format::Journald => journald::Entries::to(Path::new(journald::SOCKET))
+            .with_context(|| format!("Cannot write to {}; use --log text", journald::SOCKET))?
+            .boxed(),
+    };
+    let journal = Arc::new(Journal::default());
+    let events = events::layer(Arc::clone(&journal));
+    let lines = lines.with_filter(wanted.and(limit));
+    tracing_subscriber::registry().with(lines).with(events).init();
     dataplane::log::catch_panics();
-    Ok(())
+    Ok(journal)
 }
 
 /// The levels that `TOKLAT_LOG` asks for, as in `debug` or `info,toklat::daemon=trace`; `info` if
