@@ -24,13 +24,20 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let expected = "a rate is frames a second such as 2M or 2Mpps, or bits a second such as \
-                        10Gb/s or 10Gbps";
+                        10Gb/s, 10Gbit or 10Gbps";
+        let text = text.trim();
         let strip = |ends: &[&str]| ends.iter().find_map(|end| text.strip_suffix(end));
-        let (number, make): (_, fn(u64) -> Self) = match strip(&["b/s", "bps", "bit/s"]) {
+        let (number, make): (_, fn(u64) -> Self) = match strip(&["bit/s", "b/s", "bps", "bit"]) {
             Some(number) => (number, Self::Bits),
             None => (strip(&["pps"]).unwrap_or(text), Self::Frames),
         };
-        let rate = scaled(number).filter(|n| *n >= 1.0).ok_or(ParseUnitError(expected))?;
+        // As tc(8) writes it: 100mbit.
+        let number = match number.strip_suffix(['m', 'g']) {
+            Some(digits) if number.ends_with('m') => format!("{digits}M"),
+            Some(digits) => format!("{digits}G"),
+            None => number.to_owned(),
+        };
+        let rate = scaled(&number).filter(|n| *n >= 1.0).ok_or(ParseUnitError(expected))?;
         Ok(make(rate as u64))
     }
 }
@@ -111,11 +118,16 @@ mod tests {
             ("2M", Rate::Frames(2_000_000)),
             ("10Gb/s", Rate::Bits(10_000_000_000)),
             ("1.5kbps", Rate::Bits(1500)),
+            ("100Mbit", Rate::Bits(100_000_000)),
+            ("100mbit", Rate::Bits(100_000_000)),
+            ("100 Mbit/s", Rate::Bits(100_000_000)),
+            ("1gbit", Rate::Bits(1_000_000_000)),
+            ("100kpps", Rate::Frames(100_000)),
         ];
         for (text, rate) in table {
             assert_eq!(text.parse(), Ok(rate), "{text}");
         }
-        for bad in ["", "fast", "-1", "0", "1T", "NaN", "inf", "1e300", "Mpps"] {
+        for bad in ["", "fast", "-1", "0", "1T", "NaN", "inf", "1e300", "Mpps", "bit", "100MB/s"] {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");
         }
     }

@@ -65,7 +65,10 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
     if !global.json {
         applied.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     }
-    global.print_list(&applied, || table(&applied), "nothing to change")
+    if global.json || applied.changes.is_empty() {
+        return global.print_list(&applied, || Table::new(&[]), "nothing to change");
+    }
+    Ok(std::io::stdout().lock().write_all(steps(&applied).as_bytes())?)
 }
 
 /// Asks the user to confirm changes that take away ports in use.
@@ -136,14 +139,22 @@ pub fn export(global: &Global) -> Result {
     Ok(())
 }
 
-fn table(applied: &Applied) -> Table {
-    let mut table = Table::new(&["change", "name", "settings", "interrupts"]);
-    for Change { action, name, settings, interrupts } in &applied.changes {
-        let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
-        let interrupts = interrupts.clone().unwrap_or_default();
-        table.row([action.to_string(), name.clone(), settings.join(", "), interrupts]);
+/// The steps for people: first whose traffic is interrupted, then each step with its settings, one
+/// a line.
+fn steps(applied: &Applied) -> String {
+    let mut table = Table::new(&["interrupts", "change", "name"]);
+    for Change { action, name, interrupts, .. } in &applied.changes {
+        let whose = interrupts.clone().unwrap_or_else(|| "-".into());
+        table.row([whose, action.to_string(), name.clone()]);
     }
-    table
+    let mut text = table.to_string();
+    for Change { name, settings, .. } in applied.changes.iter().filter(|c| !c.settings.is_empty()) {
+        text += &format!("\n{name}\n");
+        for setting in settings {
+            text += &format!("    {setting}\n");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use super::apply::{How, Removes};
 use super::caller::Caller;
 use super::supervisor::{Supervisor, monotonic_ns};
 use super::who::{Peer, Who, command};
+use super::words::plain;
 use super::{answers, metrics, shape};
 use crate::api::{
     ApiError, Applied, ApplyQuery, Client, DropsQuery, ErrorCode, EventsQuery, EvpnQuery, FdbQuery,
@@ -393,7 +394,8 @@ fn bad(reason: impl Into<String>) -> ApiError {
 
 /// Parses a request body. A list in place of an object is refused.
 fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
-    let wrong = |e| bad(format!("The request's JSON: {e}"));
+    let wrong =
+        |e: serde_json::Error| bad(format!("The request's JSON: {}", plain(&e.to_string())));
     let understood = serde_json::from_slice(body).map_err(wrong)?;
     shape::check(&serde_json::from_slice(body).map_err(wrong)?, &understood)?;
     Ok(understood)
@@ -414,7 +416,8 @@ fn how(query: ApplyQuery, asked: &Asked<'_>) -> How {
 
 /// A request's query.
 fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
-    let Query(query) = Query::try_from_uri(uri).map_err(|e| bad(format!("The query: {e}")))?;
+    let Query(query) = Query::try_from_uri(uri)
+        .map_err(|e| bad(format!("The query: {}", plain(&e.to_string()))))?;
     Ok(query)
 }
 

@@ -23,6 +23,7 @@ use super::shape;
 use super::shared::Handle;
 use super::supervisor::{Claimed, Supervisor, restart};
 use super::switch::{Access, StateMemory};
+use super::words;
 use crate::api::{
     ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortLink, PortSpec, Quota, QuotaInfo,
     Quotas, SwitchInfo, SwitchSpec, Topology,
@@ -440,7 +441,8 @@ pub(super) fn merged<T: Serialize + DeserializeOwned>(
     if let Value::Object(settings) = &mut value {
         settings.extend(patch.clone());
     }
-    let understood = serde_json::from_value(value.clone()).map_err(|e| bad(e.to_string()))?;
+    let understood =
+        serde_json::from_value(value.clone()).map_err(|e| bad(words::plain(&e.to_string())))?;
     shape::check(&value, &understood)?;
     Ok(understood)
 }

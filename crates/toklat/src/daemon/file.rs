@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::mistake;
+use super::words::plain;
 use crate::api::{ApiError, ErrorCode, Topology};
 
 fn bad(reason: impl Into<String>, remedy: impl Into<String>) -> ApiError {
@@ -50,6 +51,7 @@ pub fn parse(text: &str) -> Result<Topology, ApiError> {
 pub fn parse_named(text: &str) -> Result<(Topology, Value), ApiError> {
     let wrong = |error: toml::de::Error| {
         let words = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = plain(&words);
         bad(format!("{}{words}", line(text, error.span())), "correct the topology file")
     };
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;

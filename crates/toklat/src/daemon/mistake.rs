@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 use topology::{GuestSpec, rules, schema};
 
+use super::words::plain;
 use crate::api::{PortSpec, SwitchSpec};
 
 /// A setting that is wrong.
@@ -48,7 +49,7 @@ impl Mistake {
     }
 }
 
-/// Finds the first setting that is invalid by itself: `switch.vale0.batch: invalid type: ...`.
+/// Finds the first setting that is invalid by itself: `switch.vale0.batch: ...`.
 #[must_use]
 pub fn find(table: &toml::Table) -> Option<Mistake> {
     if let Some(key) = table.keys().find(|key| !TABLES.contains(&key.as_str())) {
@@ -61,7 +62,7 @@ pub fn find(table: &toml::Table) -> Option<Mistake> {
     let guests = table.get("guest").and_then(toml::Value::as_table);
     let in_guests = guests.into_iter().flatten().find_map(|(name, spec)| {
         let error = spec.clone().try_into::<GuestSpec>().err()?;
-        Some(Mistake::at(&["guest", name], error.message().to_owned()))
+        Some(Mistake::at(&["guest", name], plain(error.message())))
     });
     let switches = table.get("switch").and_then(toml::Value::as_table);
     let in_switches = switches.into_iter().flatten().find_map(|(name, spec)| in_switch(name, spec));
@@ -104,7 +105,7 @@ fn in_settings<T: DeserializeOwned + JsonSchema>(
         if known.contains(key) || known.is_empty() {
             let why = error.message();
             let why = why.strip_prefix(&format!("{key}: ")).unwrap_or(why);
-            return Some(Mistake::at(&path, why.to_owned()));
+            return Some(Mistake::at(&path, plain(why)));
         }
         let near = known.iter().min_by_key(|known| distance(known, key));
         let near = near.filter(|near| distance(near, key) <= 2);
@@ -153,15 +154,21 @@ mod tests {
     fn a_mistake_is_named_with_its_setting_and_what_there_is() {
         for (text, said) in [
             ("[swich.v]", "swich: there is no such table. Did you mean switch?"),
-            ("[switch.v]\nbatch = 'x'", "switch.v.batch: invalid type: string \"x\""),
-            ("[switch.v]\nidle = 'never'", "switch.v.idle: unknown variant `never`"),
+            (
+                "[switch.v]\nbatch = 'x'",
+                "switch.v.batch: \"x\" (a text) is given, and a whole number",
+            ),
+            ("[switch.v]\nidle = 'never'", "switch.v.idle: never is none of auto, "),
             ("[switch.v.port.p]\nlosslesss = true", "Did you mean lossless?"),
-            ("[switch.v.port.p]\nmtu = 70000", "switch.v.port.p.mtu: invalid value"),
+            (
+                "[switch.v.port.p]\nmtu = 70000",
+                "switch.v.port.p.mtu: 70000 is given, and a whole number from 0 to 65535",
+            ),
             (
                 "[switch.v.port.p]\nvlan = { access = 5000 }",
                 "switch.v.port.p.vlan: \"5000\" is not a VLAN id",
             ),
-            ("[guest.web]\napp = 'httpd'", "guest.web: missing field `port`"),
+            ("[guest.web]\napp = 'httpd'", "guest.web: port is missing"),
             (
                 "[switch.v.port.p]\nspeed = 3",
                 "switch.v.port.p.speed: there is no such setting. There are: ",

@@ -63,6 +63,7 @@ mod trusted;
 mod tunnels;
 mod view;
 mod who;
+mod words;
 
 use std::io::{self, Read};
 use std::net::SocketAddr;

@@ -77,6 +77,7 @@ impl Who {
                 | Operation::GetSwitch
                 | Operation::ListPorts
                 | Operation::GetPort
+                | Operation::GetPortLink
                 | Operation::ListFdb
                 | Operation::GetEvents
                 | Operation::GetStats

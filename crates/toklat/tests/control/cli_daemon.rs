@@ -166,7 +166,7 @@ fn the_example_is_applied_once_and_exported_as_it_was() {
     std::fs::write(&exported, "[switch.new.port.hole]\nkind = \"null\"\n").unwrap();
     let table = daemon.done(&["apply", exported.to_str().unwrap()]);
     let rows: Vec<Vec<_>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
-    assert_eq!(rows[1..], [["added", "new"], ["added", "new:hole"]], "{table}");
+    assert_eq!(rows[1..], [["-", "added", "new"], ["-", "added", "new:hole"]], "{table}");
 }
 
 #[test]

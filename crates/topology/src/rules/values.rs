@@ -118,8 +118,15 @@ pub(super) fn rates(text: &str) -> Read {
     for rate in text.split(',') {
         let (bucket, tokens) = match rate.parse() {
             Ok(Rate::Bits(bits)) => (&mut limiter.bandwidth, bits / 8),
-            Ok(Rate::Frames(frames)) if rate.ends_with("pps") => (&mut limiter.ops, frames),
-            _ => return Err(format!("{rate:?} is not a rate such as 1Gb/s or 100kpps")),
+            Ok(Rate::Frames(frames)) if rate.trim().ends_with("pps") => (&mut limiter.ops, frames),
+            // `100M` is a rate of a link. A bare number may be anything.
+            Ok(Rate::Frames(bits)) if rate.trim().ends_with(char::is_alphabetic) => {
+                (&mut limiter.bandwidth, bits / 8)
+            }
+            _ => {
+                let known = "100M (bits a second), 1Gb/s or 100kpps";
+                return Err(format!("{rate:?} is not a rate such as {known}"));
+            }
         };
         if bucket.replace(TokenBucket::per_second(tokens)).is_some() {
             return Err("give at most one rate in bits and one in frames".into());

@@ -63,13 +63,35 @@ impl Switch {
     /// Adds a permanent address.
     ///
     /// # Errors
-    /// There is no such port, it is not in this VLAN, there is no room, or no data process runs.
+    /// There is no such port, it is not in this VLAN, the address is fixed at another port, there
+    /// is no room, or no data process runs.
     pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
         let port = self.port(&entry.port)?;
         let name = format!("{}:{}", self.name, entry.port);
         let vlan = vlan_of(&name, &port.spec.vlan(), entry.vlan)?;
         let port = port.id;
+        self.check_fixed(entry.mac, vlan, port)?;
         self.command_unrecorded(&Command::AddFdb { mac: entry.mac, vlan, port }).await
+    }
+
+    /// Checks that the rules of no other port fix this address there (`--mac`).
+    fn check_fixed(&self, mac: Mac, vlan: Option<VlanId>, at: PortId) -> Result<(), ApiError> {
+        let is_in = |mode: &VlanMode| match mode {
+            VlanMode::Unaware => vlan.is_none(),
+            VlanMode::Access(own) => Some(*own) == vlan,
+            VlanMode::Trunk { allowed, native } => {
+                vlan.is_none_or(|vlan| allowed.is_empty() || allowed.contains(&vlan))
+                    || *native == vlan
+            }
+        };
+        let fixes = |port: &&Port| {
+            port.id != at && port.spec.policy.macs.contains(&mac) && is_in(&port.spec.vlan())
+        };
+        let Some(other) = self.ports().find(fixes) else { return Ok(()) };
+        let name = format!("{}:{}", self.name, other.name);
+        let reason = format!("{mac} is fixed at {name} (--mac)");
+        let remedy = format!("take it from there first: toklat port set {name} --mac none");
+        Err(ApiError::new(ErrorCode::Exists, reason, remedy))
     }
 
     /// Removes an address.
