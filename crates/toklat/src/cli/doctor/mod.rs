@@ -1,4 +1,6 @@
-//! `toklat doctor`: what this machine lacks, and what to do about it.
+//! `toklat doctor`: what this machine lacks, what is wrong with the network, and what to do.
+
+mod network;
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -11,8 +13,9 @@ use client::table::{Table, counted};
 use client::{Client, Global, Result};
 use evpn::report::Summary;
 use host::library;
+use vm::Accelerator;
 
-use crate::api::{PortInfo, SwitchInfo};
+use crate::api::{PortInfo, Stats, SwitchInfo};
 use crate::daemon::evpn::gobgpd::{INSTALL, is_new_enough};
 
 /// How a check came out.
@@ -96,8 +99,7 @@ fn read(path: &str) -> String {
 /// What needs no daemon.
 fn machine() -> Vec<Check> {
     let mut checks = vec![kernel(&read("/proc/sys/kernel/osrelease")), walls(), hugepages()];
-    let remedy = "enable virtualization in the firmware; add yourself to the group kvm";
-    checks.extend([taps(), device("KVM", "/dev/kvm", remedy), programs()]);
+    checks.extend([taps(), kvm(Accelerator::choose()), programs()]);
     checks
 }
 
@@ -143,6 +145,19 @@ fn device(what: &'static str, path: &str, remedy: &str) -> Check {
     match std::fs::File::options().read(true).write(true).open(path) {
         Ok(_) => Check::good(what, path),
         Err(error) => Check::limited(what, format!("{path}: {error}"), remedy),
+    }
+}
+
+/// What `toklat vm run` will use, and why.
+fn kvm(chosen: (Accelerator, Option<String>)) -> Check {
+    const WHAT: &str = "KVM";
+    match chosen {
+        (Accelerator::Kvm, _) => Check::good(WHAT, "/dev/kvm"),
+        (Accelerator::Tcg, why) => {
+            let remedy = "enable virtualization in the firmware; until then toklat vm run emulates, \
+                          which is slow";
+            Check::limited(WHAT, why.unwrap_or_default(), remedy)
+        }
     }
 }
 
@@ -237,11 +252,16 @@ fn of_daemon(client: &mut Client) -> Vec<Check> {
     if let Ok(summary) = client.get::<Summary>("/v1/evpn") {
         checks.push(routes(&summary));
     }
+    let none = || Stats { at_ns: 0, switches: Vec::new() };
+    let stats: Stats = client.get("/v1/stats").unwrap_or_else(|_| none());
     match ports(client) {
         Ok(switches) => {
             for (switch, ports) in switches {
                 checks.extend(failures(&switch, &ports));
                 checks.extend(inner_mtu(&switch, &ports));
+                if let Some(stats) = stats.switches.iter().find(|stats| stats.name == switch) {
+                    checks.extend(network::look(&ports, stats));
+                }
             }
         }
         Err(error) => {
