@@ -79,14 +79,26 @@ pub const SOCKET: &str = "control.sock";
 pub const VIEW_SOCKET: &str = "view.sock";
 
 /// The directory of the daemon's sockets: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
-/// `/run/toklat`. Clients of ports have the same (`netring::attach::runtime_directory`), of which a
-/// client of the API needs nothing else.
+/// `/run/toklat`. An ordinary user without these variables, and on a machine where no daemon serves
+/// `/run/toklat`, has `~/.toklat`. Clients of ports have the same
+/// (`netring::attach::runtime_directory`), of which a client of the API needs nothing else.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let system = PathBuf::from("/run/toklat");
+    let own = set("HOME").filter(|_| !is_root()).map(|home| home.join(".toklat"));
+    let is_used = |dir: &PathBuf| dir.join("attach.sock").exists();
     set("TOKLAT_DIR")
         .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("toklat")))
-        .unwrap_or_else(|| PathBuf::from("/run/toklat"))
+        .or_else(|| own.filter(|own| is_used(own) || !is_used(&system)))
+        .unwrap_or(system)
+}
+
+/// True if this process's effective user is root.
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
 }
 
 /// A switch to be added.

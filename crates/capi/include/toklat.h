@@ -89,7 +89,7 @@ struct toklat_options {
     uint32_t flags;          /* TOKLAT_EXISTING */
     uint32_t message_size;   /* bytes at `message` */
     char *message;           /* where toklat_open says what failed, cut to its size; default: nowhere */
-    const char *directory;   /* the daemon's; default $TOKLAT_DIR, $XDG_RUNTIME_DIR/toklat or /run/toklat */
+    const char *directory;   /* the daemon's; default $TOKLAT_DIR, $XDG_RUNTIME_DIR/toklat, /run/toklat or ~/.toklat */
     uint32_t offloads;       /* requests that frames may carry, both ways: TOKLAT_OFFLOAD_...; default none */
     uint32_t unused;
 };

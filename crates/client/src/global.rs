@@ -13,7 +13,8 @@ use crate::table::Table;
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(feature = "clap", command(next_help_heading = "Global options"))]
 pub struct Global {
-    /// Runtime directory: sockets and state [default: $XDG_RUNTIME_DIR/toklat, else /run/toklat]
+    /// Runtime directory: sockets and state [default: $XDG_RUNTIME_DIR/toklat, else /run/toklat, or
+    /// ~/.toklat of a user where no daemon serves that]
     #[cfg_attr(
         feature = "clap",
         arg(long, global = true, display_order = 900, value_name = "DIR")

@@ -40,7 +40,8 @@ fn beside(directory: &Path) -> Result<PathBuf> {
         let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         format!(
             "There is no {LIBRARY}; it was looked for at {}. Install it with the program: \
-             `{REMEDY}`, or say where it is: {VARIABLE}=/path/{LIBRARY}",
+             `{REMEDY}`, take the package (apt install ./toklat_*.deb), or say where it is: \
+             {VARIABLE}=/path/{LIBRARY}",
             places.join(", ")
         )
     })

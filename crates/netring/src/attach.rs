@@ -27,13 +27,20 @@ pub const SOCKET: &str = "attach.sock";
 pub const NAME: usize = 64;
 
 /// The directory of the daemon's sockets: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
-/// `/run/toklat`.
+/// `/run/toklat`. An ordinary user without these variables, and on a machine where no daemon serves
+/// `/run/toklat`, has `~/.toklat`.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let system = PathBuf::from("/run/toklat");
+    let own = set("HOME")
+        .filter(|_| !rustix::process::geteuid().is_root())
+        .map(|home| home.join(".toklat"));
+    let is_used = |dir: &PathBuf| dir.join(SOCKET).exists();
     set("TOKLAT_DIR")
         .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("toklat")))
-        .unwrap_or_else(|| PathBuf::from("/run/toklat"))
+        .or_else(|| own.filter(|own| is_used(own) || !is_used(&system)))
+        .unwrap_or(system)
 }
 
 /// The operations that a client can ask for.

@@ -1,5 +1,6 @@
 //! `toklat sink`: counts frames, and checks them.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use netring::{Interest, Port};
 use crate::SINK_MAC;
 use crate::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use crate::tally::{Findings, Tally};
-use client::Global;
 use client::units;
+use client::{Client, Global};
 
 /// Options of `toklat sink`.
 #[derive(Clone, Debug, clap::Args)]
@@ -94,12 +95,45 @@ pub fn run(args: &SinkArgs, global: &Global) -> anyhow::Result<()> {
     let report = receive(args, &mut port, &session)?;
     let line = format!("received at {}{}", report.totals, describe(report.findings));
     global.print_done(&report, &line)?;
-    let flawless = report.findings.is_none_or(|findings| findings.is_flawless());
-    anyhow::ensure!(
-        flawless,
-        "Test frames were lost or damaged; `toklat stats` shows where frames are dropped"
-    );
-    Ok(())
+    match report.findings.filter(|findings| !findings.is_flawless()) {
+        Some(flaws) => anyhow::bail!("{}", lost(&flaws, &args.port, drops(&args.port, global))),
+        None => Ok(()),
+    }
+}
+
+/// The frames that the switch dropped on their way to a port, by reason; `None` for what is no port
+/// of a switch, or if the daemon does not say.
+fn drops(name: &str, global: &Global) -> Option<BTreeMap<String, u64>> {
+    let (switch, port) = name.split_once(':').filter(|(_, port)| !port.contains(['{', '}']))?;
+    let mut client = Client::connect(global).ok()?;
+    let path = format!("/v1/stats?switch={switch}");
+    let stats: serde_json::Value = client.get(&path).ok()?;
+    let ports = stats["switches"][0]["ports"].as_array()?;
+    let found = ports.iter().find(|found| found["name"] == port)?;
+    serde_json::from_value(found["out_drops"].clone()).ok()
+}
+
+/// What was wrong with the test frames, why, and what changes it.
+fn lost(flaws: &Findings, port: &str, drops: Option<BTreeMap<String, u64>>) -> String {
+    let all = flaws.lost + flaws.probes;
+    let percent = (100 * flaws.lost).checked_div(all).unwrap_or(0);
+    let other = "`toklat stats` shows where frames are dropped";
+    if flaws.lost == 0 {
+        return format!("Test frames were damaged, repeated or out of order; {other}");
+    }
+    let what = format!("{} of {all} test frames ({percent} %) were lost", flaws.lost);
+    let drops = drops.unwrap_or_default();
+    if drops.get("full").is_none_or(|full| *full == 0) {
+        return format!("{what}; {other}");
+    }
+    let reasons: Vec<_> = drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    format!(
+        "{what}: they came faster than {port} took them, and a switch drops what a receiver has no \
+         room for (dropped to {port}: {}). A sender waits for a lossless port: toklat port add \
+         {port} --lossless before the sink starts, or toklat port set {port} --lossless while it \
+         runs; or send slower: toklat gen --rate",
+        reasons.join(", ")
+    )
 }
 
 fn receive(args: &SinkArgs, port: &mut Port, session: &Session) -> anyhow::Result<Report> {
@@ -166,4 +200,27 @@ fn describe(findings: Option<Findings>) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_frames_are_explained_by_the_ports_drops() {
+        let flaws = Findings { probes: 350, lost: 650, ..Findings::default() };
+        let drops = BTreeMap::from([("full".to_owned(), 650)]);
+        let said = lost(&flaws, "vale0:b", Some(drops));
+        assert!(said.starts_with("650 of 1000 test frames (65 %) were lost: "), "{said}");
+        assert!(said.contains("(dropped to vale0:b: full 650)"), "{said}");
+        assert!(said.contains("toklat port add vale0:b --lossless"), "{said}");
+        for drops in [None, Some(BTreeMap::from([("rate_limit".to_owned(), 650)]))] {
+            let said = lost(&flaws, "vale0:b", drops);
+            assert!(
+                said.ends_with("(65 %) were lost; `toklat stats` shows where frames are dropped")
+            );
+        }
+        let said = lost(&Findings { corrupt: 1, ..Findings::default() }, "vale0:b", None);
+        assert!(said.contains("damaged"), "{said}");
+    }
 }

@@ -4,6 +4,7 @@
 //! and a function that takes it and the [`Global`] options.
 
 mod completion;
+mod connect;
 mod daemon;
 mod doctor;
 mod events;

@@ -13,6 +13,7 @@ use port::stats::{LimitOf, MappedMemory};
 use serde_json::json;
 use topology::VfioUser;
 
+use super::connect;
 use super::port_options::{KindOptions, RuleOptions};
 use crate::api::{InterfaceInfo, PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use client::name::{Name, PortName, SwitchName};
@@ -95,7 +96,9 @@ impl PortCommand {
                 body.insert("name".into(), name.port.as_str().into());
                 let path = format!("{}/ports", name.switch.path());
                 let info: PortInfo = Client::connect(global)?.send(Method::POST, &path, &body)?;
-                global.print_done(&info, &format!("added {name}"))
+                let more = connect::lines(&name, &info.spec, &global.dir());
+                let more = more.map_or_else(String::new, |lines| format!("\n{lines}"));
+                global.print_done(&info, &format!("added {name}{more}"))
             }
             Self::Set { name, policy } => {
                 let patch = policy.patch();

@@ -54,7 +54,8 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("TOKLAT_DIR", "The runtime directory, where --dir does not say it."),
     (
         "XDG_RUNTIME_DIR",
-        "The runtime directory is toklat below it, where neither says it; else it is /run/toklat.",
+        "The runtime directory is toklat below it, where neither says it; else it is /run/toklat, or \
+         ~/.toklat of a user where no daemon serves that.",
     ),
     (
         "TOKLAT_LOG",

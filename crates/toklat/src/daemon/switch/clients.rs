@@ -28,6 +28,17 @@ pub struct Attach {
 }
 
 impl Switch {
+    /// The refusal of a port that another program has open.
+    fn in_use(&self, port: &Port, client: Client) -> ApiError {
+        let whole = format!("{}:{}", self.name, port.name);
+        // Whose program it is, another user need not know.
+        let is_known = |other: &Client| other.uid == client.uid || client.uid == 0;
+        let by = port.client.filter(is_known);
+        let by = by.map_or_else(String::new, |other| format!(" by process {}", other.pid));
+        let remedy = format!("open another port, or end that program: toklat port show {whole}");
+        ApiError::new(ErrorCode::Busy, format!("{whole} is in use{by}"), remedy)
+    }
+
     /// Opens a port for a client, and makes it if there is none of this name. Returns its number
     /// and its largest frame.
     ///
@@ -39,8 +50,7 @@ impl Switch {
         self.drop_hung_up(name).await?;
         let known = match self.port(name) {
             Ok(port) if port.is_open() || !port.may_be_opened_by(attach.client.pid) => {
-                let reason = format!("{}:{name} is in use", self.name);
-                return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
+                return Err(self.in_use(port, attach.client));
             }
             Ok(port) => Some(port.id),
             Err(_) => None,

@@ -33,7 +33,8 @@ pub struct RunProgramArgs {
     #[arg(long = "port", value_name = "PORT[=ADDRESS/BITS]", value_parser = parse_port)]
     ports: Vec<String>,
     /// Run the program in a network namespace of its own, with a tap such as vale0.p1 for each
-    /// --port. For programs that load no libraries; needs no privileges
+    /// --port. For programs that load no libraries, and for those that use sockets (ping, curl),
+    /// which are this host's otherwise; needs no privileges
     #[arg(long)]
     netns: bool,
     /// Pass on what the program does not take from an interface: each frame that it releases goes
@@ -83,6 +84,9 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     let library = library::find()?;
     let program = find_program(name)?;
     check_program(&program)?;
+    if let Some(note) = note_of_host(&program, &args.ports) {
+        eprintln!("toklat: {note}");
+    }
     let mut preload = library.into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -100,6 +104,41 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
         .env("TOKLAT_DIR", directory)
         .exec();
     Err(error).with_context(|| format!("Cannot run {}", program.display()))
+}
+
+/// Programs that use the system's own sockets, and none of netmap's or packet sockets.
+const OF_SOCKETS: [&str; 18] = [
+    "ping",
+    "ping6",
+    "curl",
+    "wget",
+    "ssh",
+    "scp",
+    "nc",
+    "ncat",
+    "netcat",
+    "socat",
+    "telnet",
+    "dig",
+    "host",
+    "nslookup",
+    "iperf",
+    "iperf3",
+    "traceroute",
+    "tracepath",
+];
+
+/// A warning for programs that would use the host's network, although a switch was meant.
+fn note_of_host(program: &Path, ports: &[String]) -> Option<String> {
+    let name = program.file_name()?.to_str()?;
+    if !OF_SOCKETS.contains(&name) {
+        return None;
+    }
+    let port = ports.first().map_or("vale0:x=10.0.0.9/24", String::as_str);
+    Some(format!(
+        "{name} uses sockets, so it talks by this host's network; to have it on a switch: toklat \
+         run --netns --port {port} -- {name} ..."
+    ))
 }
 
 /// Checks that a daemon answers. Without one, the program would report that there is no netmap.
@@ -169,4 +208,24 @@ fn is_privileged(file: &Metadata) -> bool {
     let user = mode & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw();
     let group = mode & 0o2010 == 0o2010 && file.gid() != rustix::process::getegid().as_raw();
     user || group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_hosts_network_are_told_of() {
+        let note = |program: &str, ports: &[&str]| {
+            let ports: Vec<_> = ports.iter().map(|port| (*port).to_owned()).collect();
+            note_of_host(Path::new(program), &ports)
+        };
+        let said = note("/usr/bin/ping", &[]).unwrap();
+        assert!(said.contains("this host's network") && said.contains("--netns --port"), "{said}");
+        let said = note("/usr/bin/curl", &["vale0:p=10.0.0.1/24"]).unwrap();
+        assert!(said.contains("--port vale0:p=10.0.0.1/24 -- curl"), "{said}");
+        for other in ["/usr/bin/tcpdump", "/usr/bin/pkt-gen", "/usr/bin/python3"] {
+            assert_eq!(note(other, &[]), None, "{other}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ use anyhow::{Context, ensure};
 use frame::Mac;
 use netring::{Interest, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use self::mtu::Mtu;
@@ -159,6 +160,7 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
             args.subnet.host(FIRST)
         );
     }
+    check_ports(&args.publish, jail::holds(CapabilitySet::NET_BIND_SERVICE))?;
     found(&args.passt)?;
     let name = format!("{}:{PORT}", args.switch);
     let port = args.open.port(&name, global)?;
@@ -180,6 +182,19 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
         totals.guests, totals.out_frames, totals.in_frames, totals.dropped
     );
     global.print_done(&totals, &line)
+}
+
+/// Checks that this user may listen at the host's ports.
+fn check_ports(publish: &[Forward], may_all: bool) -> anyhow::Result<()> {
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first: u16 = first.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
+    let refused = publish.iter().find(|forward| !may_all && forward.host < first);
+    let Some(Forward { host, port, .. }) = refused else { return Ok(()) };
+    anyhow::bail!(
+        "Only root may listen at port {host} of this host: those below {first} are reserved; take \
+         another, as in -p {}:{port}, or allow it: sysctl net.ipv4.ip_unprivileged_port_start={host}",
+        8000 + host % 1000
+    )
 }
 
 /// Checks at the start, and not at the first guest, that passt exists.
@@ -455,4 +470,24 @@ fn arguments(
         }
     }
     words.into_iter().map(OsString::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_are_reserved_for_root_are_refused_with_another_one() {
+        let forward = |text: &str| vec![text.parse::<Forward>().unwrap()];
+        check_ports(&forward("80:80"), true).unwrap();
+        check_ports(&forward("8080:80"), false).unwrap();
+        let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let is_reserved = first.unwrap().trim().parse::<u16>().unwrap() > 80;
+        let refused = check_ports(&forward("80:80"), false);
+        assert_eq!(refused.is_err(), is_reserved);
+        if let Err(error) = refused {
+            let said = error.to_string();
+            assert!(said.contains("port 80 of this host") && said.contains("-p 8080:80"), "{said}");
+        }
+    }
 }

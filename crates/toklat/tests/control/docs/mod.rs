@@ -125,6 +125,12 @@ fn the_commands_about_containers_run() {
     run("the_commands_about_containers_run", "docs/containers.md");
 }
 
+/// Objective: the nine tasks of day two are done by the commands that the document has for them.
+#[test]
+fn the_nine_tasks_of_day_two_are_done_by_their_commands() {
+    run("the_nine_tasks_of_day_two_are_done_by_their_commands", "docs/day-two.md");
+}
+
 #[test]
 fn the_commands_about_guests_run() {
     for name in ["httpd", "any-nic", "hyper-httpd", "rpc-server", "rpc-load"] {

@@ -21,6 +21,7 @@ pub const DOCUMENTS: &[(&str, &[Step])] = &[
     ("docs/cards.md", CARDS),
     ("docs/confined-guests.md", CONFINED_GUESTS),
     ("docs/containers.md", CONTAINERS),
+    ("docs/day-two.md", DAY_TWO),
     ("docs/guests.md", GUESTS),
     ("docs/links.md", LINKS),
     ("docs/many-hosts.md", super::hosts::MANY_HOSTS),
@@ -153,6 +154,52 @@ const CARDS: &[Step] = &[
     cannot("echo vfio-pci >driver_override", "as the line before"),
     cannot("echo 0000:03:00.0 >driver/unbind", "as the line before"),
     cannot("echo 0000:03:00.0 >/sys/bus/pci/drivers_probe", "as the line before"),
+];
+
+/// What arrives in a second or two is enough to see it.
+const DAY_TWO: &[Step] = &[
+    place(
+        Directory,
+        "toklat switch add vale0 && toklat port add vale0:app && toklat port add vale0:spy && \
+         toklat port add vale0:db --rx-limit 1kpps && export HOME=$PWD",
+    ),
+    goes_on("toklat sink vale0:db --duration 3s", "toklat port show vale0:db | grep attached")
+        .with(&[("--duration 3s", "")]),
+    ends("toklat gen vale0:app --rate 20kpps").with(&[("--duration 2s", "--count 2k")]),
+    shows("toklat doctor", "vale0:db has lost"),
+    shows("toklat stats vale0:db", "rate_limit"),
+    interrupt(),
+    ends("toklat port set vale0:db --rx-limit 10Mbit"),
+    goes_on("toklat sink vale0:db --duration 2s", "toklat port show vale0:db | grep attached")
+        .with(&[("--duration 2s", "")]),
+    shows("toklat gen vale0:app --size 1000", "Mb/s").with(&[("--duration 3s", "--duration 1s")]),
+    interrupt(),
+    ends("toklat port set vale0:db --rx-limit off"),
+    shows("toklat ping vale0:app vale0:db", "50").with(&[("--count 400", "--count 100")]),
+    ends("toklat port set vale0:db --rx-impair off"),
+    ends("toklat port set vale0:db --mirror-in spy"),
+    ends("toklat port set vale0:db --mirror-in none"),
+    ends("mkdir -p ~/.local/lib/wireshark"),
+    shows("toklat extcap --extcap-interfaces", "vale0:db"),
+    shows("toklat upgrade", "ms"),
+    shows("toklat status", "runs as process"),
+    ends("toklat export > backup.toml"),
+    ends("toklat switch rm vale0"),
+    shows("toklat apply --dry-run backup.toml", "vale0:db"),
+    ends("toklat apply backup.toml"),
+    test("toklat stop", "the_debian_package_installs_serves_and_goes"),
+    test("apt remove --purge toklat", "the_debian_package_installs_serves_and_goes"),
+    shows("toklat logs -n 20", "command"),
+    shows("toklat events", "switch rm vale0"),
+    meanwhile(
+        "toklat sink vale0:app --quiet >sink 2>&1 & \
+         toklat sink vale0:db --mac 02:00:00:00:00:07 --quiet >sink 2>&1 & \
+         until toklat port show | grep -c attached | grep 2; do :; done",
+    ),
+    ends("toklat port set vale0:db --vlan-access 10"),
+    shows("toklat why vale0:app vale0:db icmp 10.0.0.1 10.0.0.2 ||", "STOPS"),
+    ends("toklat port set vale0:db --vlan-unaware"),
+    shows("toklat why vale0:app vale0:db icmp 10.0.0.1 10.0.0.2", "passes"),
 ];
 
 const CONFINED_GUESTS: &[Step] = &[
