@@ -72,7 +72,21 @@ impl Inline {
     /// [`AttachError::Region`] when there is not enough memory.
     #[expect(clippy::needless_pass_by_value, reason = "settings are made for their switch")]
     pub fn new(config: SwitchConfig) -> Result<Self, AttachError> {
+        Self::of(State::private(&config)?, &config)
+    }
+
+    /// A switch without ports whose hash table has this key, so that runs can be repeated.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    #[expect(clippy::needless_pass_by_value, reason = "settings are made for their switch")]
+    pub fn seeded(config: SwitchConfig, seed: u64) -> Result<Self, AttachError> {
         let state = State::private(&config)?;
+        state.seed_fdb(seed);
+        Self::of(state, &config)
+    }
+
+    fn of(state: State, config: &SwitchConfig) -> Result<Self, AttachError> {
         let expected = "a table that fits its memory";
         let fdb = state.open_fdb().ok_or(AttachError::Descriptors { expected })?;
         let timeout = u64::from(config.stall_timeout_ms) * Nanos::MILLI;
@@ -142,15 +156,29 @@ impl Inline {
     ) -> Result<PortId, AttachError> {
         let used = |id: &PortId| self.members.iter().any(|member| member.spec.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);
+        self.plug(id, name, policy, monitor, Nanos(0), attach)?;
+        self.rebuild();
+        Ok(id)
+    }
+
+    fn plug(
+        &mut self,
+        id: PortId,
+        name: &str,
+        policy: Policy,
+        monitor: Option<Monitor>,
+        now: Nanos,
+        attach: impl FnOnce(&PortState) -> Result<Attached, AttachError>,
+    ) -> Result<(), AttachError> {
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
         let Attached { source, egresses, .. } = attach(&state)?;
-        set_addresses(&self.fdb, id, &policy, &Policy::default(), Nanos(0))?;
+        set_addresses(&self.fdb, id, &policy, &Policy::default(), now)?;
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         let received = state.received();
         let mut links = PortLinks::new(&policy, &Files::new())?;
         let receiving = links.receiving(&egresses, &policy, &received);
-        let served = Served::new(id, source, counters.clone(), Nanos(0));
+        let served = Served::new(id, source, counters.clone(), now);
         let served = served.linked(&policy, receiving.far, &mut links);
         let spec = PortSpec {
             id,
@@ -168,8 +196,7 @@ impl Inline {
         self.members.push(Member { spec, policy, links });
         let at = self.served.partition_point(|served| served.id < id);
         self.served.insert(at, served);
-        self.rebuild();
-        Ok(id)
+        Ok(())
     }
 
     /// Unplugs a port. Frames that wait for it are dropped and counted.
@@ -182,6 +209,39 @@ impl Inline {
         if let Some(state) = self.state.port(id) {
             state.retire(self.state.switch());
         }
+    }
+
+    /// Does what a switch does whose data process has died: loses what it had in memory of its own
+    /// (frames on bad links, copies), keeps the state memory and the rings, and takes both over as
+    /// a new data process does (docs/recovery.md). `rings` are those of a port; ports of other
+    /// kinds are removed.
+    ///
+    /// # Errors
+    /// As for [`add_rings`](Self::add_rings).
+    pub fn recover<'r>(
+        &mut self,
+        now: Nanos,
+        rings: impl Fn(PortId) -> Option<&'r Rings>,
+    ) -> Result<(), AttachError> {
+        self.served.clear();
+        self.state.switch().restarts.add(1);
+        self.state.count_lost();
+        let expected = "a table that fits its memory";
+        self.fdb = self.state.open_fdb().ok_or(AttachError::Descriptors { expected })?;
+        for member in std::mem::take(&mut self.members) {
+            let (id, Member { spec, policy, .. }) = (member.spec.id, member);
+            let monitor = spec.monitor;
+            let Some(rings) = rings(id) else {
+                self.fdb.detach(id);
+                continue;
+            };
+            let attach = |state: &PortState| {
+                attach::ring::attach_mapped(&rings.mapping, None, &rings.into(), state, true)
+            };
+            self.plug(id, &spec.name, policy, monitor, now, attach)?;
+        }
+        self.rebuild();
+        Ok(())
     }
 
     /// Changes a port's policy. If its VLANs change, its learned addresses are forgotten.
@@ -286,6 +346,18 @@ impl Inline {
             }
         }
         frames
+    }
+
+    /// When the next turn is due if no port flushes before: a frame leaves a bad link, or a rate
+    /// limiter lets a port send. `None` if no turn is.
+    #[must_use]
+    pub fn due(&mut self, now: Nanos) -> Option<Nanos> {
+        let due = self.served.iter_mut().flat_map(|served| {
+            let stalled = served.is_stalled().then_some(now);
+            let links = served.deadline(now, 0).into_iter().chain(served.flush_due());
+            links.chain(served.opens_at(now)).chain(stalled)
+        });
+        due.min()
     }
 
     /// The forwarding table.

@@ -162,6 +162,12 @@ pub(super) fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
     seed
 }
 
+/// Chooses the key of an empty table's hash.
+pub(super) fn set_seed(low: &Bucket, high: &Bucket, seed: u64) {
+    low.seed.store(seed as u32, Ordering::Relaxed);
+    high.seed.store((seed >> 32) as u32 | 1, Ordering::Relaxed);
+}
+
 impl Bucket {
     /// The way that holds `key`, and its station. Reads again if a writer was active. The way is
     /// random, so no processor predicts it: all ways are compared, without a branch.

@@ -32,7 +32,7 @@ use shmem::{Mapping, Shared};
 
 pub use self::entries::Entries;
 pub(crate) use self::entries::Place;
-use self::entries::{Bucket, WAYS, seed_of};
+use self::entries::{Bucket, WAYS, seed_of, set_seed};
 use self::ledger::{Ledger, Moved};
 pub use self::station::{Origin, Station};
 use crate::Journal;
@@ -139,6 +139,15 @@ impl Fdb {
             generation: AtomicU64::new(0),
             journal: None,
         })
+    }
+
+    /// Chooses the key of the hash of an empty table before it is [opened](Self::open), for runs
+    /// that are to be repeated. Otherwise it is random.
+    pub fn seed(mapping: &Arc<Mapping>, at: usize, entries: u32, seed: u64) {
+        let count = Self::bucket_count(entries) as usize;
+        if let Some(buckets) = mapping.shared_slice::<Bucket>(at, count) {
+            set_seed(&buckets[0], &buckets[1], seed);
+        }
     }
 
     /// The same table, which notes in `journal` which local stations come, move and go.

@@ -393,6 +393,11 @@ impl State {
         (0..self.max_ports).filter(|id| self.switch.has_port(*id))
     }
 
+    /// Chooses the key of the hash of the forwarding table, which is empty yet.
+    pub fn seed_fdb(&self, seed: u64) {
+        Fdb::seed(&self.map, FDB_AT, self.fdb_entries, seed);
+    }
+
     /// The forwarding table, for the data process.
     #[must_use]
     pub fn open_fdb(&self) -> Option<Fdb> {
