@@ -57,7 +57,6 @@ impl Config {
     /// Returns the settings of a host with this address, with a random secret and no gateway.
     #[must_use]
     pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8) -> Self {
-        let random = RandomState::new();
         Self {
             mac,
             address,
@@ -67,8 +66,14 @@ impl Config {
             v6: None,
             announces: true,
             max_neighbours: 1024,
-            secret: Secret([random.hash_one(1), random.hash_one(2)]),
+            secret: random(),
             tcp: tcp::Config::default(),
         }
     }
+}
+
+/// A new random secret.
+pub(crate) fn random() -> Secret {
+    let random = RandomState::new();
+    Secret([random.hash_one(1), random.hash_one(2)])
 }

@@ -131,6 +131,12 @@ impl<N: Nic, A: App> Guest<N, A> {
         &mut self.connections.app
     }
 
+    /// The application, to look at.
+    #[must_use]
+    pub fn app_ref(&self) -> &A {
+        &self.connections.app
+    }
+
     /// The stack.
     pub fn stack(&mut self) -> &mut Stack<N> {
         &mut self.stack

@@ -74,7 +74,7 @@ impl Link {
             announces: config.announces,
             routes: Vec::new(),
             neighbours: Neighbours::new(config.max_neighbours),
-            dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac))),
+            dhcp: config.dhcp.then(|| Box::new(Dhcp::new(config.mac, config.secret))),
             v6: config.v6.map(|v6| Box::new(V6::new(&v6, config.mac, config.max_neighbours))),
             fragments: Fragments::default(),
             whole: Vec::new(),

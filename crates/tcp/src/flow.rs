@@ -129,6 +129,15 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Hashes with the secret as the key, so that nothing without it predicts them.
+impl core::hash::BuildHasher for Secret {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0[1], !self.0[0])
+    }
+}
+
 /// The purpose of a hash. The hashes of one purpose reveal nothing about those of another.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {

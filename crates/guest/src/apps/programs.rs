@@ -67,7 +67,7 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
         "calls" => host.run(answer_calls)?,
         "echo" => host.run(super::echo::serve)?,
         "httpd" => {
-            let site = pages();
+            let site = site(epoch());
             host.run(|stack| serve(Guest::new(stack, site.clone()), 80))?;
         }
         "iperf3" => {
@@ -100,10 +100,12 @@ pub fn run(program: &str, args: &[String]) -> Result<(), Box<dyn Error + Send + 
     Ok(())
 }
 
-/// A site with pages of several sizes.
-fn pages() -> Site {
+/// The site of `httpd`, with pages of several sizes. `epoch`: the time of day at which the guest's
+/// clock was 0, in seconds since 1970.
+#[must_use]
+pub fn site(epoch: u64) -> Site {
     let mut site = Site::default();
-    site.tell_time(epoch());
+    site.tell_time(epoch);
     site.add("/", crate::Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
     for (path, len) in [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)] {
         site.add(path, vec![b'x'; len << 10].into());

@@ -7,14 +7,14 @@
 
 mod options;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 
 use frame::{Ipv4, Mac, Protocol, Udp, checksum::Sum};
 use smoltcp::wire::{
     DhcpMessageType as Kind, DhcpOpCode, DhcpOption, DhcpPacket, DhcpRepr, EthernetAddress,
 };
-use tcp::Nanos;
+use tcp::{Nanos, Secret};
 use zerocopy::IntoBytes;
 
 pub(crate) use options::Route;
@@ -82,6 +82,7 @@ pub(crate) struct Question {
 #[derive(Clone, Debug)]
 pub(crate) struct Dhcp {
     mac: Mac,
+    secret: Secret,
     /// Number of the conversation.
     number: u32,
     state: State,
@@ -98,9 +99,10 @@ fn is_host(address: Ipv4Addr) -> bool {
 }
 
 impl Dhcp {
-    pub fn new(mac: Mac) -> Self {
+    pub fn new(mac: Mac, secret: Secret) -> Self {
         let mut dhcp = Self {
             mac,
+            secret,
             number: 0,
             state: State::Selecting,
             lease: None,
@@ -130,7 +132,7 @@ impl Dhcp {
 
     /// Begins a conversation. Its number is one that strangers do not guess.
     fn renumber(&mut self, now: Nanos) {
-        self.number = RandomState::new().hash_one(self.mac.word()) as u32;
+        self.number = self.secret.hash_one(("dhcp", self.mac.word(), self.number, now.0)) as u32;
         (self.tries, self.started) = (0, now);
     }
 
@@ -356,7 +358,7 @@ mod tests {
 
     /// A client with a lease of an hour.
     fn bound() -> Dhcp {
-        let mut dhcp = Dhcp::new(MAC);
+        let mut dhcp = Dhcp::new(MAC, Secret([1, 2]));
         let (none, all) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
         assert_eq!(asked(&mut dhcp, START), Some((Kind::Discover, none, all, true)));
         let offer = answer(&dhcp, Kind::Offer, OWN, &[HOUR]);
@@ -387,7 +389,7 @@ mod tests {
     /// A server with several identifiers: the offer has one, the answer another.
     #[test]
     fn regression_an_answer_from_another_identifier_is_taken() {
-        let mut dhcp = Dhcp::new(MAC);
+        let mut dhcp = Dhcp::new(MAC, Secret([1, 2]));
         dhcp.next(START);
         let offer = answer(&dhcp, Kind::Offer, OWN, &[HOUR]);
         dhcp.input(&offer, START);
@@ -475,7 +477,7 @@ mod tests {
 
     #[test]
     fn strangers_and_broken_messages_are_not_believed() {
-        let mut dhcp = Dhcp::new(MAC);
+        let mut dhcp = Dhcp::new(MAC, Secret([1, 2]));
         dhcp.next(START);
         let good = answer(&dhcp, Kind::Offer, OWN, &[HOUR]);
         let ignores = |message: &[u8]| {

@@ -35,7 +35,7 @@ mod workers;
 use std::num::NonZeroU16;
 
 use frame::{ETHERNET_HEADER, Mac};
-use tcp::Nanos;
+use tcp::{Nanos, Secret};
 
 use crate::nic::Room;
 
@@ -67,6 +67,8 @@ pub struct Config {
     /// The maximum number of bytes of a frame after the Ethernet header. It is lowered to what the
     /// NIC can send.
     pub mtu: u16,
+    /// The key of sessions' tokens: random, and different for each end.
+    pub secret: Secret,
     /// Slots of a session: requests that it has at once. At most [`MAX_SLOTS`].
     pub slots: u8,
     /// The maximum number of fragments that may be in flight to this end, of one session.
@@ -100,6 +102,7 @@ impl Config {
             carrier: Carrier::Ethernet,
             checksum: true,
             mtu: 1500,
+            secret: crate::config::random(),
             slots: 8,
             credits: 32,
             receive_room: 256,

@@ -192,6 +192,11 @@ impl<N: Nic> Net<N> {
         })
     }
 
+    /// Drops all tasks, and with them the sockets that they hold.
+    pub fn end(&self) {
+        self.0.tasks.clear();
+    }
+
     /// Accepts connections at a TCP port; at most `backlog` wait.
     ///
     /// # Errors

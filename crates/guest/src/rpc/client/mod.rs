@@ -6,7 +6,7 @@ mod timers;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
@@ -207,7 +207,6 @@ pub struct Client {
     ready: VecDeque<u32>,
     /// Memory for long replies.
     spare: Vec<Vec<u8>>,
-    random: RandomState,
     serial: u64,
     counters: ClientCounters,
 }
@@ -223,7 +222,6 @@ impl Client {
             timers: BinaryHeap::new(),
             ready: VecDeque::new(),
             spare: Vec::new(),
-            random: RandomState::new(),
             serial: 0,
             counters: ClientCounters::default(),
         }
@@ -338,7 +336,7 @@ impl Client {
     fn reopen(&mut self, number: usize, now: Nanos, room: &mut impl Room) {
         self.serial += 1;
         let session = &mut self.sessions[number];
-        (session.token, session.cookie) = (self.random.hash_one(self.serial).max(1), 0);
+        (session.token, session.cookie) = (self.config.secret.hash_one(self.serial).max(1), 0);
         (session.state, session.tries) = (State::Opening, 0);
         (session.heard, session.silent) = (now, now);
         self.ask_to_open(number, room);

@@ -4,7 +4,6 @@ mod requests;
 mod sessions;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::RandomState;
 use std::num::NonZeroU16;
 
 use tcp::{Bytes, Nanos};
@@ -141,7 +140,6 @@ pub struct Server {
     ready: VecDeque<(u32, u8)>,
     /// Memory for long requests.
     spare: Vec<Vec<u8>>,
-    random: RandomState,
     granted: u16,
     counters: ServerCounters,
 }
@@ -164,7 +162,6 @@ impl Server {
             unused: VecDeque::new(),
             ready: VecDeque::new(),
             spare: Vec::new(),
-            random: RandomState::new(),
             granted,
             counters: ServerCounters::default(),
         }
