@@ -44,6 +44,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("api", &["frame", "jail", "port", "topology"]),
     ("client", &["api"]),
     ("host", &["api", "jail"]),
+    (
+        "sim",
+        &[
+            "fabric", "frame", "guest", "inline", "link", "netring", "pcap", "port", "tcp",
+            "topology",
+        ],
+    ),
     ("tools", &["client", "dataplane", "frame", "netring", "pcap"]),
     (
         "lab",
@@ -95,6 +102,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "preload",
             "rules",
             "shmem",
+            "sim",
             "tools",
             "topology",
             "vm",
