@@ -13,7 +13,7 @@ use guest::sockets::Net;
 use guest::{App, Guest, Nanos, Nic, Pieces, Stack};
 use netring::PortError;
 use pcap::file::Recording;
-use topology::{GuestSpec, PcapRead, PortKind, PortSpec, Topology};
+use topology::{GuestSpec, PcapRead, Policy, PortKind, PortSpec, Topology};
 
 use crate::host::{Machine, Place, Tasks};
 use crate::nic::SimNic;
@@ -32,8 +32,8 @@ pub enum NetError {
         /// What stands in.
         instead: &'static str,
     },
-    /// A guest's addresses or arguments are wrong.
-    #[error("guest {name}: {why}")]
+    /// A guest's addresses or arguments, or a port's links, are wrong.
+    #[error("{name}: {why}")]
     Guest {
         /// Its name.
         name: String,
@@ -194,7 +194,7 @@ type Start = Box<dyn FnMut(Stack<SimNic>) -> Program>;
 
 fn program(spec: &GuestSpec, name: &str) -> Result<Start, NetError> {
     let word = |i: usize| spec.args.get(i).map(String::as_str);
-    let wrong = |why: String| NetError::Guest { name: name.to_owned(), why };
+    let wrong = |why: String| NetError::Guest { name: format!("guest {name}"), why };
     let number = |i: usize, default: usize| match word(i) {
         Some(word) => word.parse().map_err(|_| wrong(format!("`{word}` is not a number"))),
         None => Ok(default),
@@ -259,7 +259,8 @@ impl World {
             for (port, spec) in &spec.port {
                 let start = attached(&format!("{name}:{port}"), spec, &mut read)?;
                 if let Some(start) = start {
-                    let place = Place::bare(&format!("{name}:{port}"), spec.rules());
+                    let rules = rules_of(&format!("{name}:{port}"), spec, topology)?;
+                    let place = Place::bare(&format!("{name}:{port}"), rules);
                     world.host(switch, place, start)?;
                 }
             }
@@ -276,7 +277,7 @@ impl World {
         name: &str,
         spec: &GuestSpec,
     ) -> Result<(), NetError> {
-        let wrong = |why: String| NetError::Guest { name: name.to_owned(), why };
+        let wrong = |why: String| NetError::Guest { name: format!("guest {name}"), why };
         let hosts = spec.hosts(name).map_err(|invalid| wrong(invalid.to_string()))?;
         let at = topology.switch.keys().position(|switch| switch == spec.switch());
         let switch = at.and_then(|at| self.switches().nth(at));
@@ -291,8 +292,8 @@ impl World {
             }
             let settings = topology.switch.get(spec.switch());
             let named = settings.and_then(|switch| switch.port.get(port.split_once(':')?.1));
-            if let Some(port) = named {
-                place.rules = port.rules();
+            if let Some(spec) = named {
+                place.rules = rules_of(&port, spec, topology)?;
             }
             let place = Place { slots: spec.slots, ..place }.offloads();
             self.host(switch, place, program(spec, name)?)?;
@@ -317,6 +318,16 @@ impl World {
         }
         text
     }
+}
+
+/// The rules of a port, with its links' words in place of their names.
+fn rules_of(name: &str, spec: &PortSpec, topology: &Topology) -> Result<Policy, NetError> {
+    let words = |link: Option<String>| {
+        let words = link.map(|link| topology::link_words(&link, &topology.link)).transpose();
+        words.map_err(|wrong| NetError::Guest { name: name.to_owned(), why: wrong.to_string() })
+    };
+    let rules = spec.rules();
+    Ok(Policy { tx_link: words(rules.tx_link)?, rx_link: words(rules.rx_link)?, ..rules })
 }
 
 /// What runs on a port that is no guest's; `None` for one that a program would open.

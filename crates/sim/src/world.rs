@@ -307,6 +307,7 @@ impl World {
                 let lost = Impairment { loss_ppm: Impairment::ALL, ..Impairment::default() };
                 let mut rules = self.rules(host);
                 (rules.tx_impairment, rules.rx_impairment) = (Some(lost), Some(lost));
+                (rules.tx_link, rules.rx_link) = (None, None);
                 self.use_rules(host, rules)
             }
             Fault::Join(host) => self.use_rules(host, self.rules(host)),

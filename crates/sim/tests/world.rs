@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use guest::apps::bulk::Bulk;
 use guest::apps::load::{Fetch, Load};
 use guest::apps::site::Site;
 use guest::sockets::Net;
@@ -279,4 +280,37 @@ fn ten_hosts_over_bad_links_take_turns_only_when_something_happens() {
     assert!(world.frames() > 10_000, "{} frames", world.frames());
     // 20 s have two million turns.
     assert!(world.turns() < 4 * world.frames(), "{} turns", world.turns());
+}
+
+/// Links of ports are what they are live: a line of 10 Mb/s carries what its frames leave of it for
+/// data, within 3 %.
+#[test]
+fn tcp_fills_a_line_of_a_known_rate() {
+    let mut world = World::new(3);
+    let lan = world.switch("vale0");
+    let sink = Place::new("sink", "10.0.0.1/24").unwrap();
+    let sink = world.host(lan, sink, |stack| {
+        let mut guest = Guest::new(stack, Bulk::sink(false));
+        guest.listen(5001, 16).unwrap();
+        guest
+    });
+    let sink = sink.unwrap();
+    let mut place = Place::new("source", "10.0.0.2/24").unwrap();
+    place.rules.tx_link = Some("rate=10Mb/s,delay=5ms".to_owned());
+    world
+        .host(lan, place, |stack| {
+            let mut guest = Guest::new(stack, Bulk::source(false));
+            let to: SocketAddr = "10.0.0.1:5001".parse().unwrap();
+            guest.connect(to, (), Nanos(Nanos::SECOND)).unwrap();
+            guest
+        })
+        .unwrap();
+    let received = || sink.with(|sink| sink.app().received).unwrap();
+    world.run_for(2 * SECOND).unwrap();
+    let before = received();
+    world.run_for(20 * SECOND).unwrap();
+    let rate = (received() - before) as f64 * 8.0 / 20.0;
+    // 1,448 bytes of data in a frame of 1,514.
+    let theory = 10e6 * 1448.0 / 1514.0;
+    assert!((rate / theory - 1.0).abs() < 0.03, "{rate} instead of {theory} bits a second");
 }

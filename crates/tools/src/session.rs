@@ -247,12 +247,10 @@ impl Rest {
                 Err(error) => return Err(error).context("Waiting for the ports failed"),
             }
         }
-        let mut done = Ok(());
-        for port in ports {
+        Ok(ports.iter_mut().fold(Ok(()), |done, port| {
             let one = port.disarm();
-            done = done.and(one);
-        }
-        Ok(done?)
+            done.and(one)
+        })?)
     }
 }
 

@@ -24,6 +24,7 @@ mod quota;
 mod rates;
 mod roles;
 mod service;
+mod sim;
 mod stats;
 mod switch;
 mod top;
@@ -155,6 +156,8 @@ enum Command {
     Extcap(tools::cap::extcap::ExtcapArgs),
     /// Drive a network card of this machine (VFIO), and exchange frames through it
     Card(tools::card::CardArgs),
+    /// Run switches and guests of a topology file in virtual time, repeatable from a seed
+    Sim(sim::SimArgs),
     /// Watch a switch at work: processes at its ports, rates, losses, round trips
     Demo(tools::demo::DemoArgs),
     /// Clean up after a demo has ended; the demo starts this
@@ -242,6 +245,7 @@ impl Command {
             Self::Run(args) => tools::run::run(&args, global),
             Self::Extcap(args) => tools::cap::extcap::run(&args, global),
             Self::Card(args) => tools::card::run(&args, global),
+            Self::Sim(args) => sim::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
             Self::DemoWatch(args) => tools::demo::watcher::run(&args),
             Self::Vm(command) => command.run(global),

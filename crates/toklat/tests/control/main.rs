@@ -4,6 +4,7 @@ mod cli_alone;
 mod cli_apply;
 mod cli_completion;
 mod cli_daemon;
+mod cli_sim;
 mod cli_why;
 mod cli_wrong;
 mod daemon_api;

@@ -140,6 +140,11 @@ fn the_commands_about_guests_run() {
 }
 
 #[test]
+fn the_commands_about_simulations_run() {
+    run("the_commands_about_simulations_run", "docs/sim.md");
+}
+
+#[test]
 fn the_commands_about_many_hosts_run() {
     run("the_commands_about_many_hosts_run", "docs/many-hosts.md");
 }

@@ -33,6 +33,7 @@ pub const DOCUMENTS: &[(&str, &[Step])] = &[
     ("docs/recovery.md", &[]),
     ("docs/registers.md", &[]),
     ("docs/rules.md", RULES),
+    ("docs/sim.md", SIM),
     ("docs/trusted.md", TRUSTED),
     ("docs/virtual-machines.md", super::machines::VIRTUAL_MACHINES),
 ];
@@ -92,6 +93,18 @@ const README: &[Step] = &[
     test("toklat bench vm", "nothing_is_left_of_a_killed_benchmark"),
     shows("toklat bench nic", "ns/frame")
         .with(&[("toklat bench nic", "toklat bench nic --row nic.model.64.tx.82574l --quick")]),
+];
+
+const SIM: &[Step] = &[
+    place(Directory, ""),
+    shows("toklat sim docs/examples/sim.toml --seed 7 --until 5s", "hash"),
+    shows("toklat sim docs/examples/sim.toml --seed 7 --until 200ms --trace", "TCP"),
+    ends("toklat sim docs/examples/sim.toml --seed 7 --until 200ms --pcap sim.pcapng"),
+    not("sim::sweep(1..10_000", "Rust"),
+    ends("toklat sim docs/examples/sim.toml --seed 7 --until 5s > before"),
+    ends("sed 's/loss=1%/loss=5%/'"),
+    ends("toklat sim changed.toml --seed 7 --until 5s > after"),
+    shows("diff before after; true", "seed 7"),
 ];
 
 const EXAMPLES: &[Step] = &[
