@@ -35,7 +35,7 @@ pub const ROWS: &[Row] = &[
         ours: |lab| Ok(1e3 / inline::linked(lab)?),
         peer: Peer::Toklat("no link", |lab| inline::throughput(lab, 64)),
     },
-    less("links.pipe.full", "cores", Bar::most(0.7), FULL, |lab| full(lab), Peer::None),
+    less("links.pipe.full", "cores", Bar::most(0.7), FULL, full, Peer::None),
     less(
         "links.pipe.full.rate",
         "%",
