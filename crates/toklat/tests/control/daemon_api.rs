@@ -103,7 +103,8 @@ fn replies_are_what_the_description_says() {
     let daemon = Daemon::start();
     daemon.apply(NET);
     daemon.apply("[quota]\nports = 3\n[quota.user.1000]\nports = '2KiB'\n[switch.vale0]\nsflow = '127.0.0.1'\n\
-        [switch.vale0.port.p1]\nvlan = { access = 7 }\n[switch.vale0.port.vm]\nkind = { vhost_user = {} }\n\
+        [switch.vale0.port.p1]\nvlan = { access = 7 }\ngroups = ['web']\n[group.web]\nrules = ['allow tcp']\n\
+        [table.good]\nprefixes = ['10.0.0.0/8']\n[switch.vale0.port.vm]\nkind = { vhost_user = {} }\n\
         [guest.web]\napp = 'httpd'\nport = 'vale0:web'\naddress = '10.0.0.2/24'\nslots = 64");
     let _port = daemon.open("vale1:open").unwrap();
     let entry = json!({"mac": "02:00:00:00:00:07", "vlan": 7, "port": "p1"});

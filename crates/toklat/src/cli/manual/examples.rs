@@ -52,6 +52,26 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-fdb-add", "  toklat fdb add vale0:p1 02:00:00:00:00:01"),
     ("toklat-fdb-rm", "  toklat fdb rm vale0 02:00:00:00:00:01"),
     ("toklat-fdb-flush", "  toklat fdb flush vale0"),
+    (
+        "toklat-fw",
+        "  toklat fw set web 'allow tcp from any to me 80,443'\n  \
+         toklat port set vale0:web --groups web\n  toklat fw show vale0",
+    ),
+    ("toklat-fw-add", "  toklat fw add web 'allow icmp from any to me limit 100pps'"),
+    ("toklat-fw-set", "  toklat fw set web 'allow tcp from any to me 80,443' 'deny log all'"),
+    ("toklat-fw-del", "  toklat fw del web"),
+    (
+        "toklat-fw-load",
+        "  toklat fw load web.rules\n  toklat fw load ipfw.rules --ipfw --group web",
+    ),
+    ("toklat-fw-show", "  toklat fw show\n  toklat fw show web\n  toklat fw show vale0:p1"),
+    ("toklat-fw-zero", "  toklat fw zero vale0"),
+    ("toklat-fw-connections", "  toklat fw connections vale0"),
+    ("toklat-fw-table", "  toklat fw table add bad 192.0.2.0/24\n  toklat fw table show"),
+    ("toklat-fw-table-add", "  toklat fw table add bad 192.0.2.0/24 2001:db8:bad::/48"),
+    ("toklat-fw-table-rm", "  toklat fw table rm bad 192.0.2.0/24"),
+    ("toklat-fw-table-del", "  toklat fw table del bad"),
+    ("toklat-fw-table-show", "  toklat fw table show\n  toklat fw table show bad"),
     ("toklat-evpn", "  toklat evpn show\n  toklat evpn show neighbors"),
     ("toklat-guest", "  toklat guest run -d httpd vale0:web 10.0.0.2/24\n  toklat guest list"),
     (
