@@ -3,11 +3,11 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{
-    Applied, ApplyQuery, ConnectionsInfo, Dropped, DropsQuery, Events, EventsQuery, EvpnInfo, EvpnQuery, EvpnRoute,
-    EvpnStation, FdbEntry, FdbFlush, FdbQuery, Group, GroupInfo, GuestEntry, GuestLogQuery,
-    GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PolicyInfo, PortInfo,
-    PortLink, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo, SwitchSpec,
-    Table, TableChange, TableInfo, Topology, Upgraded,
+    Applied, ApplyQuery, ConnectionsInfo, Dropped, DropsQuery, Events, EventsQuery, EvpnInfo,
+    EvpnQuery, EvpnRoute, EvpnStation, FdbEntry, FdbFlush, FdbQuery, Group, GroupInfo, GuestEntry,
+    GuestLogQuery, GuestSpec, NetmapPort, NewFdbEntry, NewPort, NewSwitch, PipeInfo, PolicyInfo,
+    PortInfo, PortLink, PortSpec, QuotaInfo, Quotas, Stats, StatsQuery, Status, SwitchInfo,
+    SwitchSpec, Table, TableChange, TableInfo, Topology, Upgraded,
 };
 
 /// A route of the API. The router chooses the handler by it.

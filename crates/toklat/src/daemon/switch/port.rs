@@ -266,7 +266,7 @@ impl Switch {
             .ok_or_else(|| no_port(&self.name, name))
     }
 
-    fn port_mut(&mut self, name: &str) -> Result<&mut Port, ApiError> {
+    pub(super) fn port_mut(&mut self, name: &str) -> Result<&mut Port, ApiError> {
         let missing = no_port(&self.name, name);
         self.names.get(name).and_then(|id| self.ports.get_mut(id)).ok_or(missing)
     }
@@ -300,13 +300,6 @@ impl Switch {
         port.tunnel = opened.tunnel;
         port.waiting = self.wait_for_front_end(&port, false)?;
         self.insert(port).await
-    }
-
-    /// The user whose a port is; the daemon's if there is none of this name.
-    #[must_use]
-    pub fn uid_of(&self, name: &str) -> u32 {
-        let own = || rustix::process::geteuid().as_raw();
-        self.port(name).map_or_else(|_| own(), |port| port.uid(self.access))
     }
 
     /// Adds a port that no topology has.
@@ -358,7 +351,6 @@ impl Switch {
         self.names.insert(port.name.clone(), id);
         self.ports.insert(id, port);
         self.recharge(id);
-        // Its rules are there before its frames.
         let told = match self.renew_rules().await {
             Ok(()) => self.send_port(id).await,
             refused => refused,
@@ -445,16 +437,10 @@ impl Switch {
             self.port_mut(name)?.worker = Some(worker);
         }
         let anew = self.access.to(old.owner) != self.access.to(spec.owner);
-        let (groups, ips) = (&spec.policy.groups, &spec.policy.ips);
-        let filtered = (groups, ips) != (&old.policy.groups, &old.policy.ips);
         let port = self.port_mut(name)?;
         (port.spec, port.links) = (spec, links);
         self.recharge(id);
-        if filtered && let Err(error) = self.renew_rules().await {
-            let policy = &mut self.port_mut(name)?.spec.policy;
-            (policy.groups, policy.ips) = (old.policy.groups, old.policy.ips);
-            return Err(error);
-        }
+        self.renew_rules_of(name, old.policy).await?;
         if anew { self.remake_socket(id).await } else { Ok(()) }
     }
 
@@ -606,11 +592,5 @@ impl Switch {
         };
         let names = (0u32..).map(|n| format!("{parent}/{what}#{n}"));
         names.into_iter().find(|name| !self.names.contains_key(name)).unwrap_or_default()
-    }
-
-    /// Whether the port of this name works; `None` if there is none.
-    #[must_use]
-    pub fn health(&self, name: &str) -> Option<bool> {
-        self.port(name).ok().map(|port| self.failure_of(port).is_none())
     }
 }

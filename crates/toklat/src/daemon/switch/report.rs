@@ -51,6 +51,19 @@ fn vlan_of(port: &str, mode: &VlanMode, given: Option<VlanId>) -> Result<Option<
 }
 
 impl Switch {
+    /// The user whose a port is; the daemon's if there is none of this name.
+    #[must_use]
+    pub fn uid_of(&self, name: &str) -> u32 {
+        let own = || rustix::process::geteuid().as_raw();
+        self.port(name).map_or_else(|_| own(), |port| port.uid(self.access))
+    }
+
+    /// Whether the port of this name works; `None` if there is none.
+    #[must_use]
+    pub fn health(&self, name: &str) -> Option<bool> {
+        self.port(name).ok().map(|port| self.failure_of(port).is_none())
+    }
+
     /// Forgets learned addresses.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use dataplane::config::PortId;
+use dataplane::config::{Policy, PortId};
 use dataplane::control::{Answer, Command, LoggedFrame, MAX_HITS};
 use frame::bpf;
 use rules::{Budget, Bundle, BundlePort, CompileError, Layout, Program, Rule};
@@ -194,6 +194,24 @@ impl Switch {
         let logs = own.rules().any(|(_, rule)| rule.log);
         self.firewall = Some(Firewall { logs, ..own });
         self.send_rules().await
+    }
+
+    /// Renews the rules after a port's settings were changed from `old`, if these say otherwise. A
+    /// port whose rules are refused keeps its earlier groups.
+    ///
+    /// # Errors
+    /// As [`renew_rules`](Self::renew_rules).
+    pub(super) async fn renew_rules_of(&mut self, name: &str, old: Policy) -> Result<(), ApiError> {
+        let policy = &self.port(name)?.spec.policy;
+        if (&policy.groups, &policy.ips) == (&old.groups, &old.ips) {
+            return Ok(());
+        }
+        let renewed = self.renew_rules().await;
+        if renewed.is_err() {
+            let policy = &mut self.port_mut(name)?.spec.policy;
+            (policy.groups, policy.ips) = (old.groups, old.ips);
+        }
+        renewed
     }
 
     /// The memory for connections, which the switch's user is charged for.
