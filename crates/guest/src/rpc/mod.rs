@@ -67,8 +67,9 @@ pub struct Config {
     /// The maximum number of bytes of a frame after the Ethernet header. It is lowered to what the
     /// NIC can send.
     pub mtu: u16,
-    /// The key of sessions' tokens: random, and different for each end.
-    pub secret: Secret,
+    /// The key of sessions' tokens, for runs that are to be repeated: different for each end, and
+    /// for an end that starts again. `None` for a random one.
+    pub secret: Option<Secret>,
     /// Slots of a session: requests that it has at once. At most [`MAX_SLOTS`].
     pub slots: u8,
     /// The maximum number of fragments that may be in flight to this end, of one session.
@@ -102,7 +103,7 @@ impl Config {
             carrier: Carrier::Ethernet,
             checksum: true,
             mtu: 1500,
-            secret: crate::config::random(),
+            secret: None,
             slots: 8,
             credits: 32,
             receive_room: 256,
@@ -114,6 +115,10 @@ impl Config {
             timeout: 5 * Nanos::MILLI,
             patience: 100 * Nanos::SECOND,
         }
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret.unwrap_or_else(crate::config::random)
     }
 
     fn slots(&self) -> u8 {

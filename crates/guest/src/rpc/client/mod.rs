@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use frame::Mac;
-use tcp::{Bytes, Nanos};
+use tcp::{Bytes, Nanos, Secret};
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::Config;
@@ -207,6 +207,7 @@ pub struct Client {
     ready: VecDeque<u32>,
     /// Memory for long replies.
     spare: Vec<Vec<u8>>,
+    secret: Secret,
     serial: u64,
     counters: ClientCounters,
 }
@@ -216,6 +217,7 @@ impl Client {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
+            secret: config.secret(),
             config,
             sessions: Vec::new(),
             free: Vec::new(),
@@ -336,7 +338,7 @@ impl Client {
     fn reopen(&mut self, number: usize, now: Nanos, room: &mut impl Room) {
         self.serial += 1;
         let session = &mut self.sessions[number];
-        (session.token, session.cookie) = (self.config.secret.hash_one(self.serial).max(1), 0);
+        (session.token, session.cookie) = (self.secret.hash_one(self.serial).max(1), 0);
         (session.state, session.tries) = (State::Opening, 0);
         (session.heard, session.silent) = (now, now);
         self.ask_to_open(number, room);

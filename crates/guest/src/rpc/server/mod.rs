@@ -6,7 +6,7 @@ mod sessions;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU16;
 
-use tcp::{Bytes, Nanos};
+use tcp::{Bytes, Nanos, Secret};
 use zerocopy::little_endian::U16;
 
 use super::Config;
@@ -140,6 +140,7 @@ pub struct Server {
     ready: VecDeque<(u32, u8)>,
     /// Memory for long requests.
     spare: Vec<Vec<u8>>,
+    secret: Secret,
     granted: u16,
     counters: ServerCounters,
 }
@@ -152,6 +153,7 @@ impl Server {
         let budget = Budget::new(config.memory, config.max_sessions_of_peer, network);
         let granted = config.credits.max(1);
         Self {
+            secret: config.secret(),
             config,
             sessions: Vec::new(),
             slots: Vec::new(),

@@ -54,7 +54,7 @@ impl Server {
     /// The cookie of an `Open` in a period of time.
     fn cookie(&self, packet: &Packet<'_>, period: u64) -> u64 {
         let (nonce, session) = (packet.header.token.get(), packet.header.session.get());
-        self.config.secret.hash_one(("cookie", packet.from, nonce, session, period)).max(1)
+        self.secret.hash_one(("cookie", packet.from, nonce, session, period)).max(1)
     }
 
     fn is_valid(&self, packet: &Packet<'_>, cookie: u64, now: Nanos) -> bool {
@@ -85,7 +85,7 @@ impl Server {
         let number = self.free.pop().unwrap_or(self.sessions.len() as u32);
         let (nonce, serial) = (packet.header.token.get(), self.counters.opened);
         let session = Session {
-            token: self.config.secret.hash_one((serial, number)).max(1),
+            token: self.secret.hash_one((serial, number)).max(1),
             peer: packet.from,
             remote: packet.header.session.get(),
             fragment,
