@@ -12,7 +12,7 @@ use netring::layout::{Fault, SlotWord, slot_flags};
 use port::Nanos;
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::config::{Attachment, Policy, PortConfig};
-use toklat_dataplane::control::{Answer, Command};
+use toklat_dataplane::control::{Answer, Command, VERSION};
 
 use process::client::{Client, SLOTS, frame, serve, wait};
 use process::{ask, in_child};
@@ -229,7 +229,7 @@ fn a_monitor_with_send_rings_and_another_version_are_refused() {
     let fds = [a.region.file().unwrap(), a.switch_end.as_fd()];
     let answer = ask(&connection, &command, &fds);
     assert!(matches!(&answer, Answer::Failed { reason } if reason.contains("monitor")));
-    assert!(matches!(ask(&connection, &Command::Hello { version: 9 }, &[]), Answer::Hello { .. }));
+    assert!(matches!(ask(&connection, &Command::Hello { version: VERSION + 1 }, &[]), Answer::Hello { .. }));
     let gone = toklat_dataplane::control::receive::<Answer>(&connection);
     assert!(gone.is_err(), "told our version, then left");
     drop(thread);
