@@ -229,7 +229,10 @@ fn a_monitor_with_send_rings_and_another_version_are_refused() {
     let fds = [a.region.file().unwrap(), a.switch_end.as_fd()];
     let answer = ask(&connection, &command, &fds);
     assert!(matches!(&answer, Answer::Failed { reason } if reason.contains("monitor")));
-    assert!(matches!(ask(&connection, &Command::Hello { version: VERSION + 1 }, &[]), Answer::Hello { .. }));
+    assert!(matches!(
+        ask(&connection, &Command::Hello { version: VERSION + 1 }, &[]),
+        Answer::Hello { .. }
+    ));
     let gone = toklat_dataplane::control::receive::<Answer>(&connection);
     assert!(gone.is_err(), "told our version, then left");
     drop(thread);

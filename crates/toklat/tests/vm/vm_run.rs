@@ -55,7 +55,9 @@ fn three_commands_lead_from_the_package_to_two_machines() {
         return;
     }
     let unit = include_str!("../../../../packaging/systemd/toklat.service");
-    assert!(unit.contains(" daemon --leave-data-processes --view-group toklat-view --topology /etc/toklat/net.toml\n"));
+    assert!(unit.contains(
+        " daemon --leave-data-processes --view-group toklat-view --topology /etc/toklat/net.toml\n"
+    ));
     let net = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/net.toml");
     let mut daemon = Daemon::start_with(&["--leave-data-processes", "--topology", net]);
     let words = |line: &'static str| line.split(' ').skip(1).collect::<Vec<_>>();
