@@ -247,10 +247,12 @@ impl Rest {
                 Err(error) => return Err(error).context("Waiting for the ports failed"),
             }
         }
-        Ok(ports.iter_mut().fold(Ok(()), |done, port| {
+        let mut done = Ok(());
+        for port in ports {
             let one = port.disarm();
-            done.and(one)
-        })?)
+            done = done.and(one);
+        }
+        Ok(done?)
     }
 }
 
