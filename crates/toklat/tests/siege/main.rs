@@ -35,6 +35,9 @@ use harness::users::as_user;
 use harness::{Daemon, skip};
 use toklat::api::{PortStats, Stats, SwitchStats};
 
+/// How long senders wait for the honest receiver, in milliseconds: ten times the default, because
+/// 25 attackers keep its process, too, from the two CPUs. Once it got none of them for 200 ms.
+const STALL_MS: u32 = 2000;
 const NAME: &str = "honest_ports_lose_nothing_under_siege";
 /// Says which part a process plays; the daemon's directory stands in `TOKLAT_DIR`.
 const PART: &str = "TOKLAT_SIEGE_PART";
@@ -207,7 +210,7 @@ fn besieged() -> Besieged {
     let daemon = &tcp.daemon;
     std::fs::set_permissions(daemon.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut net = format!(
-        "[switch.vale0]\nworkers = [{{ cpu = {WORKER_CPU} }}]\n\
+        "[switch.vale0]\nworkers = [{{ cpu = {WORKER_CPU} }}]\nstall_timeout_ms = {STALL_MS}\n\
          [switch.vale0.port.a]\nowner = {HONEST}\n\
          [switch.vale0.port.b]\nowner = {HONEST}\nlossless = true\n"
     );
