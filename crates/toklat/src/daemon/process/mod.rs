@@ -114,8 +114,8 @@ impl DataProcess {
         let listener = seqpacket::listen(&path)?;
         // It ends by itself, and the daemon's reaper reaps it, once the data process lives in
         // namespaces of its own.
-        let launcher = spawn(exe, require_walls, switch, config, &listener, memory.as_fd())?;
-        drop(listener);
+        let memory = memory.as_fd().try_clone_to_owned()?;
+        let launcher = spawn(exe, require_walls, switch, config, listener, memory).await?;
         let greeted = async {
             let (process, _) =
                 Self::handshake(Seqpacket::connect(&path)?, &path, switch, keeper).await?;
@@ -373,14 +373,14 @@ impl AsFd for DataProcess {
 }
 
 /// Starts the program in its hidden role. It has a session of its own, so it does not die with the
-/// supervisor's terminal.
-fn spawn(
+/// supervisor's terminal. Nothing else waits for the start, however long the kernel takes.
+async fn spawn(
     exe: &Path,
     require_walls: bool,
     switch: &str,
     config: &SwitchConfig,
-    listener: &OwnedFd,
-    memory: BorrowedFd<'_>,
+    listener: OwnedFd,
+    memory: OwnedFd,
 ) -> io::Result<Supervised> {
     let mut command = std::process::Command::new(exe);
     command
@@ -392,8 +392,11 @@ fn spawn(
         .envs(dataplane::log::is_json().then_some((dataplane::log::FORMAT, "json")))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    let setup = ChildSetup::new().with(listener.as_fd()).with(memory);
-    Ok(Supervised::start(&mut command, &setup)?.0)
+    let starting = tokio::task::spawn_blocking(move || {
+        let setup = ChildSetup::new().with(listener.as_fd()).with(memory.as_fd());
+        Supervised::start(&mut command, &setup)
+    });
+    Ok(starting.await.map_err(io::Error::other)??.0)
 }
 
 /// Makes the kernel kill other processes first when memory runs out. The kernel counts mapped guest
