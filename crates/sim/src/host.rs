@@ -17,11 +17,11 @@ use crate::trace::HostId;
 /// Where a host is: its name, its addresses, the rules of its port.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The name of the host and of its port.
+    /// The name of the host and of its port, with or without the switch's (`vale0:web`).
     pub name: String,
     /// The settings of its stack. The secret is the world's to choose.
     pub config: Config,
-    /// The rules of its port. The host's MAC address is added to them.
+    /// The rules of its port. Without MAC addresses, they get the host's.
     pub rules: Rules,
     /// The offload requests that its frames may carry.
     pub offloads: OffloadSet,

@@ -35,7 +35,7 @@ pub enum Fault {
     Cut(HostId),
     /// The port has the rules again with which the host was added, or which were set last.
     Join(HostId),
-    /// What a host sends passes a bad link.
+    /// What a host sends passes this bad link, instead of the line that it had.
     Impair(HostId, Impairment),
     /// A host loses its power: its memory is gone, and so is its port.
     Crash(HostId),
@@ -231,7 +231,9 @@ impl World {
         let port = open.inline()?;
         let rings = port.rings();
         let switch = &mut self.switches[node.switch.0];
-        let number = switch.inline.add_rings(name, node.rules.clone(), &rings)?;
+        // Rules name ports of their switch without it, as mirrors do.
+        let of_switch = name.split_once(':').map_or(name.as_str(), |(_, port)| port);
+        let number = switch.inline.add_rings(of_switch, node.rules.clone(), &rings)?;
         let mut chance = Chance::named(seed, &format!("host {name} {}", node.starts));
         let mut config = config.clone();
         config.secret = Secret([chance.next(), chance.next()]);
@@ -312,7 +314,8 @@ impl World {
             }
             Fault::Join(host) => self.use_rules(host, self.rules(host)),
             Fault::Impair(host, impairment) => {
-                let rules = Policy { tx_impairment: Some(impairment), ..self.rules(host) };
+                let rules =
+                    Policy { tx_impairment: Some(impairment), tx_link: None, ..self.rules(host) };
                 self.set_rules(host, rules)
             }
             Fault::Crash(host) => {

@@ -314,3 +314,30 @@ fn tcp_fills_a_line_of_a_known_rate() {
     let theory = 10e6 * 1448.0 / 1514.0;
     assert!((rate / theory - 1.0).abs() < 0.03, "{rate} instead of {theory} bits a second");
 }
+
+/// A mirror names a port of its switch, as in a topology file.
+#[test]
+fn mirrors_find_their_ports_by_the_names_that_files_have() {
+    let text = r#"{
+        "switch": {"vale0": {"port": {
+            "echo": {"mirror_out": "spy"},
+            "spy": {"kind": "null"}
+        }}},
+        "guest": {
+            "echo": {"app": "sink", "port": "vale0:echo", "address": "10.0.0.1/24"},
+            "source": {"app": "source", "port": "vale0:source", "address": "10.0.0.2/24",
+                       "args": ["10.0.0.1:5001"]}
+        }
+    }"#;
+    let topology = serde_json::from_str(text).unwrap();
+    let mut world = World::of(&topology, 1, |_| unreachable!("no captures")).unwrap();
+    world.run_for(SECOND / 100).unwrap();
+    let summary = world.summary();
+    let line = |name: &str| summary.lines().find(|line| line.starts_with(name)).unwrap();
+    let received = |name: &str| {
+        let (_, rest) = line(name).split_once("received ").unwrap();
+        rest.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(received("vale0:echo:") > 20, "{summary}");
+    assert!(received("vale0:spy:") >= received("vale0:echo:"), "{summary}");
+}
