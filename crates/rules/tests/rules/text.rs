@@ -95,7 +95,7 @@ const WORDS: &[&str] = &[
     "form any",
     "from",
     "to",
-    "from nobody",
+    "from neither",
     "from 10.0.0",
     "from 10.0.0.0/",
     "from 10.0.0.0/33",

@@ -229,7 +229,7 @@ pub fn log_lines() {
     loop {
         let Some(socket) = attach_socket() else { continue };
         for _ in 0..100 {
-            let request = Request::new(77, "vale0:nobody");
+            let request = Request::new(77, "vale0:none");
             if rustix::net::send(&socket, request.as_bytes(), SendFlags::NOSIGNAL).is_err() {
                 break;
             }

@@ -4,7 +4,7 @@
 //! Steps: an honest pair talks at an eighth of what it could, through a worker that is alone on one
 //! CPU; everything else shares the other. There the daemon and the pair have a higher priority, as
 //! services have beside users (systemd's slices): how users share a CPU is no property of the
-//! switch. First nobody attacks (the control), then attackers of all
+//! switch. First there is no attack (the control), then attackers of all
 //! kinds at once, each as a user of its own, then those whose first blow cannot be foreseen. Frames
 //! lost, the times of turns and of requests are printed beside the control's.
 //! `TOKLAT_SIEGE_SECONDS` (default 60) is the whole time, `TOKLAT_SIEGE_ONLY` a part of the
@@ -386,7 +386,7 @@ fn start(tcp: &OverTcp, part: &str, uid: u32, options: &[String]) -> Child {
     command.spawn().unwrap()
 }
 
-/// The command of a process of this program that plays a part. Nobody needs its output.
+/// The command of a process of this program that plays a part. Its output is dropped.
 fn again(part: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", NAME, "--nocapture"]).env(PART, part);

@@ -44,7 +44,7 @@ pub struct Round {
 }
 
 impl Default for Round {
-    /// A round that nobody begins: each port has its turn.
+    /// A round without a beginning, for single ports: each has its turn.
     fn default() -> Self {
         Self { floor: 0, most: i64::MAX, least: i64::MAX }
     }

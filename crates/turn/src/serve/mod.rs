@@ -259,7 +259,7 @@ impl Served {
         access
     }
 
-    /// The time at which an armed port has work even if nobody wakes it, `early` nanoseconds before
+    /// The time at which an armed port has work without being woken, `early` nanoseconds before
     /// a frame of its link is due.
     pub fn deadline(&self, now: Nanos, early: u64) -> Option<Nanos> {
         let due = self.due().map(|due| Nanos(due.0.saturating_sub(early)));
